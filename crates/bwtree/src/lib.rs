@@ -1,0 +1,1 @@
+//! The latch-free ordered access method.

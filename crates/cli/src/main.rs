@@ -1,0 +1,2 @@
+//! The `deuteron` command.
+fn main() {}

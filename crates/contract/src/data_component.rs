@@ -1,0 +1,134 @@
+//! The contract of a data component (paper 4.2 and 4.3).
+//!
+//! Invariants that every implementation keeps (and that [the conformance suite](crate) checks):
+//!
+//! - **C1** Operations are blind and idempotent: applying one needs no earlier read, and applying it again
+//!   changes nothing.
+//! - **C2** The highest timestamp wins among versions of a key, whatever the order of arrival; between equal
+//!   timestamps the higher LSN wins (one transaction wrote the key twice).
+//! - **C3** A delete is a tombstone with a timestamp until no replay can bring the key back, that is until
+//!   [`DataComponent::redo_scan_start_point`] has passed it.
+//! - **C4** After a crash the component holds every operation below the last completed redo scan start point,
+//!   and possibly more.
+
+use crate::{DcError, Lsn, TableId, Timestamp};
+use std::ops::Bound;
+
+/// One blind upsert or delete, as the proxy posts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation<'a> {
+    /// The table; a table comes into being with its first operation.
+    pub table: TableId,
+    /// The key, at least one byte and at most the component's limit.
+    pub key: &'a [u8],
+    /// The new value, or `None` for a delete.
+    pub value: Option<&'a [u8]>,
+    /// The final (commit) timestamp of the transaction.
+    pub timestamp: Timestamp,
+    /// Where the redo record lies in the recovery log.
+    pub lsn: Lsn,
+}
+
+/// A record as a data component returns it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Record {
+    /// The key. Empty in the answer to a `get`, whose caller knows it.
+    pub key: Vec<u8>,
+    /// The value, or `None` where the newest version is a delete that is still remembered.
+    pub value: Option<Vec<u8>>,
+    /// The commit timestamp of this version.
+    pub timestamp: Timestamp,
+}
+
+/// The order in which a scan returns keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Direction {
+    /// From the lowest key up.
+    #[default]
+    Forward,
+    /// From the highest key down.
+    Reverse,
+}
+
+/// A request for one batch of a range scan.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanRequest<'a> {
+    /// The table.
+    pub table: TableId,
+    /// The lower end of the range.
+    pub lower: Bound<&'a [u8]>,
+    /// The upper end of the range.
+    pub upper: Bound<&'a [u8]>,
+    /// Lowest first, or highest first.
+    pub direction: Direction,
+    /// Stop after about this many bytes of keys and values. At least one record is returned if there is one.
+    pub bytes_max: usize,
+}
+
+/// One batch of a range scan: records in the order asked for, tombstones included.
+///
+/// The batch covers the asked range from its start up to and including the last key returned, and all of it if
+/// `complete` is set. To go on, ask again with the near bound *excluding* the last key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanBatch {
+    /// The records in key order (or reverse). Records whose value is `None` are tombstones.
+    pub records: Vec<Record>,
+    /// Whether the range holds no further records.
+    pub complete: bool,
+}
+
+/// What a data component can say of itself, in bytes and counts. Zero where it does not apply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DcStatistics {
+    /// Bytes of memory that the component holds for pages and indexes.
+    pub memory_bytes: u64,
+    /// Bytes of disk that the component occupies.
+    pub disk_bytes: u64,
+    /// Bytes written to disk since it was opened.
+    pub bytes_written: u64,
+    /// Named counters of every mechanism, in a fixed order.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// A data component: an atomic record store with tables, fed by blind upserts.
+///
+/// All methods take `&self` and may be called from any number of threads. Methods may block on storage; none
+/// keeps a latch while it does.
+pub trait DataComponent: Send + Sync {
+    /// The newest version of `key` that has been applied, a tombstone included, or `None` if the component
+    /// knows nothing of the key. The returned record's `key` is empty.
+    ///
+    /// # Errors
+    /// [`DcError`] if the device fails or a page is corrupt.
+    fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError>;
+
+    /// One batch of a range scan. Every operation applied before the call is seen; one applied during it may be.
+    ///
+    /// # Errors
+    /// [`DcError`] if the device fails or a page is corrupt.
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError>;
+
+    /// Applies a batch, in any order. When it returns, every operation is visible to [`DataComponent::get`];
+    /// it is durable only after [`DataComponent::redo_scan_start_point`]. May be repeated after an error.
+    ///
+    /// # Errors
+    /// [`DcError`] if the device fails or a key or value is over the component's limit.
+    fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError>;
+
+    /// EOSL: the recovery log is stable up to `lsn` (exclusive); operations below it may be made durable.
+    fn end_of_stable_log(&self, lsn: Lsn);
+
+    /// RSSP: makes every applied operation below `lsn` durable, and remembers `lsn` durably (a checkpoint). The
+    /// caller has applied every such operation before. When it returns the log below `lsn` is not needed any
+    /// more.
+    ///
+    /// # Errors
+    /// [`DcError`] if the device fails; the earlier checkpoint then stands.
+    fn redo_scan_start_point(&self, lsn: Lsn) -> Result<(), DcError>;
+
+    /// The `lsn` of the last completed [`DataComponent::redo_scan_start_point`]: where redo starts after a crash.
+    fn recovered_redo_scan_start_point(&self) -> Lsn;
+
+    /// What the component says of itself.
+    fn statistics(&self) -> DcStatistics;
+}

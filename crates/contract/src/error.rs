@@ -1,0 +1,50 @@
+//! The errors of a data component.
+
+/// Why a data component could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DcError {
+    /// A key is empty or longer than the component takes.
+    #[error("key of {found} bytes; a key has between 1 and {limit} bytes")]
+    KeySize {
+        /// The key's length in bytes.
+        found: usize,
+        /// The longest key in bytes.
+        limit: usize,
+    },
+    /// A value is longer than the component takes.
+    #[error("value of {found} bytes; the limit is {limit} bytes")]
+    ValueSize {
+        /// The value's length in bytes.
+        found: usize,
+        /// The longest value in bytes.
+        limit: usize,
+    },
+    /// Stored bytes are not what was written.
+    #[error("corrupt {file} at byte {offset}: expected {expected}, found {found}")]
+    Corrupt {
+        /// The file's name within the database directory.
+        file: String,
+        /// The byte offset of the damaged block.
+        offset: u64,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// The device refused: an I/O error, a full disk, a failed sync.
+    #[error("storage of the data component: {context}")]
+    Device {
+        /// What was being done.
+        context: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// An earlier failure has stopped the component; the database must be opened again.
+    #[error("the data component stopped after an earlier failure: {reason}")]
+    Poisoned {
+        /// The earlier failure.
+        reason: String,
+    },
+}

@@ -1,0 +1,1 @@
+//! A transactional record store: serializable, durable, larger than memory.

@@ -1,0 +1,108 @@
+//! The traits: a directory of files, and a file.
+//!
+//! All offsets and lengths of [`File::read_at`] and [`File::write_at`] on files opened with `direct` are
+//! multiples of [`BLOCK_BYTES`], and so is the address of the buffer (use `AlignedBuffer`). Implementations
+//! check this with a typed error in every mode, so that a test on memory finds what a disk would refuse.
+
+use crate::DeviceError;
+use std::sync::Arc;
+
+/// The unit of direct I/O in bytes: offsets, lengths and buffer addresses are multiples of it.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// How [`Directory::open`] opens a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// The file must exist; it is opened for reading only.
+    Read,
+    /// The file must exist; it is opened for reading and writing.
+    ReadWrite,
+    /// The file must not exist; it is created, owner-only, empty.
+    CreateNew,
+}
+
+/// A directory of files: the whole storage of one database.
+pub trait Directory: Send + Sync {
+    /// Opens or creates `name`. With `direct`, I/O bypasses the page cache where the file system can.
+    ///
+    /// A created file's *name* is durable only after [`Directory::sync`].
+    ///
+    /// # Errors
+    /// [`DeviceError`] with the name and the cause; [`DeviceError::is_not_found`] tells a missing file.
+    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError>;
+
+    /// The names of all files, sorted.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the directory cannot be read.
+    fn list(&self) -> Result<Vec<String>, DeviceError>;
+
+    /// Removes `name`. Durable only after [`Directory::sync`].
+    ///
+    /// # Errors
+    /// [`DeviceError`] with the name and the cause.
+    fn remove(&self, name: &str) -> Result<(), DeviceError>;
+
+    /// Renames `from` to `to`, replacing `to` if it exists. Atomic; durable only after [`Directory::sync`].
+    ///
+    /// # Errors
+    /// [`DeviceError`] with the name and the cause.
+    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError>;
+
+    /// Makes the entries (creations, removals, renames) durable.
+    ///
+    /// # Errors
+    /// [`DeviceError`]. As with [`File::sync`], the caller must not retry.
+    fn sync(&self) -> Result<(), DeviceError>;
+
+    /// Takes the exclusive lock of the directory, which is given back when the returned value is dropped, and
+    /// by the operating system when the process dies.
+    ///
+    /// # Errors
+    /// [`DeviceError`] with `Operation::Lock` if another process or another handle holds it.
+    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError>;
+
+    /// What messages call this directory: a path, or a word such as `memory`.
+    fn name(&self) -> String;
+}
+
+/// An open file. All methods may be called from any thread.
+pub trait File: Send + Sync {
+    /// Fills `buffer` from `offset`. Bytes past the end of the file read as an error, not as zeros.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; a short file gives `UnexpectedEof` as its cause.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), DeviceError>;
+
+    /// Writes all of `buffer` at `offset`, extending the file if needed. Not durable before [`File::sync`].
+    ///
+    /// # Errors
+    /// [`DeviceError`]; [`DeviceError::is_full`] tells a full disk. After an error any part may have been
+    /// written.
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<(), DeviceError>;
+
+    /// Writes all of `buffer` at `offset` and makes it durable before returning (`RWF_DSYNC`, or a write and an
+    /// `fdatasync`). Earlier writes to the file are *not* made durable by it.
+    ///
+    /// # Errors
+    /// As [`File::write_at`] and [`File::sync`].
+    fn write_durable_at(&self, buffer: &[u8], offset: u64) -> Result<(), DeviceError>;
+
+    /// Makes all earlier writes durable, and the file's length.
+    ///
+    /// # Errors
+    /// [`DeviceError`]. What was written since the last good sync may be lost; the caller must not retry.
+    fn sync(&self) -> Result<(), DeviceError>;
+
+    /// Gives the file at least `length` bytes of allocated space; new bytes read as zeros.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; [`DeviceError::is_full`] tells a full disk.
+    fn allocate(&self, length: u64) -> Result<(), DeviceError>;
+
+    /// The length in bytes.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the device fails.
+    fn length(&self) -> Result<u64, DeviceError>;
+}

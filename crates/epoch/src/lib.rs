@@ -1,0 +1,1 @@
+//! Pointer stability for latch-free structures.

@@ -1,0 +1,1 @@
+//! Pages: mapping table, cache, flush, log-structured store, checkpoint.

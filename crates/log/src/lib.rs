@@ -1,0 +1,1 @@
+//! The recovery log: record format, latch-free buffers, segments on disk, reader.

@@ -1,0 +1,1 @@
+//! The transaction component: timestamps, versions, commit, conflicts.
