@@ -1,0 +1,193 @@
+//! The thread index: a small number that no two live threads share, by which each [`Epochs`](crate::Epochs)
+//! finds the thread's slot without a search.
+//!
+//! It is process-wide, so that a thread that uses ten instances needs one number, and given back when the thread
+//! exits, so that slots stay as few as the threads that ever lived at the same time.
+//!
+//! # Invariants
+//!
+//! - **T1** While a thread has a guard (of any instance), its index belongs to no other thread.
+//! - **T2** Handing an index from one thread to the next goes through the mutex of [`FREE`], hence everything the
+//!   old owner did with its slots happens before everything the new owner does.
+//!
+//! Destructors of other thread-locals may pin, or drop a guard, after this module's own destructor has run.
+//! Therefore the state itself has no destructor (it stays readable to the very end), and an index whose thread is
+//! past that point goes back with the last guard instead.
+
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Mutex, PoisonError};
+
+/// The indexes given back, and the lowest number never used. A plain mutex also under loom: it is held for no
+/// other synchronisation, and loom sees the hand-over through the joins of its models.
+static FREE: Mutex<FreeIndexes> = Mutex::new(FreeIndexes { returned: BinaryHeap::new(), next: 0 });
+
+struct FreeIndexes {
+    returned: BinaryHeap<Reverse<u32>>,
+    next: u32,
+}
+
+const UNASSIGNED: u32 = u32::MAX;
+
+/// What a thread knows about itself. Only its own thread ever touches it.
+struct Local {
+    index: Cell<u32>,
+    /// Outermost guards of all instances that are alive on this thread.
+    pins: Cell<u32>,
+    /// The thread-local destructors are running: nobody but the last guard will give the index back.
+    exiting: Cell<bool>,
+    /// The thread is freeing garbage; a second collection inside would only recurse.
+    collecting: Cell<bool>,
+}
+
+impl Local {
+    const fn new() -> Local {
+        Local {
+            index: Cell::new(UNASSIGNED),
+            pins: Cell::new(0),
+            exiting: Cell::new(false),
+            collecting: Cell::new(false),
+        }
+    }
+
+    fn give_back(&self) {
+        let index = self.index.replace(UNASSIGNED);
+        if index != UNASSIGNED {
+            FREE.lock().unwrap_or_else(PoisonError::into_inner).returned.push(Reverse(index));
+        }
+    }
+}
+
+#[cfg(not(loom))]
+std::thread_local! {
+    static LOCAL: Local = const { Local::new() };
+    static RECYCLER: Recycler = const { Recycler };
+}
+
+#[cfg(loom)]
+loom::thread_local! {
+    static LOCAL: Local = Local::new();
+}
+
+/// Exists for its destructor, which runs when the thread exits.
+#[cfg(not(loom))]
+struct Recycler;
+
+#[cfg(not(loom))]
+impl Drop for Recycler {
+    fn drop(&mut self) {
+        LOCAL.with(|local| {
+            local.exiting.set(true);
+            if local.pins.get() == 0 {
+                local.give_back();
+            }
+        });
+    }
+}
+
+/// Loom's thread-locals have no trivial kind, and its models pin in no destructor: the state gives itself back.
+#[cfg(loom)]
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+#[cold]
+fn assign(local: &Local) -> u32 {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let index = match free.returned.pop() {
+        Some(Reverse(index)) => index,
+        None => {
+            let index = free.next;
+            free.next += 1;
+            index
+        }
+    };
+    drop(free);
+    local.index.set(index);
+    #[cfg(not(loom))]
+    if RECYCLER.try_with(|_| ()).is_err() {
+        local.exiting.set(true);
+    }
+    index
+}
+
+/// The index of this thread, assigned at first use. It stays the thread's at least until the matching
+/// [`leave`], which must follow exactly once, on the same thread (T1).
+#[inline]
+pub(crate) fn enter() -> u32 {
+    LOCAL.with(|local| {
+        local.pins.set(local.pins.get() + 1);
+        match local.index.get() {
+            UNASSIGNED => assign(local),
+            index => index,
+        }
+    })
+}
+
+/// Ends the use begun by [`enter`]. The index may belong to another thread afterwards.
+#[inline]
+pub(crate) fn leave() {
+    LOCAL.with(|local| {
+        let pins = local.pins.get() - 1;
+        local.pins.set(pins);
+        if pins == 0 && local.exiting.get() {
+            local.give_back();
+        }
+    });
+}
+
+/// The exclusive right of this thread to run a collection, so that what a collection frees may itself retire.
+pub(crate) struct Collecting(());
+
+impl Collecting {
+    /// `None` if this thread is already collecting.
+    pub(crate) fn begin() -> Option<Collecting> {
+        LOCAL.with(|local| !local.collecting.replace(true)).then_some(Collecting(()))
+    }
+}
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        LOCAL.with(|local| local.collecting.set(false));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn live_threads_never_share_an_index_and_exited_ones_give_it_back() {
+        let mine = enter();
+        let mut seen = Vec::new();
+        for _ in 0..64 {
+            seen.push(
+                std::thread::spawn(|| {
+                    let index = enter();
+                    leave();
+                    index
+                })
+                .join()
+                .unwrap(),
+            );
+        }
+        assert!(!seen.contains(&mine));
+        seen.sort_unstable();
+        seen.dedup();
+        // Other tests run in this process too, so a few indexes come and go; 64 would mean no recycling.
+        assert!(seen.len() < 32, "{seen:?}");
+        leave();
+    }
+
+    #[test]
+    fn a_collection_inside_a_collection_is_refused() {
+        let outer = Collecting::begin();
+        assert!(outer.is_some());
+        assert!(Collecting::begin().is_none());
+        drop(outer);
+        assert!(Collecting::begin().is_some());
+    }
+}
