@@ -1,1 +1,52 @@
-//! Workloads and measurements.
+//! Workloads and measurements: who asks for which key, how fast the answers come, what it costs.
+//!
+//! A [`Workload`] says which operations make up a transaction and how keys are chosen; a [`Store`] is something
+//! that runs them; [`load`] fills it and [`run`] drives it in a closed loop: a number of threads, each with a
+//! number of transactions in flight, every one measured from its begin to its acknowledgement. The outcome is a
+//! [`Report`], the same for every store.
+//!
+//! ```
+//! use deuteron_bench::{Driver, MapStore, Workload, load, run};
+//! use std::time::Duration;
+//!
+//! let store = MapStore::new();
+//! let workload = Workload::paper(1_000);
+//! let driver = Driver { threads: 1, seconds: Duration::from_millis(50), ..Driver::default() };
+//! let loaded = load(&store, &workload, &driver, &mut |_| {})?;
+//! let report = run(&store, &workload, &driver, loaded, &mut |_| {})?;
+//! assert!(report.throughput_tps > 0.0);
+//! # Ok::<(), deuteron_bench::BenchError>(())
+//! ```
+//!
+//! What it is not: it checks no answers. That is the business of the tests and of the `kill` harness of the
+//! command line; a checker inside a measurement measures the checker.
+
+#![forbid(unsafe_code)]
+
+mod chooser;
+mod driver;
+mod embedded;
+mod error;
+mod load;
+mod map;
+mod process;
+mod random;
+mod report;
+mod scatter;
+mod store;
+mod workload;
+mod zipf;
+
+pub use chooser::{KeyChooser, Skew};
+pub use driver::{Driver, Progress, run};
+pub use embedded::EmbeddedStore;
+pub use error::BenchError;
+pub use load::{LoadProgress, Loaded, load};
+pub use map::MapStore;
+pub use process::{directory_bytes, peak_rss_bytes};
+pub use random::Random;
+pub use report::{Latency, Report};
+pub use scatter::Scatter;
+pub use store::{Store, StoreFigures, Submitted, Worker};
+pub use workload::{Generator, Step, Workload};
+pub use zipf::Zipf;

@@ -1,0 +1,218 @@
+//! The embedded store under measurement.
+
+use crate::store::{consume, stamp};
+use crate::{BenchError, Step, Store, StoreFigures, Submitted, Worker, directory_bytes};
+use deuteron::{Db, Durability, Error, Table, Ticket, Transaction, TransactionOptions};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The records of the workload.
+const RECORDS_TABLE: &str = "usertable";
+
+/// What has been loaded, so that a directory can be used again.
+const LOADED_TABLE: &str = "bench-loaded";
+const LOADED_KEY: &[u8] = b"records value-bytes";
+
+/// A database of [`deuteron`], opened for a measurement.
+///
+/// ```
+/// use deuteron::{Durability, Options};
+/// use deuteron_bench::{EmbeddedStore, Step, Store, Worker};
+/// # let scratch = tempfile::tempdir()?;
+/// let store = EmbeddedStore::open(Options::new(), scratch.path(), Durability::Sync, 1)?;
+/// store.worker()?.submit(&[Step::Update(1), Step::Read(1)], &mut [0; 100])?;
+/// store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct EmbeddedStore {
+    db: Db,
+    table: Table,
+    directory: PathBuf,
+    durability: Durability,
+    in_flight: usize,
+}
+
+impl EmbeddedStore {
+    /// Opens (or creates) the database in `directory`. With durable commits and more than one in flight, commits
+    /// are handed back as tickets.
+    ///
+    /// # Errors
+    /// [`BenchError::Store`].
+    pub fn open(
+        options: deuteron::Options,
+        directory: &Path,
+        durability: Durability,
+        in_flight: usize,
+    ) -> Result<Self, BenchError> {
+        let db = options
+            .durability(durability)
+            .open(directory)
+            .map_err(BenchError::store("open the database under measurement"))?;
+        let table = db.table(RECORDS_TABLE).map_err(BenchError::store("open the table under measurement"))?;
+        Ok(Self { db, table, directory: directory.into(), durability, in_flight })
+    }
+
+    /// Closes the database.
+    ///
+    /// # Errors
+    /// [`BenchError::Store`].
+    pub fn close(self) -> Result<(), BenchError> {
+        self.db.close().map_err(BenchError::store("close the database"))
+    }
+
+    /// The database, for its statistics.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+}
+
+impl Store for EmbeddedStore {
+    type Worker<'a> = EmbeddedWorker<'a>;
+
+    fn name(&self) -> &'static str {
+        "deuteron"
+    }
+
+    fn durability(&self) -> String {
+        match self.durability {
+            Durability::Sync => "sync".into(),
+            Durability::Delayed(_) => "delayed".into(),
+            Durability::None => "none".into(),
+        }
+    }
+
+    fn worker(&self) -> Result<EmbeddedWorker<'_>, BenchError> {
+        let tickets = self.durability == Durability::Sync && self.in_flight > 1;
+        Ok(EmbeddedWorker { store: self, options: TransactionOptions::new(), tickets, writes: 0 })
+    }
+
+    fn loader(&self) -> Result<EmbeddedWorker<'_>, BenchError> {
+        let options = TransactionOptions::new().durability(Durability::Delayed(Duration::from_millis(10)));
+        Ok(EmbeddedWorker { store: self, options, tickets: false, writes: 0 })
+    }
+
+    fn loaded(&self) -> Result<Option<(u64, usize)>, BenchError> {
+        let found = self
+            .db
+            .table(LOADED_TABLE)
+            .and_then(|table| self.db.transact(|tx| tx.get(&table, LOADED_KEY)))
+            .map_err(BenchError::store("read what has been loaded"))?;
+        Ok(found.and_then(|bytes| {
+            let text = String::from_utf8(bytes).ok()?;
+            let (records, value_bytes) = text.split_once(' ')?;
+            Some((records.parse().ok()?, value_bytes.parse().ok()?))
+        }))
+    }
+
+    fn settle(&self, records: u64, value_bytes: usize) -> Result<(), BenchError> {
+        let loaded = format!("{records} {value_bytes}");
+        let settle = || {
+            let table = self.db.table(LOADED_TABLE)?;
+            self.db.transact(|tx| tx.put(&table, LOADED_KEY, loaded.as_bytes()))?;
+            self.db.flush()
+        };
+        settle().map_err(BenchError::store("make the load durable"))
+    }
+
+    fn figures(&self) -> StoreFigures {
+        let stats = self.db.stats();
+        StoreFigures {
+            disk_bytes: directory_bytes(&self.directory),
+            bytes_written_log: stats.bytes_written_log,
+            bytes_written_store: stats.bytes_written_store,
+        }
+    }
+}
+
+/// One thread's use of an [`EmbeddedStore`].
+pub struct EmbeddedWorker<'a> {
+    store: &'a EmbeddedStore,
+    options: TransactionOptions,
+    tickets: bool,
+    writes: u64,
+}
+
+impl EmbeddedWorker<'_> {
+    fn steps(&mut self, tx: &mut Transaction, steps: &[Step], value: &mut [u8]) -> Result<(), Error> {
+        let table = &self.store.table;
+        for &step in steps {
+            match step {
+                Step::Read(key) => {
+                    tx.get_with(table, &key.to_be_bytes(), consume)?;
+                }
+                Step::Update(key) | Step::Insert(key) => {
+                    stamp(value, key, &mut self.writes);
+                    tx.put(table, &key.to_be_bytes(), value)?;
+                }
+                Step::ReadModifyWrite(key) => {
+                    tx.get_with(table, &key.to_be_bytes(), consume)?;
+                    stamp(value, key, &mut self.writes);
+                    tx.put(table, &key.to_be_bytes(), value)?;
+                }
+                Step::Scan { key, count } => {
+                    for entry in tx.scan(table, &key.to_be_bytes()[..]..)?.take(count as usize) {
+                        consume(&entry?.1);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Worker for EmbeddedWorker<'_> {
+    type Pending = Ticket;
+
+    fn submit(&mut self, steps: &[Step], value: &mut [u8]) -> Result<Submitted<Ticket>, BenchError> {
+        let tickets = self.tickets;
+        let outcome = self.store.db.begin_with(self.options).and_then(|mut tx| {
+            self.steps(&mut tx, steps, value)?;
+            if tickets { tx.commit_async().map(Some) } else { tx.commit().map(|()| None) }
+        });
+        match outcome {
+            Ok(None) => Ok(Submitted::Acknowledged),
+            // A reader of durable data has nothing to wait for.
+            Ok(Some(ticket)) if ticket.is_durable() => Ok(Submitted::Acknowledged),
+            Ok(Some(ticket)) => Ok(Submitted::Pending(ticket)),
+            Err(Error::Conflict(conflict)) => Ok(Submitted::Aborted(conflict.cause.name())),
+            Err(error) => Err(BenchError::store("run a transaction")(error)),
+        }
+    }
+
+    fn is_acknowledged(&self, pending: &Ticket) -> bool {
+        pending.is_durable()
+    }
+
+    fn wait(&mut self, pending: Ticket) -> Result<(), BenchError> {
+        pending.wait().map_err(BenchError::store("make a commit durable"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Driver, Workload, load, run};
+
+    #[test]
+    fn every_workload_runs_durable_in_flight_and_delayed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let driver = Driver { in_flight: 8, seconds: Duration::from_millis(60), ..Driver::default() };
+        let mut workloads = vec![Workload::paper(2_000)];
+        workloads.extend("abcdef".chars().map(|letter| Workload::ycsb(letter, 2_000).unwrap()));
+        for durability in [Durability::Sync, Durability::Delayed(Duration::from_millis(5))] {
+            let directory = scratch.path().join(format!("{}.db", matches!(durability, Durability::Sync)));
+            let options = deuteron::Options::new().memory(64 << 20);
+            let store = EmbeddedStore::open(options, &directory, durability, 8).unwrap();
+            for (index, workload) in workloads.iter().enumerate() {
+                let loaded = load(&store, workload, &driver, &mut |_| {}).unwrap();
+                assert_eq!(loaded.records, if index == 0 { 2_000 } else { 0 }, "the load is remembered");
+                let report = run(&store, workload, &driver, loaded, &mut |_| {}).unwrap();
+                assert!(report.commits > 0, "{workload:?} {report:?}");
+                assert!(report.disk_bytes > 0 && report.peak_rss_bytes > 0);
+            }
+            let expected = if durability == Durability::Sync { "sync" } else { "delayed" };
+            assert_eq!(store.durability(), expected);
+            store.close().unwrap();
+        }
+    }
+}
