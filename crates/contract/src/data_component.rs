@@ -1,15 +1,28 @@
 //! The contract of a data component (paper 4.2 and 4.3).
 //!
-//! Invariants that every implementation keeps (and that [the conformance suite](crate) checks):
+//! Invariants that every implementation keeps (and that [the conformance suite](crate::conformance) checks):
 //!
 //! - **C1** Operations are blind and idempotent: applying one needs no earlier read, and applying it again
 //!   changes nothing.
 //! - **C2** The highest timestamp wins among versions of a key, whatever the order of arrival; between equal
 //!   timestamps the higher LSN wins (one transaction wrote the key twice).
-//! - **C3** A delete is a tombstone with a timestamp until no replay can bring the key back, that is until
-//!   [`DataComponent::redo_scan_start_point`] has passed it.
+//! - **C3** A delete is a tombstone with a timestamp until no later arrival and no replay can bring the key back:
+//!   until [`DataComponent::redo_scan_start_point`] has passed both its LSN *and* the end of stable log as of its
+//!   first arrival. The LSN alone is not enough, because LSN order is not version order: see below.
 //! - **C4** After a crash the component holds every operation below the last completed redo scan start point,
 //!   and possibly more.
+//!
+//! # Why a tombstone outlives the redo scan start point
+//!
+//! Two transactions may append to the log in one order and install their versions in the other. Let `T` delete
+//! a key (LSN 100, timestamp 20) and let `S` have written it (LSN 200, timestamp 10). A redo scan start point of 150 has passed
+//! the tombstone, yet the older version at 200 is still to come, now or in a replay from 150, and must lose. What
+//! holds is that `S` has committed before `T` could install its delete, so `S`'s records lie below `T`'s commit
+//! record, and that is stable before the delete is posted: once redo starts at or above the end of stable log of
+//! that moment, nothing older can arrive any more.
+//!
+//! A component need not keep that LSN per tombstone. It can note, at a redo scan start point `r`, the end of stable
+//! log `e`; when a later one reaches `e`, tombstones with LSNs below `r` may go.
 
 use crate::{DcError, Lsn, TableId, Timestamp};
 use std::ops::Bound;
@@ -65,6 +78,32 @@ pub struct ScanRequest<'a> {
     pub bytes_max: usize,
 }
 
+impl ScanRequest<'_> {
+    /// Whether the bounds alone say that no key can be in the range (which ordered maps tend to panic on).
+    ///
+    /// ```
+    /// use deuteron_contract::{Direction, ScanRequest, TableId};
+    /// use std::ops::Bound::{Excluded, Included, Unbounded};
+    /// let request = |lower, upper| ScanRequest {
+    ///     table: TableId(1), lower, upper, direction: Direction::Forward, bytes_max: 4096,
+    /// };
+    /// assert!(!request(Included(b"a".as_slice()), Included(b"a")).is_crossed());
+    /// assert!(request(Included(b"a".as_slice()), Excluded(b"a")).is_crossed());
+    /// assert!(request(Excluded(b"b".as_slice()), Included(b"a")).is_crossed());
+    /// assert!(!request(Unbounded, Excluded(b"a".as_slice())).is_crossed());
+    /// ```
+    pub fn is_crossed(&self) -> bool {
+        match (self.lower, self.upper) {
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+            (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+            (
+                Bound::Included(lower) | Bound::Excluded(lower),
+                Bound::Included(upper) | Bound::Excluded(upper),
+            ) => lower >= upper,
+        }
+    }
+}
+
 /// One batch of a range scan: records in the order asked for, tombstones included.
 ///
 /// The batch covers the asked range from its start up to and including the last key returned, and all of it if
@@ -109,7 +148,11 @@ pub trait DataComponent: Send + Sync {
     fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError>;
 
     /// Applies a batch, in any order. When it returns, every operation is visible to [`DataComponent::get`];
-    /// it is durable only after [`DataComponent::redo_scan_start_point`]. May be repeated after an error.
+    /// it is durable only after [`DataComponent::redo_scan_start_point`]. May be repeated after an error; until
+    /// then any part of the batch may have been applied.
+    ///
+    /// The caller has announced an [end of stable log](DataComponent::end_of_stable_log) above the operations
+    /// and above the commit records of their transactions before.
     ///
     /// # Errors
     /// [`DcError`] if the device fails or a key or value is over the component's limit.

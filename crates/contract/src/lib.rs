@@ -8,16 +8,22 @@
 //! | [`identifiers`] | [`Lsn`], [`Timestamp`], [`TableId`], [`TransactionId`] |
 //! | [`data_component`] | the [`DataComponent`] trait, [`Operation`], [`ScanRequest`], [`ScanBatch`] |
 //! | [`error`] | [`DcError`] |
+//! | [`memory_dc`] | [`MemoryDc`]: the contract over an ordered map, with modelled durability, for tests |
+//! | [`conformance`] | the suite that every component passes |
 //!
-//! What this crate is not: it holds no logic of either side, and it knows neither files nor threads.
+//! What this crate is not: it holds no logic of either side, and it knows neither files nor pages. The suite is the
+//! only part of it that starts threads.
 //!
 //! Source: *High Performance Transactions in Deuteronomy* (CIDR 2015), sections 1.3 and 4.2.
 #![forbid(unsafe_code)]
 
+pub mod conformance;
 pub mod data_component;
 pub mod error;
 pub mod identifiers;
+pub mod memory_dc;
 
 pub use data_component::{DataComponent, DcStatistics, Direction, Operation, Record, ScanBatch, ScanRequest};
 pub use error::DcError;
 pub use identifiers::{Lsn, TableId, Timestamp, TransactionId};
+pub use memory_dc::MemoryDc;

@@ -1,0 +1,326 @@
+//! Runs a history against a component and compares with the model.
+
+use super::history::{Change, History, Key, Step};
+use super::{Broken, Harness, Instance, SplitMix};
+use crate::{DataComponent, Direction, Lsn, Operation, Record, ScanRequest, TableId};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The contract over what has been applied.
+#[derive(Default)]
+struct Model {
+    /// Every operation applied, by LSN.
+    applied: BTreeMap<Lsn, Change>,
+    newest: BTreeMap<(TableId, Vec<u8>), Change>,
+    end_of_stable_log: Lsn,
+    redo_scan_start_point: Lsn,
+}
+
+impl Model {
+    fn apply(&mut self, change: &Change) {
+        self.applied.insert(change.lsn, change.clone());
+        let newest = self.newest.entry((change.table, change.key.clone())).or_insert_with(|| change.clone());
+        if (newest.timestamp, newest.lsn) < (change.timestamp, change.lsn) {
+            *newest = change.clone();
+        }
+    }
+
+    /// C3: whether the component may have forgotten this tombstone. That it does not do so too early shows when
+    /// an older version arrives.
+    fn may_be_gone(&self, change: &Change) -> bool {
+        change.value.is_none() && change.lsn < self.redo_scan_start_point
+    }
+}
+
+/// A panic of the component counts as a broken rule, so that it gets a small history too.
+pub(super) fn execute_caught(harness: &dyn Harness, history: &History) -> Result<(), Broken> {
+    catch_unwind(AssertUnwindSafe(|| execute(harness, history))).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("(no message)");
+        Err(Broken::new("panic", text))
+    })
+}
+
+fn execute(harness: &dyn Harness, history: &History) -> Result<(), Broken> {
+    let mut model = Model::default();
+    let mut instance = harness.open();
+    for step in &history.steps {
+        let component = instance.component();
+        match step {
+            Step::EndOfStableLog(lsn) => {
+                model.end_of_stable_log = *lsn;
+                component.end_of_stable_log(*lsn);
+            }
+            Step::Apply(changes) => {
+                // The filter keeps a shrunk history within the contract.
+                let changes: Vec<&Change> =
+                    changes.iter().filter(|change| change.lsn >= model.redo_scan_start_point).collect();
+                apply(component, &changes)?;
+                changes.iter().for_each(|change| model.apply(change));
+            }
+            Step::Maintain(seed) => instance.maintain(*seed),
+            Step::RedoScanStartPoint(lsn) => {
+                if *lsn <= model.redo_scan_start_point {
+                    continue;
+                }
+                let done = component.redo_scan_start_point(*lsn);
+                done.map_err(|error| Broken::error("redo_scan_start_point", &error))?;
+                model.redo_scan_start_point = *lsn;
+                check_redo_scan_start_point(&model, component)?;
+            }
+            Step::Crash(seed) => instance = crash_and_replay(instance, &model, &mut SplitMix::new(*seed))?,
+            Step::Check(seed) => compare(component, &model, history, &mut SplitMix::new(*seed))?,
+        }
+    }
+    Ok(())
+}
+
+fn apply(component: &dyn DataComponent, changes: &[&Change]) -> Result<(), Broken> {
+    let operations: Vec<Operation<'_>> = changes.iter().map(|change| change.operation()).collect();
+    component.apply(&operations).map_err(|error| Broken::error("apply", &error))
+}
+
+fn get(component: &dyn DataComponent, table: TableId, key: &[u8]) -> Result<Option<Record>, Broken> {
+    component.get(table, key).map_err(|error| Broken::error("get", &error))
+}
+
+fn check_redo_scan_start_point(model: &Model, component: &dyn DataComponent) -> Result<(), Broken> {
+    let (expected, found) = (model.redo_scan_start_point, component.recovered_redo_scan_start_point());
+    if expected == found {
+        return Ok(());
+    }
+    Err(Broken::new("C4", format!("the redo scan start point is {found}, expected {expected}")))
+}
+
+/// Crashes, looks at what survived, and replays, perhaps crashing again on the way.
+fn crash_and_replay(
+    mut instance: Box<dyn Instance>,
+    model: &Model,
+    random: &mut SplitMix,
+) -> Result<Box<dyn Instance>, Broken> {
+    loop {
+        instance = instance.crash(random.next());
+        let component = instance.component();
+        check_redo_scan_start_point(model, component)?;
+        check_survivors(component, model)?;
+        component.end_of_stable_log(model.end_of_stable_log);
+        let mut replay: Vec<&Change> =
+            model.applied.range(model.redo_scan_start_point..).map(|(_, change)| change).collect();
+        if random.sometimes(30) {
+            random.shuffle(&mut replay);
+        }
+        let interrupted = random.sometimes(30);
+        if interrupted {
+            replay.truncate(random.index(replay.len() + 1));
+        }
+        let batch_max = 1 + random.index(replay.len() + 1);
+        replay.chunks(batch_max).try_for_each(|batch| apply(component, batch))?;
+        if !interrupted {
+            return Ok(instance);
+        }
+    }
+}
+
+/// C4: of each key there is a version at least as new as the newest below the redo scan start point, and it is
+/// one that was applied.
+fn check_survivors(component: &dyn DataComponent, model: &Model) -> Result<(), Broken> {
+    let mut versions: BTreeMap<(TableId, &[u8]), Vec<&Change>> = BTreeMap::new();
+    for change in model.applied.values() {
+        versions.entry((change.table, &change.key)).or_default().push(change);
+    }
+    for ((table, key), versions) in versions {
+        let safe = versions.iter().filter(|version| version.lsn < model.redo_scan_start_point);
+        let floor = safe.max_by_key(|version| (version.timestamp, version.lsn));
+        let found = get(component, table, key)?;
+        let holds = match (&found, floor) {
+            (None, None) => true,
+            (None, Some(floor)) => floor.value.is_none(),
+            (Some(record), floor) => versions.iter().any(|version| {
+                (version.timestamp, &version.value) == (record.timestamp, &record.value)
+                    && floor
+                        .is_none_or(|floor| (floor.timestamp, floor.lsn) <= (version.timestamp, version.lsn))
+            }),
+        };
+        if !holds {
+            let floor = floor.map_or("any version or none".to_owned(), |floor| format!("at least {floor}"));
+            let what =
+                format!("after a crash t{table}/{} is {}, expected {floor}", Key(key), shown(found.as_ref()));
+            return Err(Broken::new("C4", what));
+        }
+    }
+    Ok(())
+}
+
+/// Everything the component says must be what the model says.
+fn compare(
+    component: &dyn DataComponent,
+    model: &Model,
+    history: &History,
+    random: &mut SplitMix,
+) -> Result<(), Broken> {
+    // One table more than is ever written.
+    for table in (0..=history.tables).map(TableId) {
+        for key in &history.keys {
+            let found = get(component, table, key)?;
+            if found.as_ref().is_some_and(|record| !record.key.is_empty()) {
+                return Err(Broken::new("get", format!("the answer for {} repeats the key", Key(key))));
+            }
+            compare_record(model, model.newest.get(&(table, key.clone())), found.as_ref(), table, key)?;
+        }
+        for direction in [Direction::Forward, Direction::Reverse] {
+            compare_scan(component, model, table, (Bound::Unbounded, Bound::Unbounded), direction, random)?;
+            for _ in 0..6 {
+                let bounds = (bound(history, random), bound(history, random));
+                compare_scan(component, model, table, bounds, direction, random)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn bound<'a>(history: &'a History, random: &mut SplitMix) -> Bound<&'a [u8]> {
+    let key = &history.keys[random.index(history.keys.len())];
+    match random.below(5) {
+        0 => Bound::Unbounded,
+        1 | 2 => Bound::Included(key),
+        _ => Bound::Excluded(key),
+    }
+}
+
+fn compare_record(
+    model: &Model,
+    expected: Option<&Change>,
+    found: Option<&Record>,
+    table: TableId,
+    key: &[u8],
+) -> Result<(), Broken> {
+    let same = match (expected, found) {
+        (None, None) => true,
+        (Some(expected), None) => model.may_be_gone(expected),
+        (None, Some(_)) => false,
+        (Some(expected), Some(found)) => {
+            (expected.timestamp, &expected.value) == (found.timestamp, &found.value)
+        }
+    };
+    if same {
+        return Ok(());
+    }
+    let rule = match (expected, found) {
+        (Some(change), None) if change.value.is_none() => "C3",
+        (Some(_), Some(_)) => "C2",
+        _ => "get",
+    };
+    let expected = expected.map_or("nothing".to_owned(), Change::to_string);
+    Err(Broken::new(rule, format!("t{table}/{} is {}, expected {expected}", Key(key), shown(found))))
+}
+
+fn shown(record: Option<&Record>) -> String {
+    match record {
+        None => "absent".to_owned(),
+        Some(Record { value: None, timestamp, .. }) => format!("a tombstone ts {timestamp}"),
+        Some(Record { value: Some(value), timestamp, .. }) => format!("{} bytes ts {timestamp}", value.len()),
+    }
+}
+
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+fn compare_scan(
+    component: &dyn DataComponent,
+    model: &Model,
+    table: TableId,
+    bounds: Bounds<'_>,
+    direction: Direction,
+    random: &mut SplitMix,
+) -> Result<(), Broken> {
+    let bytes_max = [1, 50, 700, usize::MAX][random.index(4)];
+    let request = ScanRequest { table, lower: bounds.0, upper: bounds.1, direction, bytes_max };
+    let about =
+        || format!("scan {direction:?} of t{table} {} in batches of {bytes_max}", shown_bounds(bounds));
+    let found = scan_in_batches(component, request)
+        .map_err(|broken| Broken { what: format!("{}: {}", about(), broken.what), ..broken })?;
+    let mut expected: Vec<&Change> = Vec::new();
+    if !request.is_crossed() {
+        // The model's keys are few; a filter is plainer than a range over pairs.
+        let within = |change: &&Change| change.table == table && contains(bounds, &change.key);
+        expected.extend(model.newest.values().filter(within));
+    }
+    if direction == Direction::Reverse {
+        expected.reverse();
+    }
+    let mut found = found.iter().peekable();
+    for change in expected {
+        let record = found.next_if(|record| record.key == change.key);
+        compare_record(model, Some(change), record, table, &change.key)
+            .map_err(|broken| Broken::new("scan", format!("{}: {}", about(), broken.what)))?;
+    }
+    match found.next() {
+        Some(record) => {
+            let what = format!("{}: {} is not in the range, or out of order", about(), Key(&record.key));
+            Err(Broken::new("scan", what))
+        }
+        None => Ok(()),
+    }
+}
+
+fn contains((lower, upper): Bounds<'_>, key: &[u8]) -> bool {
+    let above = match lower {
+        Bound::Unbounded => true,
+        Bound::Included(lower) => key >= lower,
+        Bound::Excluded(lower) => key > lower,
+    };
+    let below = match upper {
+        Bound::Unbounded => true,
+        Bound::Included(upper) => key <= upper,
+        Bound::Excluded(upper) => key < upper,
+    };
+    above && below
+}
+
+fn shown_bounds((lower, upper): Bounds<'_>) -> String {
+    let lower = match lower {
+        Bound::Unbounded => "(..".to_owned(),
+        Bound::Included(key) => format!("[{}", Key(key)),
+        Bound::Excluded(key) => format!("({}", Key(key)),
+    };
+    let upper = match upper {
+        Bound::Unbounded => "..)".to_owned(),
+        Bound::Included(key) => format!("{}]", Key(key)),
+        Bound::Excluded(key) => format!("{})", Key(key)),
+    };
+    format!("{lower}, {upper}")
+}
+
+/// A whole range, batch after batch, as a client resumes it.
+pub(super) fn scan_in_batches(
+    component: &dyn DataComponent,
+    request: ScanRequest<'_>,
+) -> Result<Vec<Record>, Broken> {
+    let mut found: Vec<Record> = Vec::new();
+    loop {
+        let last = found.last().map(|record| record.key.clone());
+        let mut next = request;
+        match (&last, request.direction) {
+            (None, _) => {}
+            (Some(last), Direction::Forward) => next.lower = Bound::Excluded(last),
+            (Some(last), Direction::Reverse) => next.upper = Bound::Excluded(last),
+        }
+        let batch = component.scan(&next).map_err(|error| Broken::error("scan", &error))?;
+        if batch.records.is_empty() && !batch.complete {
+            return Err(Broken::new("scan", "an empty batch that is not complete"));
+        }
+        for record in batch.records {
+            let in_order = found.last().is_none_or(|last| match request.direction {
+                Direction::Forward => last.key < record.key,
+                Direction::Reverse => last.key > record.key,
+            });
+            if !in_order {
+                return Err(Broken::new("scan", format!("{} comes out of order", Key(&record.key))));
+            }
+            found.push(record);
+        }
+        if batch.complete {
+            return Ok(found);
+        }
+    }
+}
