@@ -32,15 +32,12 @@ pub struct Guard<'e> {
 impl<'e> Guard<'e> {
     #[inline]
     pub(crate) fn new(epochs: &'e Epochs) -> Guard<'e> {
-        let index = thread::enter();
-        let slot = epochs.slots().get(index);
+        let slot = epochs.slots().get(thread::index());
         let nesting = slot.nesting.get();
         slot.nesting.set(nesting + 1);
         if nesting == 0 {
+            thread::enter();
             slot.pin(epochs);
-        } else {
-            // One use of the index for each outermost guard is enough.
-            thread::leave();
         }
         Guard { epochs, slot, not_send: PhantomData }
     }

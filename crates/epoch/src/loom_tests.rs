@@ -6,9 +6,9 @@
 
 use crate::Epochs;
 use loom::cell::UnsafeCell;
-use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
+use std::sync::Arc;
 
 const LIVE: u32 = 42;
 const FREED: u32 = 0;
@@ -53,18 +53,18 @@ impl Shared {
 
 fn model(check: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(4);
     builder.check(check);
 }
 
 fn reader_against_writer(without_pin_fence: bool) {
     model(move || {
-        let mut epochs = std::sync::Arc::into_inner(Epochs::new()).unwrap();
+        let mut epochs = Arc::into_inner(Epochs::new()).unwrap();
         epochs.without_pin_fence = without_pin_fence;
-        let epochs = std::sync::Arc::new(epochs);
+        let epochs = Arc::new(epochs);
         let shared = Shared::new();
         let reader = {
-            let (epochs, shared) = (std::sync::Arc::clone(&epochs), Arc::clone(&shared));
+            let (epochs, shared) = (Arc::clone(&epochs), Arc::clone(&shared));
             thread::spawn(move || shared.read(&epochs))
         };
         shared.unlink(&epochs);
@@ -91,11 +91,11 @@ fn a_collector_of_another_threads_garbage_spares_readers() {
         let epochs = Epochs::new();
         let shared = Shared::new();
         let reader = {
-            let (epochs, shared) = (std::sync::Arc::clone(&epochs), Arc::clone(&shared));
+            let (epochs, shared) = (Arc::clone(&epochs), Arc::clone(&shared));
             thread::spawn(move || shared.read(&epochs))
         };
         let writer = {
-            let (epochs, shared) = (std::sync::Arc::clone(&epochs), Arc::clone(&shared));
+            let (epochs, shared) = (Arc::clone(&epochs), Arc::clone(&shared));
             thread::spawn(move || shared.unlink(&epochs))
         };
         epochs.collect();
@@ -111,7 +111,7 @@ fn a_second_pin_publishes_that_the_first_is_over() {
         let epochs = Epochs::new();
         let shared = Shared::new();
         let reader = {
-            let (epochs, shared) = (std::sync::Arc::clone(&epochs), Arc::clone(&shared));
+            let (epochs, shared) = (Arc::clone(&epochs), Arc::clone(&shared));
             thread::spawn(move || {
                 shared.read(&epochs);
                 drop(epochs.pin());
@@ -129,7 +129,7 @@ fn quiescent_space_is_reused_after_its_last_reader() {
         let epochs = Epochs::new();
         let shared = Shared::new();
         let reader = {
-            let (epochs, shared) = (std::sync::Arc::clone(&epochs), Arc::clone(&shared));
+            let (epochs, shared) = (Arc::clone(&epochs), Arc::clone(&shared));
             thread::spawn(move || shared.read(&epochs))
         };
         shared.linked.store(0, Ordering::Relaxed);

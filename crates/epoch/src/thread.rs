@@ -15,17 +15,35 @@
 //! past that point goes back with the last guard instead.
 
 use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::sync::{Mutex, PoisonError};
+#[cfg(not(loom))]
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    sync::{Mutex, PoisonError},
+};
 
-/// The indexes given back, and the lowest number never used. A plain mutex also under loom: it is held for no
-/// other synchronisation, and loom sees the hand-over through the joins of its models.
-static FREE: Mutex<FreeIndexes> = Mutex::new(FreeIndexes { returned: BinaryHeap::new(), next: 0 });
+/// The indexes given back, and the lowest number never used.
+#[cfg(not(loom))]
+static FREE: Mutex<FreeIndexes> = Mutex::new(FreeIndexes::new());
 
+// Loom runs the destructors of thread-locals too late for a mutex of its own, and a plain one would hand indexes on
+// without loom knowing of the order. So its models, which start anew each time, do not recycle.
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref NEXT: loom::sync::atomic::AtomicU32 = loom::sync::atomic::AtomicU32::new(0);
+}
+
+#[cfg(not(loom))]
 struct FreeIndexes {
     returned: BinaryHeap<Reverse<u32>>,
     next: u32,
+}
+
+#[cfg(not(loom))]
+impl FreeIndexes {
+    const fn new() -> FreeIndexes {
+        FreeIndexes { returned: BinaryHeap::new(), next: 0 }
+    }
 }
 
 const UNASSIGNED: u32 = u32::MAX;
@@ -52,6 +70,12 @@ impl Local {
     }
 
     fn give_back(&self) {
+        #[cfg(not(loom))]
+        self.recycle();
+    }
+
+    #[cfg(not(loom))]
+    fn recycle(&self) {
         let index = self.index.replace(UNASSIGNED);
         if index != UNASSIGNED {
             FREE.lock().unwrap_or_else(PoisonError::into_inner).returned.push(Reverse(index));
@@ -86,26 +110,9 @@ impl Drop for Recycler {
     }
 }
 
-/// Loom's thread-locals have no trivial kind, and its models pin in no destructor: the state gives itself back.
-#[cfg(loom)]
-impl Drop for Local {
-    fn drop(&mut self) {
-        self.give_back();
-    }
-}
-
 #[cold]
 fn assign(local: &Local) -> u32 {
-    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    let index = match free.returned.pop() {
-        Some(Reverse(index)) => index,
-        None => {
-            let index = free.next;
-            free.next += 1;
-            index
-        }
-    };
-    drop(free);
+    let index = new_index();
     local.index.set(index);
     #[cfg(not(loom))]
     if RECYCLER.try_with(|_| ()).is_err() {
@@ -114,17 +121,38 @@ fn assign(local: &Local) -> u32 {
     index
 }
 
-/// The index of this thread, assigned at first use. It stays the thread's at least until the matching
-/// [`leave`], which must follow exactly once, on the same thread (T1).
-#[inline]
-pub(crate) fn enter() -> u32 {
-    LOCAL.with(|local| {
-        local.pins.set(local.pins.get() + 1);
-        match local.index.get() {
-            UNASSIGNED => assign(local),
-            index => index,
+#[cfg(loom)]
+fn new_index() -> u32 {
+    NEXT.fetch_add(1, loom::sync::atomic::Ordering::Relaxed)
+}
+
+#[cfg(not(loom))]
+fn new_index() -> u32 {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    match free.returned.pop() {
+        Some(Reverse(index)) => index,
+        None => {
+            let index = free.next;
+            free.next += 1;
+            index
         }
+    }
+}
+
+/// The index of this thread, assigned at first use. Only between [`enter`] and [`leave`] does it surely stay the
+/// thread's.
+#[inline]
+pub(crate) fn index() -> u32 {
+    LOCAL.with(|local| match local.index.get() {
+        UNASSIGNED => assign(local),
+        index => index,
     })
+}
+
+/// Begins a use of the [`index`] (T1). Exactly one [`leave`] must follow, on the same thread.
+#[inline]
+pub(crate) fn enter() {
+    LOCAL.with(|local| local.pins.set(local.pins.get() + 1));
 }
 
 /// Ends the use begun by [`enter`]. The index may belong to another thread afterwards.
@@ -161,12 +189,14 @@ mod tests {
 
     #[test]
     fn live_threads_never_share_an_index_and_exited_ones_give_it_back() {
-        let mine = enter();
+        let mine = index();
+        enter();
         let mut seen = Vec::new();
         for _ in 0..64 {
             seen.push(
                 std::thread::spawn(|| {
-                    let index = enter();
+                    enter();
+                    let index = index();
                     leave();
                     index
                 })
