@@ -1,2 +1,62 @@
-//! `cargo xtask`.
-fn main() {}
+//! `cargo xtask`: the project's own commands, the same by hand and in continuous integration.
+//!
+//! - `cargo xtask ci` runs the gate, from fast to slow.
+//! - `cargo xtask tidy` checks what no compiler checks: the crate edges, module documents, leftovers.
+//! - `cargo xtask accept SLUG [POINT] [--quick]` runs acceptance points, one line each.
+
+#![forbid(unsafe_code)]
+
+mod accept;
+mod ci;
+mod tidy;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the gate: format, tidy, clippy, docs, tests, loom, kill.
+    Ci {
+        /// Run only these stages.
+        stages: Vec<String>,
+        /// Go on after a stage has failed.
+        #[arg(long)]
+        keep_going: bool,
+    },
+    /// Check crate edges, documents and leftovers.
+    Tidy,
+    /// Run acceptance points and print a line for each: SLUG.POINT, figure, bar, ok or short.
+    Accept {
+        /// end-to-end, data-component, transaction-component, safety or speed.
+        slug: String,
+        /// One point of the slug; all of them if left out.
+        point: Option<String>,
+        /// A small version of the long points.
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Ci { stages, keep_going } => ci::run(&stages, keep_going),
+        Command::Tidy => tidy::run(),
+        Command::Accept { slug, point, quick } => accept::run(&slug, point.as_deref(), quick),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(reason) => {
+            eprintln!("xtask: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The acceptance points whose commands are still to be built: listed, so that they show as short until then.
+
+use super::Point;
+
+const fn planned(name: &'static str, bar: &'static str) -> Point {
+    Point { name, bar, run: None }
+}
+
+/// The data component: in memory, larger than memory, what it writes, how soon it opens.
+pub const DATA_COMPONENT: &[Point] = &[
+    planned("in-memory", "lookups and inserts of 4 M keys at least 3 times crossbeam-skiplist's"),
+    planned("larger-than-memory-reads", "at least 0.8 of the device's random reads"),
+    planned("larger-than-memory-upserts", "at least 5 times redb's and RocksDB's own rate"),
+    planned("peak-memory", "under budget plus 15 % plus 64 MiB"),
+    planned("ycsb", "A to F complete at ten times memory"),
+    planned("cold-upserts", "0 page reads until the cap"),
+    planned("amplification", "write and space next to RocksDB's"),
+    planned("shrink", "under twice the live bytes a minute after deleting 90 %"),
+    planned("open", "10 M records to the first read under 1 s, clean and after a crash"),
+    planned("latency-under-cleaning", "read p99.9 within 3 times"),
+    planned("crash", "0 failures"),
+];
+
+/// The transaction component: isolation, contention, memory, many commits in flight.
+pub const TRANSACTION_COMPONENT: &[Point] = &[
+    planned("hermitage", "10 of 10 at strict serializable"),
+    planned("random-histories", "10 M transactions, every read equal to the model's"),
+    planned("contention", "at least RocksDB's best, and 1.5 times pure timestamp order over 10 % aborts"),
+    planned("read-only", "0 aborts and 0 shared stores"),
+    planned("version-memory", "under the hard watermark, at least 0.9 of the first minute's throughput"),
+    planned("in-flight", "10 000 in flight at least 20 times one at a time"),
+    planned("cache-effectiveness", "the paper's Figure 8: 92 % by the TC, 2.4 us and 11 us"),
+];
+
+/// Safety: simulation, faults, corruption, isolation, schedules, fuzzing.
+pub const SAFETY: &[Point] = &[
+    planned("seeds", "100 000 seeds green, equal trace hash on 100 run twice"),
+    planned("crash-points", "100 % of I/O points, 0 failures"),
+    planned("faults", "100 % of I/O points, 0 panics"),
+    planned("corruptions", "1 000 000 injected, 0 silent"),
+    planned("kill", "5 000 rounds, 0 acknowledged commits lost"),
+    planned("isolation", "1 M transactions, 0 anomalies, both checkers agree, every canary caught"),
+    planned("schedules", "loom exhaustive, 1 M shuttle schedules, 0 ThreadSanitizer reports"),
+    planned("fuzz", "0 crashes"),
+    planned("coverage", "at least 95 % of the engine's lines"),
+    planned("mutants", "at least 90 % caught of 200 in log, tc and llama"),
+    planned("salvage", "share of records from 1, 10 and 100 damaged blocks"),
+];
+
+/// Speed: ratios against peers in one run.
+pub const SPEED: &[Point] = &[
+    planned("papers-mix", "at least 5 times RocksDB's better engine and LMDB, 0.4 of the map"),
+    planned("papers-mix-durable", "at least 0.9 of delayed, 10 times RocksDB with sync"),
+    planned("read-only", "at least 1.5 times LMDB and 0.5 of the map"),
+    planned("write-only", "at least 85 % of the device's sequential bandwidth"),
+    planned("latency", "read p50 at most 0.5 us, update p50 at most 1.5 us"),
+    planned("per-core", "at least 2.7 M lookups and 1.9 M updates a second in transactions of 10 000"),
+    planned("checkpoint-cost", "at most 2 % on the mix, 8 % write-only"),
+    planned("version-collection", "at most 10 %"),
+    planned("multi-get", "at least 1.5 times one at a time"),
+    planned("two-threads", "at least 1.8 times one"),
+    planned("larger-than-memory", "ahead of every peer on reads and on updates"),
+    planned("replay", "at least 0.5 GB of log a second"),
+];
