@@ -1,0 +1,75 @@
+//! A delta made of a batch of upserts.
+
+use super::key::{KeyParts, common_prefix_bytes};
+use super::run::RecordRef;
+use super::writer::{RunWriter, delta_bytes, record_bytes};
+
+/// One blind upsert or delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upsert<'a> {
+    /// The key, 1 to [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes.
+    pub key: &'a [u8],
+    /// The new value, or `None` for a delete.
+    pub value: Option<&'a [u8]>,
+    /// Which of two versions of a key is newer: the one with the higher stamp.
+    pub stamp: u64,
+    /// Where the operation lies in the log; decides between equal stamps.
+    pub lsn: u64,
+}
+
+impl Upsert<'_> {
+    /// Bytes of the record in a run without a prefix, an upper bound.
+    pub(crate) fn bytes(&self) -> usize {
+        record_bytes(self.key.len(), self.value.map_or(0, <[u8]>::len), 0)
+    }
+}
+
+/// The shape of a delta: what must be known before its memory is allocated.
+pub(crate) struct Batch<'o, 'a> {
+    /// Keys not descending; of equal keys only the newest is written.
+    operations: &'o [Upsert<'a>],
+    count: usize,
+    prefix_bytes: usize,
+    bytes: usize,
+}
+
+impl<'o, 'a> Batch<'o, 'a> {
+    /// Plans a delta of `operations`, which are not empty and sorted by key.
+    pub(crate) fn new(operations: &'o [Upsert<'a>]) -> Batch<'o, 'a> {
+        let (first, last) = (operations[0].key, operations[operations.len() - 1].key);
+        let prefix_bytes = common_prefix_bytes(first, last);
+        let (mut count, mut records) = (0, 0);
+        for upsert in winners(operations) {
+            count += 1;
+            records += record_bytes(upsert.key.len(), upsert.value.map_or(0, <[u8]>::len), prefix_bytes);
+        }
+        Batch { operations, count, prefix_bytes, bytes: delta_bytes(prefix_bytes, records) }
+    }
+
+    /// The delta's size in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Writes the delta into a buffer of [`Batch::bytes`] bytes.
+    pub(crate) fn write(&self, bytes: &mut [u8], stamp_below: u64) {
+        let prefix = &self.operations[0].key[..self.prefix_bytes];
+        let mut writer = RunWriter::delta(bytes, self.count, prefix, stamp_below);
+        for upsert in winners(self.operations) {
+            writer.push(&RecordRef {
+                key: KeyParts::whole(upsert.key),
+                stamp: upsert.stamp,
+                lsn: upsert.lsn,
+                value: upsert.value,
+            });
+        }
+        writer.finish();
+    }
+}
+
+/// The newest of each group of operations with the same key.
+fn winners<'o, 'a>(operations: &'o [Upsert<'a>]) -> impl Iterator<Item = &'o Upsert<'a>> {
+    operations
+        .chunk_by(|left, right| left.key == right.key)
+        .filter_map(|group| group.iter().max_by_key(|upsert| (upsert.stamp, upsert.lsn)))
+}

@@ -1,0 +1,200 @@
+//! Keys cut in pieces: the prefix that a run shares, the eight bytes behind it, the rest.
+//!
+//! A *head* is the first eight bytes of what follows the shared prefix, padded with zeros and compared as one
+//! big-endian integer. Two different keys may have the same head; then lengths and rests decide
+//! ([`compare_behind_head`]).
+
+use std::cmp::Ordering;
+
+/// Bytes of a key head.
+pub(crate) const HEAD_BYTES: usize = 8;
+
+/// The head of `suffix`, as stored: the first eight bytes, zero-padded.
+#[inline]
+pub(crate) fn head_bytes(suffix: &[u8]) -> [u8; HEAD_BYTES] {
+    if let Some(head) = suffix.first_chunk::<HEAD_BYTES>() {
+        return *head;
+    }
+    let mut head = [0; HEAD_BYTES];
+    head[..suffix.len()].copy_from_slice(suffix);
+    head
+}
+
+/// The head of `suffix` as a number that orders like the bytes.
+#[inline]
+pub(crate) fn head_number(suffix: &[u8]) -> u64 {
+    u64::from_be_bytes(head_bytes(suffix))
+}
+
+/// What follows the head in `suffix`, empty if the head holds all of it.
+#[inline]
+pub(crate) fn behind_head(suffix: &[u8]) -> &[u8] {
+    suffix.get(HEAD_BYTES..).unwrap_or(&[])
+}
+
+/// Orders two suffixes whose heads are equal.
+///
+/// If either fits into its head, the other begins with the same bytes or with those and zeros, so the shorter
+/// one is the smaller. Otherwise the rests decide.
+#[inline]
+pub(crate) fn compare_behind_head(
+    left_bytes: usize,
+    left_rest: &[u8],
+    right_bytes: usize,
+    right_rest: &[u8],
+) -> Ordering {
+    if left_bytes <= HEAD_BYTES || right_bytes <= HEAD_BYTES {
+        left_bytes.cmp(&right_bytes)
+    } else {
+        left_rest.cmp(right_rest)
+    }
+}
+
+/// The number of leading bytes that `left` and `right` share.
+#[inline]
+pub(crate) fn common_prefix_bytes(left: &[u8], right: &[u8]) -> usize {
+    left.iter().zip(right).take_while(|(l, r)| l == r).count()
+}
+
+/// How `key` lies to a run all of whose keys begin with `prefix`: before it, behind it, or (equal) within, in
+/// which case `key` begins with `prefix` too.
+#[inline]
+pub(crate) fn compare_with_prefix(key: &[u8], prefix: &[u8]) -> Ordering {
+    match key.get(..prefix.len()) {
+        Some(start) => start.cmp(prefix),
+        None => key.cmp(&prefix[..key.len()]).then(Ordering::Less),
+    }
+}
+
+/// The shortest key that is greater than `left` and not greater than `right`, as a prefix of `right`.
+pub(crate) fn separator<'r>(left: &[u8], right: &'r [u8]) -> &'r [u8] {
+    debug_assert!(left < right);
+    &right[..common_prefix_bytes(left, right) + 1]
+}
+
+/// A key where it lies in a run: shared prefix, head, rest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyParts<'a> {
+    /// The bytes shared by the whole run.
+    pub(crate) prefix: &'a [u8],
+    /// The next bytes, zero-padded.
+    pub(crate) head: [u8; HEAD_BYTES],
+    /// The length of head and rest together, without the padding.
+    pub(crate) suffix_bytes: usize,
+    /// What does not fit into the head.
+    pub(crate) rest: &'a [u8],
+}
+
+impl<'a> KeyParts<'a> {
+    /// A key in one piece.
+    #[inline]
+    pub(crate) fn whole(key: &'a [u8]) -> KeyParts<'a> {
+        KeyParts { prefix: key, head: [0; HEAD_BYTES], suffix_bytes: 0, rest: &[] }
+    }
+
+    /// The key's length in bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.prefix.len() + self.suffix_bytes
+    }
+
+    fn in_head(&self) -> &[u8] {
+        &self.head[..self.suffix_bytes.min(HEAD_BYTES)]
+    }
+
+    /// Appends the key to `key`.
+    #[inline]
+    pub(crate) fn append_to(&self, key: &mut Vec<u8>) {
+        key.extend_from_slice(self.prefix);
+        key.extend_from_slice(self.in_head());
+        key.extend_from_slice(self.rest);
+    }
+
+    /// The key in one piece, in place if it is, else in `scratch`.
+    pub(crate) fn contiguous<'s>(&self, scratch: &'s mut Vec<u8>) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        if self.suffix_bytes == 0 {
+            return self.prefix;
+        }
+        scratch.clear();
+        self.append_to(scratch);
+        scratch
+    }
+
+    /// The key in a vector of its own.
+    #[cfg(test)]
+    pub(crate) fn to_vec(self) -> Vec<u8> {
+        let mut key = Vec::with_capacity(self.bytes());
+        self.append_to(&mut key);
+        key
+    }
+}
+
+impl Ord for KeyParts<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.suffix_bytes == 0 && other.suffix_bytes == 0 {
+            return self.prefix.cmp(other.prefix);
+        }
+        if self.prefix == other.prefix {
+            let heads = self.head.cmp(&other.head);
+            return heads.then_with(|| {
+                compare_behind_head(self.suffix_bytes, self.rest, other.suffix_bytes, other.rest)
+            });
+        }
+        let left = self.prefix.iter().chain(self.in_head()).chain(self.rest);
+        left.cmp(other.prefix.iter().chain(other.in_head()).chain(other.rest))
+    }
+}
+
+impl PartialOrd for KeyParts<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for KeyParts<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for KeyParts<'_> {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Keys over a tiny alphabet with zeros, so that padding and shared heads are common.
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(prop::sample::select(vec![0u8, 1, 255]), 0..12)
+    }
+
+    fn cut(key: &[u8], prefix_bytes: usize) -> KeyParts<'_> {
+        let (prefix, suffix) = key.split_at(prefix_bytes.min(key.len()));
+        KeyParts { prefix, head: head_bytes(suffix), suffix_bytes: suffix.len(), rest: behind_head(suffix) }
+    }
+
+    proptest! {
+        #[test]
+        fn cut_keys_order_like_whole_ones(left in key(), right in key(), p in 0usize..12, q in 0usize..12) {
+            prop_assert_eq!(cut(&left, p).cmp(&cut(&right, q)), left.cmp(&right));
+            prop_assert_eq!(cut(&left, p).to_vec(), left);
+        }
+
+        #[test]
+        fn a_separator_lies_between(left in key(), right in key()) {
+            prop_assume!(left < right);
+            let between = separator(&left, &right);
+            prop_assert!(left.as_slice() < between && between <= right.as_slice());
+        }
+
+        #[test]
+        fn a_key_lies_before_within_or_behind_a_prefix(key in key(), prefix in key()) {
+            let expected = if key.starts_with(&prefix) { Ordering::Equal } else { key.cmp(&prefix) };
+            prop_assert_eq!(compare_with_prefix(&key, &prefix), expected);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Merging the deltas of a page into its base: the content of the page, as of one snapshot.
+//!
+//! The base is never sorted again. The few records of the deltas are sorted, each is given its place in the
+//! base by one binary search, and what lies between two places is copied in bulk.
+
+use super::run::{RecordRef, Run};
+use super::writer::record_bytes;
+use std::ops::Range;
+
+/// What becomes of one key that the deltas speak of, or of a record of the base that goes.
+#[derive(Clone, Copy, Debug)]
+struct Change<'a> {
+    /// Where in the base.
+    at: usize,
+    /// Whether the base's record at `at` goes.
+    replaces: bool,
+    /// What comes in its place.
+    record: Option<RecordRef<'a>>,
+}
+
+/// A stretch of the merged content, in key order.
+#[derive(Clone, Debug)]
+pub(crate) enum Piece<'a> {
+    /// Records of the base.
+    Base(Range<usize>),
+    /// A record of a delta.
+    Record(RecordRef<'a>),
+}
+
+/// The content of a page as of one snapshot of its chain.
+pub(crate) struct Merge<'a> {
+    base: Run<'a>,
+    changes: Vec<Change<'a>>,
+}
+
+impl<'a> Merge<'a> {
+    /// Merges `deltas` (in any order) into `base`. Of several versions of a key the one with the highest
+    /// (stamp, LSN) is kept. Tombstones with an LSN below `forget_below` are left out.
+    pub(crate) fn new(base: Run<'a>, deltas: &[Run<'a>], forget_below: u64) -> Merge<'a> {
+        let mut records = Vec::with_capacity(deltas.iter().map(Run::count).sum());
+        for delta in deltas {
+            records.extend((0..delta.count()).map(|index| delta.record(index)));
+        }
+        // The runs are sorted by themselves, which the sort makes use of. Newest first among equal keys.
+        records.sort_by(|left: &RecordRef<'_>, right| {
+            left.key.cmp(&right.key).then_with(|| right.version().cmp(&left.version()))
+        });
+        records.dedup_by(|later, earlier| later.key == earlier.key);
+
+        let mut merge = Merge { base, changes: Vec::with_capacity(records.len()) };
+        let mut scratch = Vec::new();
+        for record in records {
+            let found = base.search(record.key.contiguous(&mut scratch));
+            merge.decide(record, found, forget_below);
+        }
+        merge.forget_old_tombstones(forget_below);
+        merge
+    }
+
+    fn decide(&mut self, record: RecordRef<'a>, found: Result<usize, usize>, forget_below: u64) {
+        let forgotten = record.value.is_none() && record.lsn < forget_below;
+        let (at, replaces) = match found {
+            Ok(at) if self.base.record(at).version() >= record.version() => return,
+            Ok(at) => (at, true),
+            Err(_) if forgotten => return,
+            Err(at) => (at, false),
+        };
+        self.changes.push(Change { at, replaces, record: (!forgotten).then_some(record) });
+    }
+
+    fn forget_old_tombstones(&mut self, forget_below: u64) {
+        if self.base.tombstones() == 0 || forget_below == 0 {
+            return;
+        }
+        let known = self.changes.len();
+        for at in 0..self.base.count() {
+            let replaced = self.changes[..known]
+                .binary_search_by(|change| (change.at, change.replaces).cmp(&(at, true)))
+                .is_ok();
+            if !replaced && self.base.is_tombstone(at) && self.base.record(at).lsn < forget_below {
+                self.changes.push(Change { at, replaces: true, record: None });
+            }
+        }
+        // Insertions at a place come before the replacement of the record there. Stable, so that several
+        // insertions at one place keep their order.
+        self.changes.sort_by_key(|change| (change.at, change.replaces));
+    }
+
+    /// The base.
+    pub(crate) fn base(&self) -> &Run<'a> {
+        &self.base
+    }
+
+    /// The number of records.
+    pub(crate) fn count(&self) -> usize {
+        let (mut gone, mut come) = (0, 0);
+        for change in &self.changes {
+            gone += usize::from(change.replaces);
+            come += usize::from(change.record.is_some());
+        }
+        self.base.count() - gone + come
+    }
+
+    /// Whether every record that the deltas bring lies behind the base's last one: an ascending load.
+    pub(crate) fn is_append(&self) -> bool {
+        self.changes.iter().all(|change| change.at == self.base.count())
+    }
+
+    /// The content in key order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'a>> + '_ {
+        let mut from = 0;
+        let mut next = 0;
+        let mut pending = None;
+        std::iter::from_fn(move || {
+            loop {
+                if let Some(record) = pending.take() {
+                    return Some(Piece::Record(record));
+                }
+                let until = self.changes.get(next).map_or(self.base.count(), |change| change.at);
+                let stretch = from..until;
+                match self.changes.get(next) {
+                    Some(change) => {
+                        from = change.at + usize::from(change.replaces);
+                        pending = change.record;
+                        next += 1;
+                    }
+                    None if stretch.is_empty() => return None,
+                    None => from = until,
+                }
+                if !stretch.is_empty() {
+                    return Some(Piece::Base(stretch));
+                }
+            }
+        })
+    }
+
+    /// The content in key order, record by record.
+    pub(crate) fn records(&self) -> impl Iterator<Item = RecordRef<'a>> + '_ {
+        self.pieces().flat_map(move |piece| {
+            let (range, record) = match piece {
+                Piece::Base(range) => (range, None),
+                Piece::Record(record) => (0..0, Some(record)),
+            };
+            range.map(|index| self.base.record(index)).chain(record)
+        })
+    }
+
+    /// Bytes of all records with their slots, in a run with the base's prefix.
+    pub(crate) fn records_bytes(&self) -> usize {
+        let prefix_bytes = self.base.prefix().len();
+        self.pieces()
+            .map(|piece| match piece {
+                Piece::Base(range) => {
+                    super::run::SLOT_BYTES * range.len() + self.base.record_bytes(range).len()
+                }
+                Piece::Record(record) => bytes_of(&record, prefix_bytes),
+            })
+            .sum()
+    }
+}
+
+/// Bytes of `record` with its slot in a run with a prefix of `prefix_bytes`.
+pub(crate) fn bytes_of(record: &RecordRef<'_>, prefix_bytes: usize) -> usize {
+    record_bytes(record.key.bytes(), record.value.map_or(0, <[u8]>::len), prefix_bytes)
+}

@@ -1,0 +1,40 @@
+//! The format of leaf pages, and how they are read, written, merged and cut. No pointers, no atomics, no
+//! unsafe code: everything here works on flat bytes.
+
+pub(crate) mod batch;
+pub(crate) mod key;
+pub(crate) mod merge;
+pub(crate) mod run;
+pub(crate) mod split;
+pub(crate) mod writer;
+
+#[cfg(all(test, not(loom)))]
+mod model_tests;
+
+use merge::{Merge, Piece};
+use writer::{Bounds, RunWriter};
+
+/// The size in bytes of `merge` as one base page.
+pub(crate) fn merged_bytes(merge: &Merge<'_>) -> usize {
+    writer::base_bytes(&Bounds::of(merge.base()), merge.records_bytes())
+}
+
+/// Writes `merge` as one base page of [`merged_bytes`] bytes, with the bounds and the right sibling of the base.
+pub(crate) fn write_merged(merge: &Merge<'_>, bytes: &mut [u8]) {
+    let mut writer = RunWriter::base(bytes, merge.count(), &Bounds::of(merge.base()));
+    for piece in merge.pieces() {
+        match piece {
+            Piece::Base(range) => writer.push_range(merge.base(), range),
+            Piece::Record(record) => writer.push(&record),
+        }
+    }
+    writer.finish();
+}
+
+/// The first page of a new tree: empty, without bounds.
+pub(crate) fn empty_base() -> Vec<u8> {
+    let bounds = Bounds { low: &[], high: None, right: None };
+    let mut bytes = vec![0; writer::base_bytes(&bounds, 0)];
+    RunWriter::base(&mut bytes, 0, &bounds).finish();
+    bytes
+}

@@ -1,0 +1,221 @@
+//! Pages against `BTreeMap`.
+
+use super::batch::{Batch, Upsert};
+use super::merge::Merge;
+use super::run::Run;
+use super::split::Split;
+use super::{empty_base, merged_bytes, write_merged};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+type Versions = BTreeMap<Vec<u8>, (u64, u64, Option<Vec<u8>>)>;
+
+#[derive(Clone, Debug)]
+struct Owned {
+    key: Vec<u8>,
+    value: Option<Vec<u8>>,
+    stamp: u64,
+    lsn: u64,
+}
+
+/// Keys that share prefixes of several lengths, some longer than a head, with zeros.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    let stem = prop::sample::select(vec![&b""[..], b"a", b"customer/0000", b"customer/0001/\0\0"]);
+    (stem, prop::collection::vec(prop::sample::select(vec![0u8, 1, b'x', 255]), 1..11))
+        .prop_map(|(stem, tail)| [stem, &tail].concat())
+}
+
+fn operation() -> impl Strategy<Value = Owned> {
+    let value = prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..40));
+    (key(), value, 1u64..20, 1u64..100).prop_map(|(key, value, stamp, lsn)| {
+        // Equal (stamp, LSN) means the same operation, so the value must not differ.
+        let lsn = lsn * 1000 + value.as_ref().map_or(999, |v| v.len() as u64);
+        let value = value.map(|v| vec![(stamp + lsn) as u8; v.len()]);
+        Owned { key, value, stamp, lsn }
+    })
+}
+
+fn delta_of(operations: &mut [Owned]) -> Vec<u8> {
+    operations.sort_by(|left, right| left.key.cmp(&right.key));
+    let upserts: Vec<_> = operations
+        .iter()
+        .map(|o| Upsert { key: &o.key, value: o.value.as_deref(), stamp: o.stamp, lsn: o.lsn })
+        .collect();
+    let batch = Batch::new(&upserts);
+    let mut bytes = vec![0; batch.bytes()];
+    batch.write(&mut bytes, 7);
+    bytes
+}
+
+fn apply(model: &mut Versions, operations: &[Owned]) {
+    for o in operations {
+        let slot = model.entry(o.key.clone()).or_insert((0, 0, None));
+        if (o.stamp, o.lsn) >= (slot.0, slot.1) {
+            *slot = (o.stamp, o.lsn, o.value.clone());
+        }
+    }
+}
+
+fn content(run: &Run<'_>) -> Versions {
+    (0..run.count())
+        .map(|index| run.record(index))
+        .map(|r| (r.key.to_vec(), (r.stamp, r.lsn, r.value.map(<[u8]>::to_vec))))
+        .collect()
+}
+
+fn consolidated(base: &[u8], deltas: &[Vec<u8>], forget_below: u64) -> Vec<u8> {
+    let runs: Vec<_> = deltas.iter().map(|delta| Run::verify(delta).unwrap()).collect();
+    let merge = Merge::new(Run::new(base), &runs, forget_below);
+    let mut bytes = vec![0; merged_bytes(&merge)];
+    write_merged(&merge, &mut bytes);
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn a_delta_finds_what_was_put_in(mut operations in prop::collection::vec(operation(), 1..20), probe in key()) {
+        let mut model = Versions::new();
+        apply(&mut model, &operations);
+        let delta = delta_of(&mut operations);
+        let run = Run::verify(&delta).unwrap();
+        prop_assert_eq!(&content(&run), &model);
+        prop_assert_eq!(run.stamp_below(), 7);
+        for (index, key) in model.keys().enumerate() {
+            prop_assert_eq!(run.search(key), Ok(index));
+        }
+        let expected = model.keys().position(|k| k >= &probe).unwrap_or(model.len());
+        let found = if model.contains_key(&probe) { Ok(expected) } else { Err(expected) };
+        prop_assert_eq!(run.search(&probe), found);
+    }
+
+    #[test]
+    fn consolidation_keeps_the_newest_versions(
+        rounds in prop::collection::vec(prop::collection::vec(prop::collection::vec(operation(), 1..6), 0..4), 1..4),
+        forget_below in prop::sample::select(vec![0u64, 50_000, u64::MAX]),
+    ) {
+        let mut model = Versions::new();
+        let mut base = empty_base();
+        for mut deltas in rounds {
+            for operations in &deltas {
+                apply(&mut model, operations);
+            }
+            let deltas: Vec<_> = deltas.iter_mut().map(|operations| delta_of(operations)).collect();
+            base = consolidated(&base, &deltas, forget_below);
+            let run = Run::verify(&base).unwrap();
+            model.retain(|_, (_, lsn, value)| value.is_some() || *lsn >= forget_below);
+            prop_assert_eq!(&content(&run), &model);
+            for (index, key) in model.keys().enumerate() {
+                prop_assert_eq!(run.search(key), Ok(index));
+            }
+        }
+    }
+
+    #[test]
+    fn a_split_keeps_every_record_within_its_bounds(
+        mut first in prop::collection::vec(operation(), 1..40),
+        mut second in prop::collection::vec(operation(), 1..10),
+        page_bytes_max in 100usize..700,
+    ) {
+        let mut model = Versions::new();
+        apply(&mut model, &first);
+        apply(&mut model, &second);
+        let base = consolidated(&empty_base(), &[delta_of(&mut first)], 0);
+        let delta = delta_of(&mut second);
+        let merge = Merge::new(Run::new(&base), &[Run::new(&delta)], 0);
+        let Some(split) = Split::new(&merge, page_bytes_max) else { return Ok(()) };
+        let mut found = Versions::new();
+        let last = split.parts().len() - 1;
+        for (index, part) in split.parts().iter().enumerate() {
+            let right = (index < last).then_some(index as u64 + 100);
+            let mut bytes = vec![0; split.bytes(index)];
+            split.write(index, right, &mut bytes);
+            let run = Run::verify(&bytes).unwrap();
+            prop_assert_eq!(run.low(), part.low.as_slice());
+            prop_assert_eq!(run.right(), right);
+            prop_assert_eq!(run.high(), split.parts().get(index + 1).map(|next| next.low.as_slice()));
+            prop_assert!(run.count() == 1 || run.bytes() <= page_bytes_max + 200);
+            // A second consolidation, now with a shared prefix, keeps the content too.
+            prop_assert_eq!(content(&Run::new(&consolidated(&bytes, &[], 0))), content(&run));
+            found.extend(content(&run));
+        }
+        prop_assert_eq!(found, model);
+    }
+
+    #[test]
+    fn damage_is_found_or_harmless(mut operations in prop::collection::vec(operation(), 1..8), at in any::<prop::sample::Index>(), flip in 1u8..) {
+        let mut base = consolidated(&empty_base(), &[delta_of(&mut operations)], 0);
+        let at = at.index(base.len());
+        base[at] ^= flip;
+        // Either refused, or every record can be read without a panic.
+        if let Ok(run) = Run::verify(&base) {
+            content(&run);
+        }
+    }
+}
+
+#[test]
+fn an_ascending_load_fills_its_pages() {
+    let mut base = empty_base();
+    let mut pages = 0;
+    for key in 0u64..1000 {
+        let key = key.to_be_bytes();
+        let delta = delta_of(&mut [Owned { key: key.to_vec(), value: Some(vec![7; 20]), stamp: 1, lsn: 1 }]);
+        let merge = Merge::new(Run::new(&base), &[Run::new(&delta)], 0);
+        if merged_bytes(&merge) <= 4096 {
+            base = consolidated(&base, &[delta], 0);
+            continue;
+        }
+        let split = Split::new(&merge, 4096).unwrap();
+        assert_eq!(split.parts().len(), 2);
+        assert!(split.bytes(0) > 3600, "left page of {} bytes", split.bytes(0));
+        let mut bytes = vec![0; split.bytes(1)];
+        split.write(1, None, &mut bytes);
+        base = bytes;
+        pages += 1;
+    }
+    assert!(pages > 10);
+}
+
+#[test]
+fn a_record_larger_than_a_page_gets_a_part_of_its_own() {
+    let mut operations: Vec<_> = (0u8..9)
+        .map(|key| Owned {
+            key: vec![key],
+            value: Some(vec![key; if key == 4 { 1 << 20 } else { 30 }]),
+            stamp: 1,
+            lsn: 1,
+        })
+        .collect();
+    let delta = delta_of(&mut operations);
+    let base = empty_base();
+    let merge = Merge::new(Run::new(&base), &[Run::new(&delta)], 0);
+    let split = Split::new(&merge, 4096).unwrap();
+    let counts: Vec<_> = (0..split.parts().len())
+        .map(|index| {
+            let mut bytes = vec![0; split.bytes(index)];
+            split.write(index, None, &mut bytes);
+            Run::verify(&bytes).unwrap().count()
+        })
+        .collect();
+    assert_eq!(counts, [4, 1, 4]);
+}
+
+#[test]
+fn long_shared_prefixes_are_stored_once() {
+    let stem = "a/rather/long/path/that/every/key/of/the/page/begins/with/".repeat(10);
+    let mut operations: Vec<_> = (0u32..200)
+        .map(|key| Owned {
+            key: format!("{stem}{key:08}").into_bytes(),
+            value: Some(vec![1; 8]),
+            stamp: 1,
+            lsn: 1,
+        })
+        .collect();
+    let delta = delta_of(&mut operations);
+    assert!(delta.len() < 200 * 60 + stem.len() * 2, "{} bytes", delta.len());
+    let base = empty_base();
+    let merge = Merge::new(Run::new(&base), &[Run::new(&delta)], 0);
+    let split = Split::new(&merge, 4096).unwrap();
+    // A page in the middle, whose two bounds share the prefix.
+    assert!(split.bytes(1) < 4096 + 2 * stem.len(), "{} bytes", split.bytes(1));
+}

@@ -1,0 +1,385 @@
+//! A run: the records of one page node, sorted, as flat bytes.
+//!
+//! Base pages and deltas are both runs; a delta is a sorted batch of upserts. What is in memory is what goes to
+//! flash. All integers are little-endian and unaligned.
+//!
+//! | bytes | field | |
+//! |---|---|---|
+//! | 0 | format | [`FORMAT`] |
+//! | 1 | kind | 1 delta, 2 base |
+//! | 2..4 | prefix bytes | how many leading bytes all keys share |
+//! | 4..8 | count | of records |
+//! | 8..16 | newest stamp | an upper bound of the stamps in this run |
+//! | 16..24 | delta: stamp below | an upper bound of the stamps in all older nodes of the page |
+//! | | base: right sibling | page identifier, or all ones |
+//! | 24..26 | base: low key bytes | |
+//! | 26..28 | base: high key bytes | or all ones: no upper bound |
+//! | 28..32 | base: tombstones | count |
+//! | then | delta: the shared prefix; base: low key, high key | a base's prefix is shared by both bounds, hence by every key between |
+//! | then | heads | 8 bytes a record, big-endian: the bytes behind the prefix, zero-padded |
+//! | then | offsets | 4 bytes a record: where it begins, from the start of the run |
+//! | then | records | in key order |
+//!
+//! | bytes of a record | field | |
+//! |---|---|---|
+//! | 0..8 | stamp | |
+//! | 8..16 | LSN | |
+//! | 16..20 | value bytes | or all ones: a tombstone |
+//! | 20..22 | suffix bytes | the key's length without the prefix |
+//! | then | rest of the key | what does not fit into the head |
+//! | then | value | |
+//!
+//! Invariants:
+//!
+//! - **R1** Keys are strictly ascending within a run.
+//! - **R2** A base's bounds never change while it lives, and `low <= key < high` for every key.
+//! - **R3** Reading a run never reads outside its bytes: the code is safe Rust, and a damaged run that got past
+//!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
+
+use super::key::{KeyParts, compare_behind_head, compare_with_prefix, head_number};
+use std::cmp::Ordering;
+use std::ops::Range;
+
+/// The version of the format described here.
+pub(crate) const FORMAT: u8 = 1;
+/// Kind of a delta.
+pub(crate) const KIND_DELTA: u8 = 1;
+/// Kind of a base page.
+pub(crate) const KIND_BASE: u8 = 2;
+/// Bytes of a delta's header.
+pub(crate) const DELTA_HEADER_BYTES: usize = 24;
+/// Bytes of a base's header.
+pub(crate) const BASE_HEADER_BYTES: usize = 32;
+/// Bytes of a record without key and value.
+pub(crate) const RECORD_HEADER_BYTES: usize = 22;
+/// Bytes of head and offset.
+pub(crate) const SLOT_BYTES: usize = 12;
+/// Length field of a tombstone, of a missing upper bound (16 bits), of a missing right sibling (64 bits).
+pub(crate) const ABSENT: u64 = u64::MAX;
+
+/// A version of a record: which of two wins is decided by stamp, then LSN.
+pub(crate) type Version = (u64, u64);
+
+/// A record where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordRef<'a> {
+    pub(crate) key: KeyParts<'a>,
+    /// The stamp of this version.
+    pub stamp: u64,
+    /// The LSN of this version.
+    pub lsn: u64,
+    /// The value, or `None` for a tombstone.
+    pub value: Option<&'a [u8]>,
+}
+
+impl RecordRef<'_> {
+    /// Appends the key to `key`.
+    pub fn append_key_to(&self, key: &mut Vec<u8>) {
+        self.key.append_to(key);
+    }
+
+    /// The key's length in bytes.
+    pub fn key_bytes(&self) -> usize {
+        self.key.bytes()
+    }
+
+    #[inline]
+    pub(crate) fn version(&self) -> Version {
+        (self.stamp, self.lsn)
+    }
+}
+
+/// A run, its header decoded.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'a> {
+    bytes: &'a [u8],
+    prefix: &'a [u8],
+    heads: &'a [[u8; 8]],
+    offsets: &'a [[u8; 4]],
+    base: bool,
+}
+
+#[inline]
+fn u16_at(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes")))
+}
+
+#[inline]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+#[inline]
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+impl<'a> Run<'a> {
+    /// Decodes the header of a run.
+    #[inline]
+    pub(crate) fn new(bytes: &'a [u8]) -> Run<'a> {
+        let prefix_bytes = u16_at(bytes, 2);
+        let count = u32_at(bytes, 4) as usize;
+        let base = bytes[1] == KIND_BASE;
+        let (keys_at, slots_at) = if base {
+            let high_bytes = Run::high_bytes(bytes).unwrap_or(0);
+            (BASE_HEADER_BYTES, BASE_HEADER_BYTES + u16_at(bytes, 24) + high_bytes)
+        } else {
+            (DELTA_HEADER_BYTES, DELTA_HEADER_BYTES + prefix_bytes)
+        };
+        let offsets_at = slots_at + 8 * count;
+        Run {
+            bytes,
+            prefix: &bytes[keys_at..keys_at + prefix_bytes],
+            heads: bytes[slots_at..offsets_at].as_chunks().0,
+            offsets: bytes[offsets_at..offsets_at + 4 * count].as_chunks().0,
+            base,
+        }
+    }
+
+    #[inline]
+    fn high_bytes(bytes: &[u8]) -> Option<usize> {
+        Some(u16_at(bytes, 26)).filter(|&length| length != usize::from(u16::MAX))
+    }
+
+    /// Whether this is a base page.
+    #[inline]
+    pub(crate) fn is_base(&self) -> bool {
+        self.base
+    }
+
+    /// The number of records.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// The run's size in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// An upper bound of the stamps in this run.
+    #[inline]
+    pub(crate) fn newest_stamp(&self) -> u64 {
+        u64_at(self.bytes, 8)
+    }
+
+    /// An upper bound of the stamps in every older node of the page.
+    #[inline]
+    pub(crate) fn stamp_below(&self) -> u64 {
+        if self.base { 0 } else { u64_at(self.bytes, 16) }
+    }
+
+    /// The prefix that all keys share.
+    pub(crate) fn prefix(&self) -> &'a [u8] {
+        self.prefix
+    }
+
+    /// The low key of a base, empty for the leftmost page.
+    pub(crate) fn low(&self) -> &'a [u8] {
+        debug_assert!(self.base);
+        &self.bytes[BASE_HEADER_BYTES..BASE_HEADER_BYTES + u16_at(self.bytes, 24)]
+    }
+
+    /// The high key of a base, exclusive, or `None` for the rightmost page.
+    #[inline]
+    pub(crate) fn high(&self) -> Option<&'a [u8]> {
+        debug_assert!(self.base);
+        let high_bytes = Run::high_bytes(self.bytes)?;
+        let at = BASE_HEADER_BYTES + u16_at(self.bytes, 24);
+        Some(&self.bytes[at..at + high_bytes])
+    }
+
+    /// The right sibling of a base.
+    #[inline]
+    pub(crate) fn right(&self) -> Option<u64> {
+        debug_assert!(self.base);
+        Some(u64_at(self.bytes, 16)).filter(|&page| page != ABSENT)
+    }
+
+    /// The number of tombstones in a base.
+    pub(crate) fn tombstones(&self) -> usize {
+        debug_assert!(self.base);
+        u32_at(self.bytes, 28) as usize
+    }
+
+    #[inline]
+    fn offset(&self, index: usize) -> usize {
+        u32::from_le_bytes(self.offsets[index]) as usize
+    }
+
+    /// Where record `index` begins; for `index == count`, where the run ends.
+    #[inline]
+    pub(crate) fn record_start(&self, index: usize) -> usize {
+        if index < self.offsets.len() { self.offset(index) } else { self.bytes.len() }
+    }
+
+    /// The bytes of the records in `range`, one behind the other.
+    pub(crate) fn record_bytes(&self, range: Range<usize>) -> &'a [u8] {
+        &self.bytes[self.record_start(range.start)..self.record_start(range.end)]
+    }
+
+    /// The heads of the records in `range`.
+    pub(crate) fn heads(&self, range: Range<usize>) -> &'a [u8] {
+        self.heads[range].as_flattened()
+    }
+
+    /// Record `index`.
+    #[inline]
+    pub(crate) fn record(&self, index: usize) -> RecordRef<'a> {
+        let bytes = &self.bytes[self.offset(index)..];
+        let suffix_bytes = u16_at(bytes, 20);
+        let rest_bytes = suffix_bytes.saturating_sub(8);
+        let value_bytes = u32_at(bytes, 16);
+        let value_at = RECORD_HEADER_BYTES + rest_bytes;
+        RecordRef {
+            key: KeyParts {
+                prefix: self.prefix,
+                head: self.heads[index],
+                suffix_bytes,
+                rest: &bytes[RECORD_HEADER_BYTES..value_at],
+            },
+            stamp: u64_at(bytes, 0),
+            lsn: u64_at(bytes, 8),
+            value: (value_bytes != u32::MAX).then(|| &bytes[value_at..value_at + value_bytes as usize]),
+        }
+    }
+
+    /// Whether record `index` is a tombstone.
+    pub(crate) fn is_tombstone(&self, index: usize) -> bool {
+        u32_at(&self.bytes[self.offset(index)..], 16) == u32::MAX
+    }
+
+    /// How the suffix of the searched key lies to record `index`, whose head is the same.
+    #[inline]
+    fn compare_same_head(&self, index: usize, suffix: &[u8]) -> Ordering {
+        let bytes = &self.bytes[self.offset(index)..];
+        let suffix_bytes = u16_at(bytes, 20);
+        let rest = &bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + suffix_bytes.saturating_sub(8)];
+        compare_behind_head(suffix.len(), super::key::behind_head(suffix), suffix_bytes, rest)
+    }
+
+    /// Finds `key`: `Ok` with its index, or `Err` with the index where it would be.
+    #[inline]
+    pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        match compare_with_prefix(key, self.prefix) {
+            Ordering::Less => return Err(0),
+            Ordering::Greater => return Err(self.count()),
+            Ordering::Equal => {}
+        }
+        let suffix = &key[self.prefix.len()..];
+        let wanted = head_number(suffix);
+        let first = lower_bound(self.heads, wanted);
+        if first == self.count() || u64::from_be_bytes(self.heads[first]) != wanted {
+            return Err(first);
+        }
+        match self.compare_same_head(first, suffix) {
+            Ordering::Equal => Ok(first),
+            Ordering::Less => Err(first),
+            Ordering::Greater => self.search_same_heads(first + 1, wanted, suffix),
+        }
+    }
+
+    /// The rare rest of a search: several records with the wanted head.
+    fn search_same_heads(&self, first: usize, wanted: u64, suffix: &[u8]) -> Result<usize, usize> {
+        let behind = first + self.heads[first..].partition_point(|head| u64::from_be_bytes(*head) <= wanted);
+        let (mut low, mut high) = (first, behind);
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.compare_same_head(middle, suffix) {
+                Ordering::Equal => return Ok(middle),
+                Ordering::Less => high = middle,
+                Ordering::Greater => low = middle + 1,
+            }
+        }
+        Err(low)
+    }
+
+    /// Checks everything that the format promises.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn verify(bytes: &'a [u8]) -> Result<Run<'a>, String> {
+        if bytes.len() < DELTA_HEADER_BYTES {
+            return Err(format!("a run of {} bytes has no room for a header", bytes.len()));
+        }
+        if bytes[0] != FORMAT {
+            return Err(format!("page format {}, expected {FORMAT}", bytes[0]));
+        }
+        let header_bytes = match bytes[1] {
+            KIND_DELTA => DELTA_HEADER_BYTES + u16_at(bytes, 2),
+            KIND_BASE if bytes.len() < BASE_HEADER_BYTES => return Err("base header cut off".into()),
+            KIND_BASE => BASE_HEADER_BYTES + u16_at(bytes, 24) + Run::high_bytes(bytes).unwrap_or(0),
+            kind => return Err(format!("run of unknown kind {kind}")),
+        };
+        let records_at = header_bytes + SLOT_BYTES * u32_at(bytes, 4) as usize;
+        if records_at > bytes.len() {
+            return Err(format!("slots end at {records_at} of {} bytes", bytes.len()));
+        }
+        if bytes[1] == KIND_BASE && u16_at(bytes, 2) > u16_at(bytes, 24) {
+            return Err("prefix longer than the low key".into());
+        }
+        let run = Run::new(bytes);
+        run.verify_records(records_at)?;
+        Ok(run)
+    }
+
+    fn verify_records(&self, records_at: usize) -> Result<(), String> {
+        let mut expected_at = records_at;
+        let mut tombstones = 0;
+        for index in 0..self.count() {
+            let at = self.offset(index);
+            if at != expected_at || at + RECORD_HEADER_BYTES > self.bytes.len() {
+                return Err(format!("record {index} at {at}, expected at {expected_at}"));
+            }
+            let rest_bytes = u16_at(self.bytes, at + 20).saturating_sub(8);
+            let value_bytes = match u32_at(self.bytes, at + 16) {
+                u32::MAX => 0,
+                length => length as usize,
+            };
+            expected_at = at + RECORD_HEADER_BYTES + rest_bytes + value_bytes;
+            if expected_at > self.bytes.len() {
+                return Err(format!("record {index} ends behind the run"));
+            }
+            let record = self.record(index);
+            tombstones += usize::from(record.value.is_none());
+            if record.stamp > self.newest_stamp() {
+                return Err(format!("record {index} is newer than the run"));
+            }
+            if index > 0 && self.record(index - 1).key >= record.key {
+                return Err(format!("records {} and {index} are out of order", index - 1));
+            }
+            if self.base && !self.within_bounds(&record) {
+                return Err(format!("record {index} lies outside the page's bounds"));
+            }
+        }
+        if expected_at != self.bytes.len() {
+            return Err(format!("records end at {expected_at} of {} bytes", self.bytes.len()));
+        }
+        if self.base && tombstones != self.tombstones() {
+            return Err(format!("{tombstones} tombstones, the header says {}", self.tombstones()));
+        }
+        Ok(())
+    }
+
+    fn within_bounds(&self, record: &RecordRef<'_>) -> bool {
+        record.key >= KeyParts::whole(self.low())
+            && self.high().is_none_or(|high| record.key < KeyParts::whole(high))
+    }
+}
+
+/// The index of the first head that is not less than `wanted`. Without branches that depend on the data: a
+/// binary search over a few cache lines is bound by mispredicted branches, not by loads.
+#[inline]
+fn lower_bound(heads: &[[u8; 8]], wanted: u64) -> usize {
+    let mut from = 0;
+    let mut count = heads.len();
+    while count > 1 {
+        let half = count / 2;
+        let less = u64::from_be_bytes(heads[from + half - 1]) < wanted;
+        from = if less { from + half } else { from };
+        count -= half;
+    }
+    from + usize::from(count == 1 && u64::from_be_bytes(heads[from]) < wanted)
+}

@@ -1,0 +1,194 @@
+//! Writes a run into a buffer of exactly its size.
+//!
+//! The size is computed first ([`record_bytes`], [`delta_bytes`], [`base_bytes`]), so that a page is built in the memory in which it
+//! will live.
+
+use super::key::{HEAD_BYTES, behind_head, head_bytes};
+use super::run::{
+    ABSENT, BASE_HEADER_BYTES, DELTA_HEADER_BYTES, FORMAT, KIND_BASE, KIND_DELTA, RECORD_HEADER_BYTES,
+    RecordRef, Run, SLOT_BYTES,
+};
+use std::ops::Range;
+
+/// The bounds and the right sibling of a base page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds<'a> {
+    /// Inclusive; empty for the leftmost page.
+    pub(crate) low: &'a [u8],
+    /// Exclusive; `None` for the rightmost page.
+    pub(crate) high: Option<&'a [u8]>,
+    /// The page that begins at `high`.
+    pub(crate) right: Option<u64>,
+}
+
+impl<'a> Bounds<'a> {
+    /// The bounds of a base page.
+    pub(crate) fn of(base: &Run<'a>) -> Bounds<'a> {
+        Bounds { low: base.low(), high: base.high(), right: base.right() }
+    }
+
+    /// The bytes that every key within the bounds begins with.
+    pub(crate) fn prefix_bytes(&self) -> usize {
+        self.high.map_or(0, |high| super::key::common_prefix_bytes(self.low, high))
+    }
+}
+
+/// Bytes of a record in a run with a prefix of `prefix_bytes`, its slot included.
+#[inline]
+pub(crate) fn record_bytes(key_bytes: usize, value_bytes: usize, prefix_bytes: usize) -> usize {
+    let rest_bytes = (key_bytes - prefix_bytes).saturating_sub(HEAD_BYTES);
+    SLOT_BYTES + RECORD_HEADER_BYTES + rest_bytes + value_bytes
+}
+
+/// Bytes of a delta whose records, slots included, take `records_bytes`.
+pub(crate) fn delta_bytes(prefix_bytes: usize, records_bytes: usize) -> usize {
+    DELTA_HEADER_BYTES + prefix_bytes + records_bytes
+}
+
+/// Bytes of a base page whose records, slots included, take `records_bytes`.
+pub(crate) fn base_bytes(bounds: &Bounds<'_>, records_bytes: usize) -> usize {
+    BASE_HEADER_BYTES + bounds.low.len() + bounds.high.map_or(0, <[u8]>::len) + records_bytes
+}
+
+/// Writes a run, record by record.
+pub(crate) struct RunWriter<'b> {
+    bytes: &'b mut [u8],
+    prefix_bytes: usize,
+    heads_at: usize,
+    offsets_at: usize,
+    records_at: usize,
+    /// Where the slots of the records end, for [`RunWriter::finish`] to check.
+    heads_end: usize,
+    newest_stamp: u64,
+    tombstones: u32,
+    base: bool,
+    scratch: Vec<u8>,
+}
+
+impl<'b> RunWriter<'b> {
+    /// Begins a delta of `count` records that share `prefix`, on a page whose older stamps are at most
+    /// `stamp_below`.
+    pub(crate) fn delta(bytes: &'b mut [u8], count: usize, prefix: &[u8], stamp_below: u64) -> RunWriter<'b> {
+        bytes[16..24].copy_from_slice(&stamp_below.to_le_bytes());
+        let slots_at = DELTA_HEADER_BYTES + prefix.len();
+        bytes[DELTA_HEADER_BYTES..slots_at].copy_from_slice(prefix);
+        RunWriter::begin(bytes, KIND_DELTA, count, prefix.len(), slots_at)
+    }
+
+    /// Begins a base page of `count` records.
+    pub(crate) fn base(bytes: &'b mut [u8], count: usize, bounds: &Bounds<'_>) -> RunWriter<'b> {
+        let length_of = |key: &[u8]| u16::try_from(key.len()).expect("keys are shorter than 64 KiB");
+        bytes[16..24].copy_from_slice(&bounds.right.unwrap_or(ABSENT).to_le_bytes());
+        bytes[24..26].copy_from_slice(&length_of(bounds.low).to_le_bytes());
+        bytes[26..28].copy_from_slice(&bounds.high.map_or(u16::MAX, length_of).to_le_bytes());
+        let high_at = BASE_HEADER_BYTES + bounds.low.len();
+        bytes[BASE_HEADER_BYTES..high_at].copy_from_slice(bounds.low);
+        let high = bounds.high.unwrap_or(&[]);
+        bytes[high_at..high_at + high.len()].copy_from_slice(high);
+        RunWriter::begin(bytes, KIND_BASE, count, bounds.prefix_bytes(), high_at + high.len())
+    }
+
+    fn begin(bytes: &'b mut [u8], kind: u8, count: usize, prefix_bytes: usize, slots_at: usize) -> Self {
+        bytes[0] = FORMAT;
+        bytes[1] = kind;
+        let prefix_field = u16::try_from(prefix_bytes).expect("keys are shorter than 64 KiB");
+        bytes[2..4].copy_from_slice(&prefix_field.to_le_bytes());
+        let count_field = u32::try_from(count).expect("a run has fewer than 2^32 records");
+        bytes[4..8].copy_from_slice(&count_field.to_le_bytes());
+        let offsets_at = slots_at + HEAD_BYTES * count;
+        RunWriter {
+            bytes,
+            prefix_bytes,
+            heads_at: slots_at,
+            offsets_at,
+            records_at: offsets_at + 4 * count,
+            heads_end: offsets_at,
+            newest_stamp: 0,
+            tombstones: 0,
+            base: kind == KIND_BASE,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Appends a record.
+    pub(crate) fn push(&mut self, record: &RecordRef<'_>) {
+        let key = &record.key;
+        if key.prefix.len() == self.prefix_bytes {
+            self.put(key.head, key.suffix_bytes, key.rest, record);
+        } else {
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let suffix = &key.contiguous(&mut scratch)[self.prefix_bytes..];
+            self.put(head_bytes(suffix), suffix.len(), behind_head(suffix), record);
+            self.scratch = scratch;
+        }
+    }
+
+    #[inline]
+    fn put(&mut self, head: [u8; HEAD_BYTES], suffix_bytes: usize, rest: &[u8], record: &RecordRef<'_>) {
+        let value = record.value.unwrap_or(&[]);
+        let value_field = match record.value {
+            Some(value) => u32::try_from(value.len()).expect("values are shorter than 4 GiB"),
+            None => u32::MAX,
+        };
+        let suffix_field = u16::try_from(suffix_bytes).expect("keys are shorter than 64 KiB");
+        self.put_slot(head, self.records_at);
+        let target = &mut self.bytes[self.records_at..];
+        target[0..8].copy_from_slice(&record.stamp.to_le_bytes());
+        target[8..16].copy_from_slice(&record.lsn.to_le_bytes());
+        target[16..20].copy_from_slice(&value_field.to_le_bytes());
+        target[20..22].copy_from_slice(&suffix_field.to_le_bytes());
+        let value_at = RECORD_HEADER_BYTES + rest.len();
+        target[RECORD_HEADER_BYTES..value_at].copy_from_slice(rest);
+        target[value_at..value_at + value.len()].copy_from_slice(value);
+        self.records_at += value_at + value.len();
+        self.newest_stamp = self.newest_stamp.max(record.stamp);
+        self.tombstones += u32::from(record.value.is_none());
+    }
+
+    fn put_slot(&mut self, head: [u8; HEAD_BYTES], record_at: usize) {
+        let offset = u32::try_from(record_at).expect("a run is smaller than 4 GiB");
+        self.bytes[self.heads_at..self.heads_at + HEAD_BYTES].copy_from_slice(&head);
+        self.bytes[self.offsets_at..self.offsets_at + 4].copy_from_slice(&offset.to_le_bytes());
+        self.heads_at += HEAD_BYTES;
+        self.offsets_at += 4;
+    }
+
+    /// Appends records `range` of `source`: in bulk where the prefix is the same, which is what makes
+    /// consolidation cheap, since the bounds of a page and so its prefix rarely change.
+    pub(crate) fn push_range(&mut self, source: &Run<'_>, range: Range<usize>) {
+        if source.prefix().len() != self.prefix_bytes || !source.is_base() {
+            for index in range {
+                self.push(&source.record(index));
+            }
+            return;
+        }
+        let heads = source.heads(range.clone());
+        self.bytes[self.heads_at..self.heads_at + heads.len()].copy_from_slice(heads);
+        self.heads_at += heads.len();
+        let source_at = source.record_start(range.start);
+        for index in range.clone() {
+            let offset = u32::try_from(source.record_start(index) - source_at + self.records_at)
+                .expect("a run is smaller than 4 GiB");
+            self.bytes[self.offsets_at..self.offsets_at + 4].copy_from_slice(&offset.to_le_bytes());
+            self.offsets_at += 4;
+        }
+        let records = source.record_bytes(range.clone());
+        self.bytes[self.records_at..self.records_at + records.len()].copy_from_slice(records);
+        self.records_at += records.len();
+        self.newest_stamp = self.newest_stamp.max(source.newest_stamp());
+        if source.tombstones() > 0 {
+            let count = range.filter(|&index| source.is_tombstone(index)).count();
+            self.tombstones += u32::try_from(count).expect("fewer than 2^32 records");
+        }
+    }
+
+    /// Completes the header. Panics if the records are not as many or as long as announced.
+    pub(crate) fn finish(self) {
+        assert_eq!(self.heads_at, self.heads_end, "record count differs from the header's");
+        assert_eq!(self.records_at, self.bytes.len(), "records do not fill the run");
+        self.bytes[8..16].copy_from_slice(&self.newest_stamp.to_le_bytes());
+        if self.base {
+            self.bytes[28..32].copy_from_slice(&self.tombstones.to_le_bytes());
+        }
+    }
+}
