@@ -1,0 +1,302 @@
+//! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
+
+use crate::error::LlamaError;
+use crate::free_list::FreeList;
+use crate::mapping_table::{MappingTable, Word};
+use crate::memory::MemoryCounter;
+use crate::node::{NodeKind, NodeRef, OwnedNode, free_chain};
+use crate::options::Options;
+use crate::page_id::PageId;
+use crate::snapshot::{PageState, Snapshot};
+use deuteron_device::Directory;
+use deuteron_epoch::{Epochs, Guard};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The store of pages. All methods may be called from any thread.
+pub struct Llama {
+    pub(crate) options: Options,
+    pub(crate) epochs: Arc<Epochs>,
+    pub(crate) table: MappingTable,
+    /// Shared with the deferred actions that give identifiers back.
+    pub(crate) pages: Arc<FreeList>,
+    pub(crate) memory: MemoryCounter,
+    #[expect(dead_code, reason = "the log-structured store is the next commit")]
+    pub(crate) directory: Arc<dyn Directory>,
+}
+
+/// What [`Llama::open`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// What the last completed checkpoint was given to remember; empty in a new store.
+    pub user_data: Vec<u8>,
+    /// Every page that counts, sorted by tree and low key.
+    pub pages: Vec<RecoveredPage>,
+}
+
+/// A page that [`Llama::open`] found. It is on flash only until it is loaded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecoveredPage {
+    /// The tree of its descriptor.
+    pub tree: u32,
+    /// The low key of its descriptor.
+    pub low_key: Vec<u8>,
+    /// The page.
+    pub page: PageId,
+}
+
+impl Llama {
+    /// Opens the store in `directory`, or creates it.
+    ///
+    /// # Errors
+    /// [`LlamaError`] if an option cannot be, the device fails, or the files are corrupt or of another version.
+    pub fn open(
+        directory: Arc<dyn Directory>,
+        options: Options,
+        epochs: Arc<Epochs>,
+    ) -> Result<(Llama, Recovered), LlamaError> {
+        options.validate()?;
+        let llama = Llama {
+            memory: MemoryCounter::new(options.memory_bytes),
+            options,
+            epochs,
+            table: MappingTable::new(),
+            pages: Arc::new(FreeList::new(PageId(1), Vec::new())),
+            directory,
+        };
+        Ok((llama, Recovered::default()))
+    }
+
+    /// The epochs whose guards protect snapshots.
+    pub fn epochs(&self) -> &Arc<Epochs> {
+        &self.epochs
+    }
+
+    /// A guard for [`Llama::snapshot`] and [`Llama::install`].
+    #[inline]
+    pub fn pin(&self) -> Guard<'_> {
+        self.epochs.pin()
+    }
+
+    /// A guard of other epochs would protect nothing; the comparison is what makes `snapshot` safe to call.
+    #[inline]
+    fn check(&self, guard: &Guard<'_>) {
+        assert!(std::ptr::eq(guard.epochs(), &*self.epochs), "the guard is of other epochs than the store's");
+    }
+
+    /// A new page identifier. Nothing is installed yet: its snapshot is [`PageState::Free`].
+    pub fn allocate(&self) -> PageId {
+        self.pages.allocate(|page| self.table.reserve(page))
+    }
+
+    /// The page as it is now.
+    ///
+    /// # Panics
+    /// If `page` was never allocated, or `guard` is of other epochs.
+    #[inline]
+    pub fn snapshot<'g>(&self, page: PageId, guard: &'g Guard<'_>) -> Snapshot<'g> {
+        self.check(guard);
+        // SAFETY: read under the guard, which is of our epochs.
+        unsafe { Snapshot::new(self.table.word(page)) }
+    }
+
+    /// Replaces the page's state, if it is still `expected`, by `new`: a delta goes on top of what is there (over
+    /// a stub if the page is on flash only), a base replaces it. One compare-and-swap.
+    ///
+    /// Adoptions of a replaced base that are not durable yet go over to the new base.
+    ///
+    /// # Errors
+    /// Gives `new` back if the page has changed.
+    ///
+    /// # Panics
+    /// If a delta is put on a page that has no base, or `guard` is of other epochs.
+    pub fn install<'g>(
+        &self,
+        page: PageId,
+        expected: Snapshot<'g>,
+        new: OwnedNode,
+        guard: &'g Guard<'_>,
+    ) -> Result<Snapshot<'g>, OwnedNode> {
+        self.check(guard);
+        match (new.as_ref().kind(), expected.state()) {
+            (NodeKind::Delta, PageState::Resident(head)) => self.prepend(page, expected, head, new),
+            (NodeKind::Delta, PageState::Stored(address)) => {
+                let stub = OwnedNode::stub(address);
+                let below = stub.as_ref();
+                // SAFETY: the stub lives as long as `stub`, which is given up only once the delta above it is
+                // published, and then it lives as long as the chain.
+                let below = unsafe { NodeRef::new(NonNull::new(below.as_ptr()).expect("not null")) };
+                let installed = self.prepend(page, expected, below, new)?;
+                let _ = stub.into_raw();
+                Ok(installed)
+            }
+            (NodeKind::Delta, PageState::Free) => panic!("{page} has no base to put a delta on"),
+            (NodeKind::Base, state) => self.replace(page, expected, state, new, guard),
+            (NodeKind::Stub, _) => unreachable!("stubs are made by this crate alone"),
+        }
+    }
+
+    fn prepend<'g>(
+        &self,
+        page: PageId,
+        expected: Snapshot<'g>,
+        below: NodeRef<'_>,
+        mut new: OwnedNode,
+    ) -> Result<Snapshot<'g>, OwnedNode> {
+        // What is below is charged already, unless it is a stub made for this delta.
+        let charged = expected.head().map_or(0, NodeRef::chain_memory);
+        new.link(below);
+        let memory = new.as_ref().chain_memory();
+        match self.publish(page, expected.word(), new) {
+            Ok(word) => {
+                self.memory.change(memory, charged);
+                self.table.mark_dirty(page);
+                // SAFETY: installed under the guard that `expected` holds on to.
+                Ok(unsafe { Snapshot::new(word) })
+            }
+            Err(mut new) => {
+                new.unlink();
+                Err(new)
+            }
+        }
+    }
+
+    fn replace<'g>(
+        &self,
+        page: PageId,
+        expected: Snapshot<'g>,
+        state: PageState<'g>,
+        new: OwnedNode,
+        guard: &'g Guard<'_>,
+    ) -> Result<Snapshot<'g>, OwnedNode> {
+        let new = match state {
+            PageState::Resident(head) if head.chain_adopts() => inherit_adoptions(head, new),
+            _ => new,
+        };
+        let memory = new.as_ref().chain_memory();
+        let word = self.publish(page, expected.word(), new)?;
+        self.memory.change(memory, 0);
+        if let PageState::Resident(head) = state {
+            self.retire(head, guard);
+        }
+        self.table.mark_dirty(page);
+        // SAFETY: installed under `guard`.
+        Ok(unsafe { Snapshot::new(word) })
+    }
+
+    /// Puts `new` into the mapping table in place of `expected`. The caller marks the page dirty if it is.
+    pub(crate) fn publish(&self, page: PageId, expected: u64, new: OwnedNode) -> Result<u64, OwnedNode> {
+        let node = new.into_raw();
+        let word = Word::Resident(node.as_ptr().cast()).encode();
+        if self.table.replace(page, expected, word) {
+            Ok(word)
+        } else {
+            // SAFETY: not published, as the compare-and-swap failed.
+            Err(unsafe { OwnedNode::from_raw(node) })
+        }
+    }
+
+    /// Retires a chain that the caller's compare-and-swap has unlinked.
+    pub(crate) fn retire(&self, head: NodeRef<'_>, guard: &Guard<'_>) {
+        let memory = head.chain_memory();
+        self.memory.change(0, memory);
+        // SAFETY: unlinked by the caller alone (M1, N3); `free_chain` frees it as a whole (N2).
+        unsafe { guard.retire(head.as_ptr().cast(), memory, free_chain) };
+    }
+
+    /// Frees a page that no durable page has adopted, such as the right half of a split whose compare-and-swap
+    /// was lost, or an identifier with nothing installed. The identifier is given out again once nobody can hold
+    /// it any more.
+    ///
+    /// # Errors
+    /// `expected` as it is now, if the page has changed.
+    ///
+    /// # Panics
+    /// If the page is adopted: recovery would find it again.
+    pub fn free_page<'g>(
+        &self,
+        page: PageId,
+        expected: Snapshot<'g>,
+        guard: &'g Guard<'_>,
+    ) -> Result<(), Snapshot<'g>> {
+        self.check(guard);
+        assert!(!self.table.is_adopted(page), "{page} is adopted and cannot be freed");
+        // A page that is free already has no other owner than the caller.
+        if !expected.is_free() && !self.table.replace(page, expected.word(), Word::Free.encode()) {
+            return Err(self.snapshot(page, guard));
+        }
+        if let PageState::Resident(head) = expected.state() {
+            self.retire(head, guard);
+        }
+        let pages = Arc::clone(&self.pages);
+        guard.defer(0, Box::new(move || pages.give_back(page)));
+        Ok(())
+    }
+
+    /// Holds the page back from being flushed (and hence evicted) until as many [`Llama::release`]s have come.
+    ///
+    /// A split holds the left page *before* it installs the left half, and releases it once the parent's index
+    /// knows the right half.
+    pub fn hold(&self, page: PageId) {
+        self.table.hold(page);
+    }
+
+    /// Ends one [`Llama::hold`].
+    ///
+    /// # Panics
+    /// If the page is not held.
+    pub fn release(&self, page: PageId) {
+        self.table.release(page);
+    }
+
+    /// Bytes that resident pages take, allocation overhead included. Retired nodes are in
+    /// [`Epochs::garbage_bytes`] instead.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.sum()
+    }
+
+    /// Whether the resident pages exceed the budget (to within a sixteenth of it); one load.
+    #[inline]
+    pub fn over_budget(&self) -> bool {
+        self.memory.about() > self.options.memory_bytes
+    }
+
+    /// The settings.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+}
+
+/// `new` with the adoptions of the base under `head` that no flush has taken yet in front of its own.
+fn inherit_adoptions(head: NodeRef<'_>, new: OwnedNode) -> OwnedNode {
+    let base = chain(head).last().expect("a chain has a node");
+    // A base that a flush has taken has its adoptions in that buffer. If its write fails the store is poisoned,
+    // and no later buffer is written that could miss them.
+    if base.flash().is_some() || base.adopts().is_empty() {
+        return new;
+    }
+    let own = new.as_ref().adopts();
+    let inherited = base.adopts().iter().filter(|page| !own.contains(page));
+    let adopts: Vec<PageId> = inherited.chain(own).copied().collect();
+    if adopts.len() == own.len() {
+        return new;
+    }
+    let descriptor = new.as_ref().descriptor().expect("a base has a descriptor");
+    OwnedNode::base(new.as_ref().payload(), descriptor, &adopts)
+}
+
+/// The nodes of a chain, newest first.
+pub(crate) fn chain(head: NodeRef<'_>) -> impl Iterator<Item = NodeRef<'_>> {
+    std::iter::successors(Some(head), |node| node.next())
+}
+
+impl Drop for Llama {
+    fn drop(&mut self) {
+        for page in 1..self.pages.end().0 {
+            if let Word::Resident(head) = Word::decode(self.table.word(PageId(page))) {
+                // SAFETY: nobody borrows the store any more, and a linked chain was not retired (N3).
+                unsafe { free_chain(head, 0) };
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! [`MemoryCounter`]: how many bytes the resident pages take, counted without a shared line per install.
+
+use crate::sync::Ordering;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
+
+/// One shard per thread as far as they go; more threads share.
+const SHARDS: usize = 32;
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard(AtomicI64);
+
+/// A sum kept in shards, each of which tells the total once it has gathered `fold_bytes`. So the total, which is what
+/// `over_budget` asks for on every operation, is one rarely written word, wrong by less than `SHARDS * fold_bytes`.
+pub(crate) struct MemoryCounter {
+    total: Shard,
+    shards: [Shard; SHARDS],
+    fold_bytes: i64,
+}
+
+fn shard_index() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    std::thread_local! {
+        static INDEX: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    // A thread that is already past its thread-locals' destructors uses any shard.
+    INDEX.try_with(|index| *index).unwrap_or(0)
+}
+
+impl MemoryCounter {
+    /// A counter whose total is wrong by at most 1/16 of `budget`.
+    pub(crate) fn new(budget: u64) -> MemoryCounter {
+        let fold_bytes = (budget / (16 * SHARDS as u64)).clamp(64, 64 * 1024) as i64;
+        MemoryCounter { total: Shard::default(), shards: Default::default(), fold_bytes }
+    }
+
+    /// Adds `added` bytes and takes `removed` away.
+    #[inline]
+    pub(crate) fn change(&self, added: usize, removed: usize) {
+        let change = added as i64 - removed as i64;
+        let shard = &self.shards[shard_index()].0;
+        let gathered = shard.fetch_add(change, Ordering::Relaxed) + change;
+        if gathered.abs() >= self.fold_bytes {
+            // Whatever another thread of the shard adds in between is folded along with it.
+            self.total.0.fetch_add(shard.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// About the sum; one load.
+    #[inline]
+    pub(crate) fn about(&self) -> u64 {
+        self.total.0.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// The sum, exact when nobody changes it.
+    pub(crate) fn sum(&self) -> u64 {
+        let shards: i64 = self.shards.iter().map(|shard| shard.0.load(Ordering::Relaxed)).sum();
+        (self.total.0.load(Ordering::Relaxed) + shards).max(0) as u64
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_is_exact_and_the_total_close() {
+        let counter = MemoryCounter::new(1 << 20);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        counter.change(300, 100);
+                    }
+                });
+            }
+        });
+        assert_eq!(counter.sum(), 800_000);
+        assert!(counter.sum().abs_diff(counter.about()) <= (1 << 20) / 16);
+    }
+}

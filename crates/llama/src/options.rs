@@ -1,0 +1,82 @@
+//! [`Options`]: what can be set.
+
+use crate::error::LlamaError;
+use crate::mapping_table::FRAGMENTS_MAX;
+use deuteron_device::BLOCK_BYTES;
+
+/// The settings of a store. `segment_bytes` is part of the format: it is kept from the creation on.
+///
+/// ```
+/// use deuteron_llama::Options;
+/// let options = Options { memory_bytes: 64 << 20, ..Options::default() };
+/// assert!(options.validate().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// *Format.* Bytes of a segment file; a store that exists keeps its own.
+    pub segment_bytes: u64,
+    /// Budget of the resident pages in bytes, allocation overhead included.
+    pub memory_bytes: u64,
+    /// About how many bytes a flush step writes at once.
+    pub flush_buffer_bytes: usize,
+    /// After so many fragments a page is written in full, so that a cold read takes at most so many I/Os.
+    pub fragments_max: usize,
+    /// How much larger than the live data the segments may become before cleaning sets in, in percent.
+    pub space_amplification_percent_max: u32,
+    /// Whether to bypass the operating system's page cache where it lets us.
+    pub direct: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            segment_bytes: 64 << 20,
+            memory_bytes: 256 << 20,
+            flush_buffer_bytes: 1 << 20,
+            fragments_max: FRAGMENTS_MAX,
+            space_amplification_percent_max: 200,
+            direct: true,
+        }
+    }
+}
+
+impl Options {
+    /// Everything small, so that rare paths are common.
+    pub fn tiny_for_tests() -> Options {
+        Options {
+            segment_bytes: 64 << 10,
+            memory_bytes: 64 << 10,
+            flush_buffer_bytes: 8 << 10,
+            fragments_max: 2,
+            space_amplification_percent_max: 200,
+            direct: true,
+        }
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`LlamaError::Options`] names the first setting that cannot be.
+    pub fn validate(&self) -> Result<(), LlamaError> {
+        let block = BLOCK_BYTES as u64;
+        let refuse = |setting, requirement| Err(LlamaError::Options { setting, requirement });
+        if !self.segment_bytes.is_multiple_of(block) || !(4 * block..=1 << 30).contains(&self.segment_bytes) {
+            return refuse("segment_bytes", "a multiple of 4096 from 16 KiB to 1 GiB");
+        }
+        if !(BLOCK_BYTES..=1 << 30).contains(&self.flush_buffer_bytes)
+            || !self.flush_buffer_bytes.is_multiple_of(BLOCK_BYTES)
+        {
+            return refuse("flush_buffer_bytes", "a multiple of 4096 from 4 KiB to 1 GiB");
+        }
+        if !(1..=FRAGMENTS_MAX).contains(&self.fragments_max) {
+            return refuse("fragments_max", "from 1 to 4");
+        }
+        if self.space_amplification_percent_max < 110 {
+            return refuse("space_amplification_percent_max", "at least 110");
+        }
+        if self.memory_bytes < 4096 {
+            return refuse("memory_bytes", "at least 4096");
+        }
+        Ok(())
+    }
+}
