@@ -65,6 +65,15 @@ pub struct DeviceError {
 }
 
 impl DeviceError {
+    pub(crate) fn new(
+        operation: Operation,
+        file: &str,
+        offset: u64,
+        source: impl Into<io::Error>,
+    ) -> DeviceError {
+        DeviceError { operation, file: file.to_owned(), offset, source: source.into() }
+    }
+
     /// Whether the disk (or the quota) is full.
     pub fn is_full(&self) -> bool {
         matches!(self.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -73,5 +82,53 @@ impl DeviceError {
     /// Whether the file does not exist.
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
+    }
+
+    /// The misaligned access, if that is the cause: an error of the program, not of the device.
+    pub fn misaligned(&self) -> Option<&MisalignedAccess> {
+        self.source.get_ref()?.downcast_ref()
+    }
+
+    /// Whether the simulated machine has stopped: the handle is from before a crash, or the crash is due.
+    pub fn is_stopped(&self) -> bool {
+        self.source.get_ref().is_some_and(|source| source.is::<MachineStopped>())
+    }
+
+    /// Whether another handle or process holds the lock.
+    pub fn is_locked(&self) -> bool {
+        self.operation == Operation::Lock && self.source.kind() == io::ErrorKind::WouldBlock
+    }
+}
+
+/// An access to a file opened `direct` whose offset, length or memory address is no multiple of
+/// [`BLOCK_BYTES`](crate::BLOCK_BYTES).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "direct access to {length} bytes at byte {offset} from memory at {address:#x} is not aligned to blocks"
+)]
+pub struct MisalignedAccess {
+    /// The byte offset in the file.
+    pub offset: u64,
+    /// The length of the buffer.
+    pub length: usize,
+    /// The address of the buffer.
+    pub address: usize,
+}
+
+impl From<MisalignedAccess> for io::Error {
+    fn from(access: MisalignedAccess) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, access)
+    }
+}
+
+/// Every operation fails with this from the moment at which a simulated machine stops, and for ever on handles
+/// made before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the simulated machine has stopped")]
+pub struct MachineStopped;
+
+impl From<MachineStopped> for io::Error {
+    fn from(stopped: MachineStopped) -> io::Error {
+        io::Error::other(stopped)
     }
 }

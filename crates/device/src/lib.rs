@@ -4,15 +4,43 @@
 //!
 //! | implementation | for |
 //! |---|---|
-//! | `OsDirectory` | real files: direct I/O, preallocated space, buffered fallback |
-//! | `MemoryDirectory` | tests and databases that live in memory |
-//! | `SimulatedDirectory` | crashes that lose, keep, reorder and tear unsynced writes; errors, full disk, flipped bits, all from one seed |
+//! | [`OsDirectory`] | real files: direct I/O, preallocated space, buffered fallback |
+//! | [`MemoryDirectory`] | tests and databases that live in memory |
+//! | [`SimulatedDirectory`] | crashes that lose, keep, reorder and tear unsynced writes; errors, full disk, flipped bits, all from one seed |
 //!
 //! This crate is not a file system and no cache: it neither buffers nor retries. A failed sync is reported once;
 //! what to do about it (stop) is the caller's business.
+//!
+//! ```
+//! use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, File, MemoryDirectory, OpenMode};
+//!
+//! let directory = MemoryDirectory::new();
+//! let file = directory.open("segment", OpenMode::CreateNew, true)?;
+//! let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+//! block[..5].copy_from_slice(b"hello");
+//! file.write_durable_at(&block, 0)?;
+//! directory.sync()?;
+//!
+//! let mut read = AlignedBuffer::zeroed(BLOCK_BYTES);
+//! file.read_at(&mut read, 0)?;
+//! assert_eq!(&read[..5], b"hello");
+//! # Ok::<(), deuteron_device::DeviceError>(())
+//! ```
 
+mod aligned_buffer;
+mod checks;
 mod directory;
 mod error;
+mod image;
+mod memory;
+mod os;
+mod simulated;
 
+pub use aligned_buffer::AlignedBuffer;
 pub use directory::{BLOCK_BYTES, Directory, File, OpenMode};
-pub use error::{DeviceError, Operation};
+pub use error::{DeviceError, MachineStopped, MisalignedAccess, Operation};
+pub use memory::MemoryDirectory;
+pub use os::OsDirectory;
+pub use simulated::{
+    CrashPolicy, FaultKind, FaultPlan, InjectedFault, SECTOR_BYTES, SimulatedDirectory, SimulatedDisk,
+};

@@ -1,0 +1,8 @@
+//! Real files. Written for Linux: `O_DIRECT`, `fallocate`, `RWF_DSYNC`, `flock`, each with a fallback where a file
+//! system refuses it.
+
+mod directory;
+mod file;
+mod transfer;
+
+pub use directory::OsDirectory;

@@ -1,0 +1,126 @@
+//! The disk, seen by whoever conducts the simulation.
+
+use super::state::{Shared, State, lock};
+use super::{CrashPolicy, FaultPlan, SimulatedDirectory};
+use crate::{DeviceError, Operation};
+use std::sync::{Arc, Mutex};
+
+/// A simulated disk and the switch of its machine. Clones are handles of the same disk. See the
+/// [crate](crate#reexports) for the table of implementations and [`CrashPolicy`] for what a crash does.
+///
+/// A sweep of every crash point runs the workload once to learn [`operations`](Self::operations), and then again for
+/// each number below it:
+///
+/// ```
+/// use deuteron_device::{CrashPolicy, DeviceError, Directory, FaultPlan, File, OpenMode, SimulatedDirectory, SimulatedDisk};
+///
+/// fn workload(directory: &SimulatedDirectory) -> Result<(), DeviceError> {
+///     directory.open("a", OpenMode::CreateNew, false)?.write_durable_at(b"safe", 0)?;
+///     directory.sync()
+/// }
+///
+/// let disk = SimulatedDisk::new(1);
+/// workload(&disk.directory())?;
+/// for count in 0..disk.operations() {
+///     let disk = SimulatedDisk::new(1);
+///     disk.set_faults(FaultPlan::new().crash_after(count));
+///     assert!(workload(&disk.directory()).unwrap_err().is_stopped());
+///     for seed in 0..5 {
+///         let survivor = disk.fork(seed).crash(CrashPolicy::Random);
+///         assert!(survivor.list()?.len() <= 1);
+///     }
+/// }
+/// # Ok::<(), DeviceError>(())
+/// ```
+#[derive(Clone)]
+pub struct SimulatedDisk {
+    shared: Shared,
+}
+
+impl SimulatedDisk {
+    /// An empty disk without limit. All its randomness comes from `seed`.
+    pub fn new(seed: u64) -> SimulatedDisk {
+        SimulatedDisk { shared: Arc::new(Mutex::new(State::new(seed))) }
+    }
+
+    /// The directory, as the machine that runs now sees it.
+    pub fn directory(&self) -> SimulatedDirectory {
+        SimulatedDirectory::new(Arc::clone(&self.shared), lock(&self.shared).incarnation())
+    }
+
+    /// Stops the machine and starts it anew: what was not synced suffers `policy`, older handles fail with
+    /// [`MachineStopped`](crate::MachineStopped), locks are free, the fault plan is empty and the counters are 0.
+    /// The capacity stays.
+    pub fn crash(&self, policy: CrashPolicy) -> SimulatedDirectory {
+        lock(&self.shared).crash(policy);
+        self.directory()
+    }
+
+    /// A second disk in the state of this one, pending writes included, with randomness of its own; its machine
+    /// has no handles, locks and faults. For trying many crashes of one moment.
+    #[must_use]
+    pub fn fork(&self, seed: u64) -> SimulatedDisk {
+        let mut state = lock(&self.shared).clone();
+        state.restart();
+        state.set_seed(seed);
+        SimulatedDisk { shared: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Replaces the plan of faults. Its ordinals count from here; the count of
+    /// [`crash_after`](FaultPlan::crash_after) is compared with [`operations`](Self::operations).
+    pub fn set_faults(&self, plan: FaultPlan) {
+        lock(&self.shared).set_plan(plan);
+    }
+
+    /// How many faults have struck since the plan was set; the stop of the machine is none.
+    pub fn faults_fired(&self) -> u64 {
+        lock(&self.shared).fired()
+    }
+
+    /// Whether the machine has stopped by [`FaultPlan::crash_after`].
+    pub fn is_stopped(&self) -> bool {
+        lock(&self.shared).is_stopped()
+    }
+
+    /// Operations since the last start that change something, and so are points at which a crash differs: writes,
+    /// syncs, allocations, creations, removals, renames. Reads and the like are not counted.
+    pub fn operations(&self) -> u64 {
+        lock(&self.shared).operations()
+    }
+
+    /// Operations of one kind since the last start, failed ones included.
+    pub fn count(&self, operation: Operation) -> u64 {
+        lock(&self.shared).count(operation)
+    }
+
+    /// Limits the sum of the files' lengths, or lifts the limit. What exceeds it already stays.
+    ///
+    /// ```
+    /// use deuteron_device::{Directory, File, OpenMode, SimulatedDisk};
+    /// let disk = SimulatedDisk::new(1);
+    /// let file = disk.directory().open("a", OpenMode::CreateNew, false)?;
+    /// disk.set_capacity(Some(1000));
+    /// assert!(file.allocate(1001).unwrap_err().is_full());
+    /// disk.set_capacity(Some(2000));
+    /// file.allocate(1001)?;
+    /// # Ok::<(), deuteron_device::DeviceError>(())
+    /// ```
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        lock(&self.shared).set_capacity(bytes);
+    }
+
+    /// The sum of the files' lengths.
+    pub fn used_bytes(&self) -> u64 {
+        lock(&self.shared).used()
+    }
+
+    /// Rots the byte of `file` at `offset`: the bits of `mask` are flipped, durably and at once.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if there is no such file or byte.
+    pub fn flip_bits(&self, file: &str, offset: u64, mask: u8) -> Result<(), DeviceError> {
+        lock(&self.shared)
+            .flip(file, offset, mask)
+            .map_err(|source| DeviceError::new(Operation::Write, file, offset, source))
+    }
+}

@@ -1,0 +1,272 @@
+//! What every implementation does alike: the same checks over real files, memory and the simulated disk.
+
+use deuteron_device::{
+    AlignedBuffer, BLOCK_BYTES, Directory, MemoryDirectory, OpenMode, OsDirectory, SimulatedDisk,
+};
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+/// Each property becomes a test for each implementation.
+macro_rules! behaviour {
+    ($($property:ident)*) => {
+        mod memory { $(#[test] fn $property() { super::$property(&super::MemoryDirectory::new()); })* }
+        mod simulated { $(#[test] fn $property() { super::$property(&super::SimulatedDisk::new(1).directory()); })* }
+        mod os { $(#[test] fn $property() {
+            let scratch = tempfile::tempdir().unwrap();
+            super::$property(&super::OsDirectory::open_or_create(scratch.path().join("new/directory")).unwrap());
+        })* }
+        /// A tmpfs, where there is one: it treats direct I/O, and preallocation, differently from a disk.
+        mod os_in_memory { $(#[test] fn $property() {
+            let Ok(scratch) = tempfile::tempdir_in("/dev/shm") else { return };
+            super::$property(&super::OsDirectory::open_or_create(scratch.path()).unwrap());
+        })* }
+    };
+}
+
+behaviour! {
+    what_is_written_is_read
+    direct_blocks_are_written_and_read
+    misaligned_direct_access_is_refused
+    reading_past_the_end_is_an_error
+    allocated_space_reads_as_zeros
+    a_gap_reads_as_zeros
+    files_are_found_by_name
+    create_new_refuses_an_existing_file
+    an_open_file_outlives_its_name
+    a_rename_replaces_and_recycles_old_bytes
+    names_that_are_no_names_are_refused
+    a_file_opened_for_reading_cannot_be_changed
+    the_lock_is_exclusive
+    empty_transfers_do_nothing
+    large_transfers_are_whole
+}
+
+fn pattern(length: usize, seed: usize) -> AlignedBuffer {
+    let mut buffer = AlignedBuffer::zeroed(length);
+    for (index, byte) in buffer.iter_mut().enumerate() {
+        *byte = ((index * 31 + seed * 7) % 251) as u8;
+    }
+    buffer
+}
+
+fn what_is_written_is_read(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
+    file.write_at(b"hello world", 0).unwrap();
+    file.write_at(b"W", 6).unwrap();
+    file.write_durable_at(b"!!", 11).unwrap();
+    file.sync().unwrap();
+    let mut read = [0; 7];
+    file.read_at(&mut read, 6).unwrap();
+    assert_eq!((&read, file.length().unwrap()), (b"World!!", 13));
+}
+
+fn direct_blocks_are_written_and_read(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    file.allocate(8 * BLOCK_BYTES as u64).unwrap();
+    let written = pattern(3 * BLOCK_BYTES, 1);
+    file.write_durable_at(&written, 2 * BLOCK_BYTES as u64).unwrap();
+    file.write_at(&written[..BLOCK_BYTES], 7 * BLOCK_BYTES as u64).unwrap();
+    file.sync().unwrap();
+    let mut read = AlignedBuffer::zeroed(3 * BLOCK_BYTES);
+    file.read_at(&mut read, 2 * BLOCK_BYTES as u64).unwrap();
+    assert!(read[..] == written[..]);
+
+    let reader = directory.open("a", OpenMode::Read, false).unwrap();
+    let mut tail = [0; 10];
+    reader.read_at(&mut tail, 7 * BLOCK_BYTES as u64 + 5).unwrap();
+    assert_eq!(tail, written[5..15]);
+}
+
+fn misaligned_direct_access_is_refused(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    let mut buffer = AlignedBuffer::zeroed(3 * BLOCK_BYTES);
+    let block = BLOCK_BYTES as u64;
+    file.write_at(&buffer, 0).unwrap();
+    let misaligned = [
+        file.write_at(&buffer[..100], 0),
+        file.write_at(&buffer[..BLOCK_BYTES], 100),
+        file.write_at(&buffer[8..BLOCK_BYTES + 8], 0),
+        file.write_durable_at(&buffer[..512], block),
+        file.read_at(&mut buffer[..100], 0),
+        file.read_at(&mut buffer[1..BLOCK_BYTES + 1], 0),
+    ];
+    for result in misaligned {
+        let error = result.unwrap_err();
+        assert!(error.misaligned().is_some(), "{error:?}");
+        assert_eq!(error.file, "a");
+    }
+    file.read_at(&mut buffer[..BLOCK_BYTES], 2 * block).unwrap();
+}
+
+fn reading_past_the_end_is_an_error(directory: &dyn Directory) {
+    for direct in [false, true] {
+        let name = format!("direct-{direct}");
+        let file = directory.open(&name, OpenMode::CreateNew, direct).unwrap();
+        file.write_at(&pattern(BLOCK_BYTES, 1), 0).unwrap();
+        let mut read = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
+        for offset in [0, BLOCK_BYTES as u64, 100 * BLOCK_BYTES as u64] {
+            let error = file.read_at(&mut read, offset).unwrap_err();
+            assert_eq!((error.source.kind(), error.offset), (ErrorKind::UnexpectedEof, offset));
+        }
+        file.read_at(&mut read[..BLOCK_BYTES], 0).unwrap();
+    }
+}
+
+fn allocated_space_reads_as_zeros(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
+    file.write_at(b"data", 0).unwrap();
+    file.allocate(10_000).unwrap();
+    assert_eq!(file.length().unwrap(), 10_000);
+    let mut read = vec![1; 10_000];
+    file.read_at(&mut read, 0).unwrap();
+    assert_eq!(&read[..4], b"data");
+    assert!(read[4..].iter().all(|&byte| byte == 0));
+    file.allocate(5).unwrap();
+    assert_eq!(file.length().unwrap(), 10_000, "allocating never shortens");
+}
+
+fn a_gap_reads_as_zeros(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
+    file.write_at(b"end", 9000).unwrap();
+    let mut read = vec![1; 9003];
+    file.read_at(&mut read, 0).unwrap();
+    assert!(read[..9000].iter().all(|&byte| byte == 0));
+    assert_eq!(&read[9000..], b"end");
+}
+
+fn files_are_found_by_name(directory: &dyn Directory) {
+    for name in ["b", "a", "c"] {
+        directory.open(name, OpenMode::CreateNew, false).unwrap();
+    }
+    directory.sync().unwrap();
+    directory.remove("b").unwrap();
+    assert_eq!(directory.list().unwrap(), ["a", "c"]);
+    assert!(directory.open("b", OpenMode::Read, false).err().unwrap().is_not_found());
+    assert!(directory.open("b", OpenMode::ReadWrite, true).err().unwrap().is_not_found());
+    assert!(directory.remove("b").unwrap_err().is_not_found());
+    assert!(directory.rename("b", "d").unwrap_err().is_not_found());
+}
+
+fn create_new_refuses_an_existing_file(directory: &dyn Directory) {
+    directory.open("a", OpenMode::CreateNew, true).unwrap();
+    for direct in [false, true] {
+        let error = directory.open("a", OpenMode::CreateNew, direct).err().unwrap();
+        assert_eq!(error.source.kind(), ErrorKind::AlreadyExists);
+    }
+}
+
+fn an_open_file_outlives_its_name(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
+    directory.remove("a").unwrap();
+    directory.sync().unwrap();
+    file.write_at(b"still here", 0).unwrap();
+    file.sync().unwrap();
+    assert_eq!(file.length().unwrap(), 10);
+    let second = directory.open("a", OpenMode::CreateNew, false).unwrap();
+    assert_eq!(second.length().unwrap(), 0);
+}
+
+fn a_rename_replaces_and_recycles_old_bytes(directory: &dyn Directory) {
+    directory.open("old", OpenMode::CreateNew, false).unwrap().write_at(b"old bytes", 0).unwrap();
+    directory.open("new", OpenMode::CreateNew, false).unwrap().write_at(b"replaced", 0).unwrap();
+    directory.rename("old", "new").unwrap();
+    directory.sync().unwrap();
+    assert_eq!(directory.list().unwrap(), ["new"]);
+    let file = directory.open("new", OpenMode::ReadWrite, false).unwrap();
+    file.write_at(b"NEW", 0).unwrap();
+    let mut read = [0; 9];
+    file.read_at(&mut read, 0).unwrap();
+    assert_eq!(&read, b"NEW bytes");
+    directory.rename("new", "new").unwrap();
+    assert_eq!(directory.list().unwrap(), ["new"]);
+}
+
+fn names_that_are_no_names_are_refused(directory: &dyn Directory) {
+    directory.open("a", OpenMode::CreateNew, false).unwrap();
+    for name in ["", ".", "..", "a/b", "../a", "lock", "nul\0"] {
+        assert!(directory.open(name, OpenMode::CreateNew, false).is_err(), "{name}");
+        assert!(directory.remove(name).is_err(), "{name}");
+        assert!(directory.rename("a", name).is_err(), "{name}");
+    }
+    assert_eq!(directory.list().unwrap(), ["a"]);
+}
+
+fn a_file_opened_for_reading_cannot_be_changed(directory: &dyn Directory) {
+    directory.open("a", OpenMode::CreateNew, false).unwrap().write_at(b"x", 0).unwrap();
+    let file = directory.open("a", OpenMode::Read, false).unwrap();
+    for result in [file.write_at(b"y", 0), file.write_durable_at(b"y", 0), file.allocate(10)] {
+        assert_eq!(result.unwrap_err().source.kind(), ErrorKind::PermissionDenied);
+    }
+    assert_eq!(file.length().unwrap(), 1);
+}
+
+fn the_lock_is_exclusive(directory: &dyn Directory) {
+    let lock = directory.lock().unwrap();
+    assert!(directory.lock().err().unwrap().is_locked());
+    assert!(directory.list().unwrap().is_empty(), "the lock is no file of the directory");
+    drop(lock);
+    drop(directory.lock().unwrap());
+}
+
+fn empty_transfers_do_nothing(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
+    file.write_at(&[], 100).unwrap();
+    file.write_durable_at(&[], 100).unwrap();
+    file.allocate(0).unwrap();
+    file.read_at(&mut [], 0).unwrap();
+    assert_eq!(file.length().unwrap(), 0);
+}
+
+fn large_transfers_are_whole(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    let written = pattern(4 << 20, 3);
+    file.write_durable_at(&written, 0).unwrap();
+    let mut read = AlignedBuffer::zeroed(4 << 20);
+    file.read_at(&mut read, 0).unwrap();
+    assert!(read[..] == written[..]);
+}
+
+/// Clones, and a reopened path, lead to the same files.
+#[test]
+fn a_reopened_directory_has_its_files_and_a_lock_of_its_own() {
+    let scratch = tempfile::tempdir().unwrap();
+    let memory = MemoryDirectory::new();
+    let disk = SimulatedDisk::new(1);
+    let pairs: [(Arc<dyn Directory>, Arc<dyn Directory>); 3] = [
+        (Arc::new(memory.clone()), Arc::new(memory)),
+        (Arc::new(disk.directory()), Arc::new(disk.directory())),
+        (
+            Arc::new(OsDirectory::open_or_create(scratch.path()).unwrap()),
+            Arc::new(OsDirectory::open_existing(scratch.path()).unwrap()),
+        ),
+    ];
+    for (first, second) in pairs {
+        let lock = first.lock().unwrap();
+        first.open("a", OpenMode::CreateNew, false).unwrap().write_at(b"kept", 0).unwrap();
+        assert!(second.lock().err().unwrap().is_locked(), "{}", second.name());
+        drop((lock, first));
+        assert_eq!(second.list().unwrap(), ["a"]);
+        second.lock().unwrap();
+    }
+}
+
+#[test]
+fn real_files_and_directories_are_the_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("database");
+    let directory = OsDirectory::open_or_create(&path).unwrap();
+    let _lock = directory.lock().unwrap();
+    directory.open("a", OpenMode::CreateNew, true).unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    assert_eq!((mode(&path.join("a")), mode(&path.join("lock"))), (0o600, 0o600));
+}
+
+#[test]
+fn a_missing_or_impossible_directory_is_a_typed_error() {
+    let scratch = tempfile::tempdir().unwrap();
+    assert!(OsDirectory::open_existing(scratch.path().join("none")).unwrap_err().is_not_found());
+    std::fs::write(scratch.path().join("file"), b"").unwrap();
+    assert!(OsDirectory::open_or_create(scratch.path().join("file")).is_err());
+}
