@@ -1,4 +1,48 @@
-//! The latch-free ordered access method.
+//! The latch-free ordered access method: a Bw-tree over the pages of [`deuteron_llama`].
+//!
+//! A [`Tree`] maps keys to versions of records. It is fed by *blind* upserts, each with a stamp; the highest stamp wins,
+//! whatever the order of arrival. Nothing ever waits for another thread: every change is a compare-and-swap, on
+//! the mapping table for leaves and on a cell of the index for inner nodes.
+//!
+//! | module | what |
+//! |---|---|
+//! | `tree` | the [`Tree`] and its life |
+//! | `read`, `upsert`, `scan` | the operations |
+//! | `consolidate` | consolidation and splits |
+//! | `chain` | reading the deltas and the base of a page |
+//! | `page` | the format of leaf pages: flat bytes, no pointers, no unsafe code |
+//! | `index` | the inner levels, always in memory |
+//! | `check` | verifies a tree |
+//!
+//! What needs a page that is not in memory says so with a [`Miss`], after which the caller lets go of its guard, has
+//! the page loaded, and begins anew; the methods without `try` do that by themselves.
+//!
+//! What this crate is not: it starts no threads, flushes and evicts nothing, knows neither transactions nor tables,
+//! and merges no pages (an emptied page stays, small).
+//!
+//! Source: Levandoski and Sengupta, *The Bw-Tree: A Latch-Free B-Tree for Log-Structured Flash Storage* (2013). Ours differs in that inner
+//! nodes are copied on write and reached by direct pointers, and in that a split replaces the left page at once instead of
+//! putting a split delta on it. `docs/design/bw-tree.md` says why.
+
+mod chain;
+mod check;
+mod consolidate;
+mod counters;
+mod error;
+mod index;
+mod options;
 mod page;
-/// The longest key in bytes.
-pub const KEY_BYTES_MAX: usize = 4096;
+mod read;
+mod scan;
+mod sync;
+mod tree;
+mod upsert;
+
+pub use check::{Check, TreeReport};
+pub use counters::TreeStatistics;
+pub use error::{BwTreeError, Miss};
+pub use options::Options;
+pub use page::batch::Upsert;
+pub use page::run::RecordRef;
+pub use scan::Cursor;
+pub use tree::{KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};

@@ -46,6 +46,11 @@ impl<'o, 'a> Batch<'o, 'a> {
         Batch { operations, count, prefix_bytes, bytes: delta_bytes(prefix_bytes, records) }
     }
 
+    /// How many operations it takes, those that lose against others of the batch included.
+    pub(crate) fn operations(&self) -> usize {
+        self.operations.len()
+    }
+
     /// The delta's size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

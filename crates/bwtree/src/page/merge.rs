@@ -3,9 +3,10 @@
 //! The base is never sorted again. The few records of the deltas are sorted, each is given its place in the
 //! base by one binary search, and what lies between two places is copied in bulk.
 
+use super::key::KeyParts;
 use super::run::{RecordRef, Run};
 use super::writer::record_bytes;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 /// What becomes of one key that the deltas speak of, or of a record of the base that goes.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub(crate) enum Piece<'a> {
 /// The content of a page as of one snapshot of its chain.
 pub(crate) struct Merge<'a> {
     base: Run<'a>,
+    /// Which of the base's records count: all, unless [`Merge::restrict`] says otherwise.
+    within: Range<usize>,
     changes: Vec<Change<'a>>,
 }
 
@@ -47,7 +50,7 @@ impl<'a> Merge<'a> {
         });
         records.dedup_by(|later, earlier| later.key == earlier.key);
 
-        let mut merge = Merge { base, changes: Vec::with_capacity(records.len()) };
+        let mut merge = Merge { base, within: 0..base.count(), changes: Vec::with_capacity(records.len()) };
         let mut scratch = Vec::new();
         for record in records {
             let found = base.search(record.key.contiguous(&mut scratch));
@@ -98,7 +101,7 @@ impl<'a> Merge<'a> {
             gone += usize::from(change.replaces);
             come += usize::from(change.record.is_some());
         }
-        self.base.count() - gone + come
+        self.within.len() - gone + come
     }
 
     /// Whether every record that the deltas bring lies behind the base's last one: an ascending load.
@@ -108,7 +111,7 @@ impl<'a> Merge<'a> {
 
     /// The content in key order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'a>> + '_ {
-        let mut from = 0;
+        let mut from = self.within.start;
         let mut next = 0;
         let mut pending = None;
         std::iter::from_fn(move || {
@@ -116,7 +119,7 @@ impl<'a> Merge<'a> {
                 if let Some(record) = pending.take() {
                     return Some(Piece::Record(record));
                 }
-                let until = self.changes.get(next).map_or(self.base.count(), |change| change.at);
+                let until = self.changes.get(next).map_or(self.within.end, |change| change.at);
                 let stretch = from..until;
                 match self.changes.get(next) {
                     Some(change) => {
@@ -143,6 +146,49 @@ impl<'a> Merge<'a> {
             };
             range.map(|index| self.base.record(index)).chain(record)
         })
+    }
+
+    /// The content in reverse key order, record by record.
+    pub(crate) fn records_reverse(&self) -> impl Iterator<Item = RecordRef<'a>> + '_ {
+        let mut until = self.within.end;
+        let last = self.within.start..until;
+        let stretches = self.changes.iter().rev().map(move |change| {
+            let stretch = change.at + usize::from(change.replaces)..until;
+            until = change.at;
+            (stretch, change.record)
+        });
+        let first = self.within.start..self.changes.first().map_or(last.end, |change| change.at);
+        let stretches = stretches.chain(std::iter::once((first, None)));
+        stretches.flat_map(|(range, record)| range.rev().map(|index| self.base.record(index)).chain(record))
+    }
+
+    /// Leaves only what lies within the bounds. For a merge that forgets nothing.
+    pub(crate) fn restrict(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
+        let start = match lower {
+            Bound::Unbounded => 0,
+            Bound::Included(key) => self.base.search(key).unwrap_or_else(|at| at),
+            Bound::Excluded(key) => self.base.search(key).map_or_else(|at| at, |at| at + 1),
+        };
+        let end = match upper {
+            Bound::Unbounded => self.base.count(),
+            Bound::Included(key) => self.base.search(key).map_or_else(|at| at, |at| at + 1),
+            Bound::Excluded(key) => self.base.search(key).unwrap_or_else(|at| at),
+        };
+        self.within = start..end.max(start);
+        self.changes.retain(|change| {
+            let Some(record) = &change.record else { return false };
+            let above = match lower {
+                Bound::Unbounded => true,
+                Bound::Included(key) => record.key >= KeyParts::whole(key),
+                Bound::Excluded(key) => record.key > KeyParts::whole(key),
+            };
+            above
+                && match upper {
+                    Bound::Unbounded => true,
+                    Bound::Included(key) => record.key <= KeyParts::whole(key),
+                    Bound::Excluded(key) => record.key < KeyParts::whole(key),
+                }
+        });
     }
 
     /// Bytes of all records with their slots, in a run with the base's prefix.

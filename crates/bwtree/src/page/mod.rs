@@ -11,6 +11,7 @@ pub(crate) mod writer;
 #[cfg(all(test, not(loom)))]
 mod model_tests;
 
+use deuteron_llama::PageId;
 use merge::{Merge, Piece};
 use writer::{Bounds, RunWriter};
 
@@ -33,7 +34,7 @@ pub(crate) fn write_merged(merge: &Merge<'_>, bytes: &mut [u8]) {
 
 /// The first page of a new tree: empty, without bounds.
 pub(crate) fn empty_base() -> Vec<u8> {
-    let bounds = Bounds { low: &[], high: None, right: None };
+    let bounds = Bounds { low: &[], high: None, right: PageId::NONE };
     let mut bytes = vec![0; writer::base_bytes(&bounds, 0)];
     RunWriter::base(&mut bytes, 0, &bounds).finish();
     bytes

@@ -5,6 +5,7 @@ use super::merge::Merge;
 use super::run::Run;
 use super::split::Split;
 use super::{empty_base, merged_bytes, write_merged};
+use deuteron_llama::PageId;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -126,7 +127,7 @@ proptest! {
         let mut found = Versions::new();
         let last = split.parts().len() - 1;
         for (index, part) in split.parts().iter().enumerate() {
-            let right = (index < last).then_some(index as u64 + 100);
+            let right = if index < last { PageId(index as u64 + 100) } else { PageId::NONE };
             let mut bytes = vec![0; split.bytes(index)];
             split.write(index, right, &mut bytes);
             let run = Run::verify(&bytes).unwrap();
@@ -169,7 +170,7 @@ fn an_ascending_load_fills_its_pages() {
         assert_eq!(split.parts().len(), 2);
         assert!(split.bytes(0) > 3600, "left page of {} bytes", split.bytes(0));
         let mut bytes = vec![0; split.bytes(1)];
-        split.write(1, None, &mut bytes);
+        split.write(1, PageId::NONE, &mut bytes);
         base = bytes;
         pages += 1;
     }
@@ -193,7 +194,7 @@ fn a_record_larger_than_a_page_gets_a_part_of_its_own() {
     let counts: Vec<_> = (0..split.parts().len())
         .map(|index| {
             let mut bytes = vec![0; split.bytes(index)];
-            split.write(index, None, &mut bytes);
+            split.write(index, PageId::NONE, &mut bytes);
             Run::verify(&bytes).unwrap().count()
         })
         .collect();

@@ -11,7 +11,7 @@
 //! | 4..8 | count | of records |
 //! | 8..16 | newest stamp | an upper bound of the stamps in this run |
 //! | 16..24 | delta: stamp below | an upper bound of the stamps in all older nodes of the page |
-//! | | base: right sibling | page identifier, or all ones |
+//! | | base: right sibling | page identifier, or 0: none |
 //! | 24..26 | base: low key bytes | |
 //! | 26..28 | base: high key bytes | or all ones: no upper bound |
 //! | 28..32 | base: tombstones | count |
@@ -37,6 +37,7 @@
 //!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
 
 use super::key::{KeyParts, compare_behind_head, compare_with_prefix, head_number};
+use deuteron_llama::PageId;
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -54,8 +55,6 @@ pub(crate) const BASE_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 22;
 /// Bytes of head and offset.
 pub(crate) const SLOT_BYTES: usize = 12;
-/// Length field of a tombstone, of a missing upper bound (16 bits), of a missing right sibling (64 bits).
-pub(crate) const ABSENT: u64 = u64::MAX;
 
 /// A version of a record: which of two wins is decided by stamp, then LSN.
 pub(crate) type Version = (u64, u64);
@@ -193,9 +192,9 @@ impl<'a> Run<'a> {
 
     /// The right sibling of a base.
     #[inline]
-    pub(crate) fn right(&self) -> Option<u64> {
+    pub(crate) fn right(&self) -> PageId {
         debug_assert!(self.base);
-        Some(u64_at(self.bytes, 16)).filter(|&page| page != ABSENT)
+        PageId(u64_at(self.bytes, 16))
     }
 
     /// The number of tombstones in a base.
@@ -361,6 +360,17 @@ impl<'a> Run<'a> {
             return Err(format!("{tombstones} tombstones, the header says {}", self.tombstones()));
         }
         Ok(())
+    }
+
+    /// Checks that the keys of this delta lie within the bounds of `base`.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn verify_within(&self, base: &Run<'_>) -> Result<(), String> {
+        match (0..self.count()).find(|&index| !base.within_bounds(&self.record(index))) {
+            Some(index) => Err(format!("record {index} of a delta lies outside the page's bounds")),
+            None => Ok(()),
+        }
     }
 
     fn within_bounds(&self, record: &RecordRef<'_>) -> bool {

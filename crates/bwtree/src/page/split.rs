@@ -8,6 +8,7 @@
 use super::merge::{Merge, bytes_of};
 use super::run::RecordRef;
 use super::writer::{Bounds, RunWriter, base_bytes};
+use deuteron_llama::PageId;
 use std::ops::Range;
 
 /// How full a part is made, in percent of the page size, under an ascending load.
@@ -61,7 +62,7 @@ impl<'a> Split<'a> {
     }
 
     /// The bounds of part `index`, whose right sibling will be `right` unless it is the last part.
-    fn bounds_of(&self, index: usize, right: Option<u64>) -> Bounds<'_> {
+    fn bounds_of(&self, index: usize, right: PageId) -> Bounds<'_> {
         let low = &self.parts[index].low;
         match self.parts.get(index + 1) {
             Some(next) => Bounds { low, high: Some(&next.low), right },
@@ -71,14 +72,14 @@ impl<'a> Split<'a> {
 
     /// The size in bytes of part `index` as a base page.
     pub(crate) fn bytes(&self, index: usize) -> usize {
-        let bounds = self.bounds_of(index, None);
+        let bounds = self.bounds_of(index, PageId::NONE);
         let prefix_bytes = bounds.prefix_bytes();
         let records = &self.records[self.parts[index].range.clone()];
         base_bytes(&bounds, records.iter().map(|record| bytes_of(record, prefix_bytes)).sum())
     }
 
     /// Writes part `index` as a base page with the right sibling `right` (ignored for the last part).
-    pub(crate) fn write(&self, index: usize, right: Option<u64>, bytes: &mut [u8]) {
+    pub(crate) fn write(&self, index: usize, right: PageId, bytes: &mut [u8]) {
         let records = &self.records[self.parts[index].range.clone()];
         let mut writer = RunWriter::base(bytes, records.len(), &self.bounds_of(index, right));
         for record in records {

@@ -5,9 +5,10 @@
 
 use super::key::{HEAD_BYTES, behind_head, head_bytes};
 use super::run::{
-    ABSENT, BASE_HEADER_BYTES, DELTA_HEADER_BYTES, FORMAT, KIND_BASE, KIND_DELTA, RECORD_HEADER_BYTES,
-    RecordRef, Run, SLOT_BYTES,
+    BASE_HEADER_BYTES, DELTA_HEADER_BYTES, FORMAT, KIND_BASE, KIND_DELTA, RECORD_HEADER_BYTES, RecordRef,
+    Run, SLOT_BYTES,
 };
+use deuteron_llama::PageId;
 use std::ops::Range;
 
 /// The bounds and the right sibling of a base page.
@@ -17,8 +18,8 @@ pub(crate) struct Bounds<'a> {
     pub(crate) low: &'a [u8],
     /// Exclusive; `None` for the rightmost page.
     pub(crate) high: Option<&'a [u8]>,
-    /// The page that begins at `high`.
-    pub(crate) right: Option<u64>,
+    /// The page that begins at `high`, or none.
+    pub(crate) right: PageId,
 }
 
 impl<'a> Bounds<'a> {
@@ -78,7 +79,7 @@ impl<'b> RunWriter<'b> {
     /// Begins a base page of `count` records.
     pub(crate) fn base(bytes: &'b mut [u8], count: usize, bounds: &Bounds<'_>) -> RunWriter<'b> {
         let length_of = |key: &[u8]| u16::try_from(key.len()).expect("keys are shorter than 64 KiB");
-        bytes[16..24].copy_from_slice(&bounds.right.unwrap_or(ABSENT).to_le_bytes());
+        bytes[16..24].copy_from_slice(&bounds.right.0.to_le_bytes());
         bytes[24..26].copy_from_slice(&length_of(bounds.low).to_le_bytes());
         bytes[26..28].copy_from_slice(&bounds.high.map_or(u16::MAX, length_of).to_le_bytes());
         let high_at = BASE_HEADER_BYTES + bounds.low.len();

@@ -1,0 +1,87 @@
+//! Reading the chain of a page: deltas over a base, as one snapshot shows them.
+
+use crate::page::run::{RecordRef, Run};
+use deuteron_llama::{NodeKind, NodeRef, PageId};
+
+/// The answer of a page to a point read.
+pub(crate) enum Lookup<'g> {
+    /// The newest version, or nothing.
+    Found(Option<RecordRef<'g>>),
+    /// The key lies behind the page's high key: the page was split.
+    Right { separator: &'g [u8], page: PageId },
+    /// The base is not in memory, and what is there does not decide.
+    Missing,
+}
+
+/// Looks for `key` in the chain from `head` down.
+///
+/// A key found in a delta is within the page's bounds: a split replaces the whole chain, so a chain holds no
+/// keys but those of its base's range. So the bounds are checked at the base only.
+#[inline]
+pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
+    let mut best: Option<RecordRef<'g>> = None;
+    let mut node = Some(head);
+    while let Some(current) = node {
+        if current.kind() == NodeKind::Stub {
+            return Lookup::Missing;
+        }
+        let run = Run::new(current.payload());
+        if run.is_base() && run.high().is_some_and(|high| key >= high) {
+            return Lookup::Right { separator: run.high().expect("just compared"), page: run.right() };
+        }
+        if best.is_none_or(|best| run.newest_stamp() >= best.stamp)
+            && let Ok(index) = run.search(key)
+        {
+            let record = run.record(index);
+            if best.is_none_or(|best| record.version() > best.version()) {
+                best = Some(record);
+            }
+        }
+        // Nothing older can win against it. Equal stamps are no decision: the higher LSN may be below.
+        if best.is_some_and(|best| best.stamp > run.stamp_below()) {
+            break;
+        }
+        node = current.next();
+    }
+    Lookup::Found(best)
+}
+
+/// A chain that ends in a base.
+pub(crate) struct WholeChain<'g> {
+    pub(crate) deltas: Vec<Run<'g>>,
+    pub(crate) base: Run<'g>,
+}
+
+impl<'g> WholeChain<'g> {
+    /// The runs of the chain from `head` down; `None` if it ends in a stub.
+    pub(crate) fn collect(head: NodeRef<'g>) -> Option<WholeChain<'g>> {
+        let mut deltas = Vec::with_capacity(head.chain_length());
+        let mut node = head;
+        loop {
+            match node.kind() {
+                NodeKind::Delta => deltas.push(Run::new(node.payload())),
+                NodeKind::Base => return Some(WholeChain { deltas, base: Run::new(node.payload()) }),
+                NodeKind::Stub => return None,
+            }
+            node = node.next()?;
+        }
+    }
+}
+
+/// The base of the chain from `head` down; `None` if it ends in a stub.
+pub(crate) fn base_of(head: NodeRef<'_>) -> Option<Run<'_>> {
+    if head.is_partial() {
+        return None;
+    }
+    let base = std::iter::successors(Some(head), |node| node.next()).last()?;
+    Some(Run::new(base.payload()))
+}
+
+/// An upper bound of all stamps of the chain from `head` down.
+pub(crate) fn newest_stamp(head: NodeRef<'_>) -> u64 {
+    if head.kind() == NodeKind::Stub {
+        return u64::MAX;
+    }
+    let run = Run::new(head.payload());
+    run.newest_stamp().max(run.stamp_below())
+}

@@ -1,0 +1,151 @@
+//! Checking a tree: read-only, a leaf at a time, while others work on it.
+
+use crate::chain::WholeChain;
+use crate::error::Miss;
+use crate::page::merge::Merge;
+use crate::page::run::Run;
+use crate::{BwTreeError, Tree};
+use deuteron_epoch::Guard;
+use deuteron_llama::{NodeKind, NodeRef, PageId};
+
+/// What a check has found, of one tree or of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeReport {
+    /// Leaves.
+    pub leaves: u64,
+    /// Records that are no tombstones.
+    pub records: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Bytes of keys and values of the records.
+    pub record_bytes: u64,
+    /// Bytes of the leaves' base pages and deltas.
+    pub page_bytes: u64,
+    /// The longest chain of deltas.
+    pub chain_length_max: usize,
+}
+
+impl TreeReport {
+    /// Adds another tree's figures.
+    pub fn add(&mut self, other: &TreeReport) {
+        self.leaves += other.leaves;
+        self.records += other.records;
+        self.tombstones += other.tombstones;
+        self.record_bytes += other.record_bytes;
+        self.page_bytes += other.page_bytes;
+        self.chain_length_max = self.chain_length_max.max(other.chain_length_max);
+    }
+}
+
+/// How far a check has come. Made by [`Check::default`]; driven by [`Tree::check_step`].
+#[derive(Debug, Default)]
+pub struct Check {
+    /// The low key of the next leaf.
+    low: Vec<u8>,
+    /// That leaf, as its left neighbour names it.
+    named: Option<PageId>,
+    report: TreeReport,
+    complete: bool,
+}
+
+impl Check {
+    /// The figures, once the check is complete.
+    pub fn report(&self) -> Option<&TreeReport> {
+        self.complete.then_some(&self.report)
+    }
+}
+
+impl Tree {
+    /// Checks the next leaf: that it is where the index and its left neighbour say, that all its runs are well
+    /// formed, within its bounds and in order. Loads the leaf if need be, whose checksums the store verifies.
+    ///
+    /// # Errors
+    /// [`BwTreeError::Structure`] with what is wrong; [`BwTreeError::Load`].
+    pub fn check_step(&self, check: &mut Check) -> Result<(), BwTreeError> {
+        while !check.complete {
+            let Err(Miss(page)) = self.try_check_leaf(check, &self.llama.pin())? else { break };
+            self.load(page)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the whole tree.
+    ///
+    /// # Errors
+    /// As [`Tree::check_step`].
+    pub fn check(&self) -> Result<TreeReport, BwTreeError> {
+        let mut check = Check::default();
+        while !check.complete {
+            self.check_step(&mut check)?;
+        }
+        Ok(check.report)
+    }
+
+    fn try_check_leaf(&self, check: &mut Check, guard: &Guard<'_>) -> Result<Result<(), Miss>, BwTreeError> {
+        let page = match check.named {
+            // The left neighbour knows best: the index may not have been told yet.
+            Some(page) => page,
+            None => self.index.find(&check.low, guard),
+        };
+        let refuse = |found| Err(BwTreeError::Structure { tree: self.id, page, found });
+        let head = match self.resident(page, guard) {
+            Ok(head) if !head.is_partial() => head,
+            Ok(_) | Err(_) => return Ok(Err(Miss(page))),
+        };
+        if let Err(found) = verify_chain(head, &check.low) {
+            return refuse(found);
+        }
+        let chain = WholeChain::collect(head).expect("not partial");
+        let base = &chain.base;
+        if base.high().is_some() == base.right().is_none() {
+            return refuse("high key and right sibling do not go together".to_owned());
+        }
+        let merge = Merge::new(chain.base, &chain.deltas, 0);
+        for record in merge.records() {
+            match record.value {
+                Some(value) => {
+                    check.report.records += 1;
+                    check.report.record_bytes += (record.key_bytes() + value.len()) as u64;
+                }
+                None => check.report.tombstones += 1,
+            }
+        }
+        check.report.leaves += 1;
+        check.report.page_bytes += (base.bytes() + head.delta_bytes()) as u64;
+        check.report.chain_length_max = check.report.chain_length_max.max(head.chain_length());
+        // Going right where a split is still under way.
+        let found = self.target(base.low(), guard).page;
+        if found != page {
+            return refuse(format!("the index leads to {found} instead"));
+        }
+        match base.high() {
+            Some(high) => {
+                check.low = high.to_vec();
+                check.named = Some(base.right());
+            }
+            None => check.complete = true,
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Checks the runs of a chain whose page should begin at `low`.
+fn verify_chain(head: NodeRef<'_>, low: &[u8]) -> Result<(), String> {
+    let mut deltas = Vec::new();
+    let mut node = Some(head);
+    while let Some(current) = node {
+        let run = Run::verify(current.payload())?;
+        if run.is_base() != (current.kind() == NodeKind::Base) {
+            return Err(format!("a {:?} node holds a run of another kind", current.kind()));
+        }
+        if run.is_base() {
+            if run.low() != low {
+                return Err(format!("the page begins at {:?}, expected {low:?}", run.low()));
+            }
+            return deltas.iter().try_for_each(|delta: &Run<'_>| delta.verify_within(&run));
+        }
+        deltas.push(run);
+        node = current.next();
+    }
+    Err("the chain has no base".to_owned())
+}

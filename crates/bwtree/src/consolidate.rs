@@ -1,0 +1,122 @@
+//! Consolidation, and the splits that come of it.
+//!
+//! Consolidation replaces a page's chain by one base with the same content: one compare-and-swap. If that is lost,
+//! the work is dropped, for then somebody else has been at the page.
+//!
+//! If the content has outgrown a page, it is split, in steps each of which leaves a right tree:
+//!
+//! 1. The page is held ([`Llama::hold`](deuteron_llama::Llama::hold)), and so is every right part but the last.
+//! 2. The right parts are installed under new page identifiers. Nobody can reach them.
+//! 3. The left part replaces the page's chain. From here on the split is a fact: whoever looks for a key of a
+//!    right part meets the left part's high key and goes right. The left part's base lists the right parts as
+//!    adopted, so that on flash, too, they come into being with it.
+//! 4. The separators are posted in the index, left to right, and each hold released once the separator on
+//!    its right side is there. (Any thread that goes right posts the separator too.)
+//!
+//! If the compare-and-swap of step 3 is lost, the right parts are freed again. A crash before the left part is durable
+//! leaves the old page, and the right parts, if they were written, adopted by nobody.
+//!
+//! Why hold: a page that is not in memory takes upserts on the word of the index alone (see `upsert`, U2). So a page may
+//! not leave memory while the index does not know its high key.
+//!
+//! There are no merges of underfull pages: of the published Bw-trees, none has one that is known to be free of races
+//! (`docs/design/bw-tree.md`).
+
+use crate::Tree;
+use crate::chain::WholeChain;
+use crate::page::merge::Merge;
+use crate::page::run::Run;
+use crate::page::split::Split;
+use crate::page::{merged_bytes, write_merged};
+use deuteron_epoch::Guard;
+use deuteron_llama::{OwnedNode, PageDescriptor, PageId, Snapshot};
+
+/// How a consolidation went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consolidation {
+    Done,
+    /// The page changed meanwhile.
+    Lost,
+    /// The base is not in memory.
+    NotWhole,
+}
+
+impl Tree {
+    fn descriptor<'k>(&self, low_key: &'k [u8]) -> PageDescriptor<'k> {
+        // Splits go to the right, so the leftmost page is the tree's first.
+        PageDescriptor { tree: self.id, low_key, root: low_key.is_empty() }
+    }
+
+    pub(crate) fn try_consolidate(
+        &self,
+        page: PageId,
+        snapshot: Snapshot<'_>,
+        guard: &Guard<'_>,
+    ) -> Consolidation {
+        let Some(chain) = snapshot.head().and_then(WholeChain::collect) else {
+            return Consolidation::NotWhole;
+        };
+        let merge = Merge::new(chain.base, &chain.deltas, self.forget_below());
+        let bytes = merged_bytes(&merge);
+        if bytes > self.options.page_bytes_max
+            && let Some(split) = Split::new(&merge, self.options.page_bytes_max)
+        {
+            return self.split(page, snapshot, &split, guard);
+        }
+        let mut base = OwnedNode::base_zeroed(bytes, self.descriptor(chain.base.low()), &[]);
+        write_merged(&merge, base.payload_mut());
+        debug_assert!(Run::verify(base.payload_mut()).is_ok());
+        match self.llama.install(page, snapshot, base, guard) {
+            Ok(_) => Consolidation::Done,
+            Err(_) => Consolidation::Lost,
+        }
+    }
+
+    fn split(
+        &self,
+        page: PageId,
+        snapshot: Snapshot<'_>,
+        split: &Split<'_>,
+        guard: &Guard<'_>,
+    ) -> Consolidation {
+        let rights: Vec<PageId> = split.parts()[1..].iter().map(|_| self.llama.allocate()).collect();
+        // All but the last part have a right neighbour that the index does not know. Held before they can be
+        // flushed, that is before they are installed.
+        let held = || std::iter::once(page).chain(rights.iter().copied()).take(rights.len());
+        held().for_each(|left| self.llama.hold(left));
+        for (index, &right) in (1..).zip(&rights) {
+            let base = self.part(split, index, &rights, &[]);
+            let free = self.llama.snapshot(right, guard);
+            self.llama.install(right, free, base, guard).expect("nobody else knows the new page");
+        }
+        let left = self.part(split, 0, &rights, &rights);
+        if self.llama.install(page, snapshot, left, guard).is_err() {
+            held().for_each(|left| self.llama.release(left));
+            rights.iter().for_each(|&right| self.abandon(right, guard));
+            return Consolidation::Lost;
+        }
+        for ((part, &right), left) in split.parts()[1..].iter().zip(&rights).zip(held()) {
+            self.index.post(&part.low, right, guard);
+            self.llama.release(left);
+        }
+        self.counters.leaf_splits.add(rights.len() as u64);
+        Consolidation::Done
+    }
+
+    /// Part `index` of a split as a base node.
+    fn part(&self, split: &Split<'_>, index: usize, rights: &[PageId], adopts: &[PageId]) -> OwnedNode {
+        let descriptor = self.descriptor(&split.parts()[index].low);
+        let mut node = OwnedNode::base_zeroed(split.bytes(index), descriptor, adopts);
+        split.write(index, rights.get(index).copied().unwrap_or(PageId::NONE), node.payload_mut());
+        debug_assert!(Run::verify(node.payload_mut()).is_ok());
+        node
+    }
+
+    /// Frees a right part that was never reachable. Flush or eviction may have been at it meanwhile.
+    fn abandon(&self, right: PageId, guard: &Guard<'_>) {
+        let mut expected = self.llama.snapshot(right, guard);
+        while let Err(changed) = self.llama.free_page(right, expected, guard) {
+            expected = changed;
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! An inner node: separators and children in one immutable allocation of words.
+//!
+//! | word | field |
+//! |---|---|
+//! | 0 | words of the node in all |
+//! | 1 | level (1 just above the leaves) in the high half, number of separators in the low half |
+//! | 2 | right sibling: a child word of the same level, or 0 |
+//! | 3 | high key bytes + 1 (0: no upper bound) in the high half, low key bytes in the low half |
+//! | 4 | bytes of the prefix that all separators share |
+//! | then | heads: one word a separator, the 8 bytes behind the shared prefix as a number |
+//! | then | children: one word each, one more than separators |
+//! | then | ends of the separators in the key bytes, two to a word |
+//! | then | key bytes: the low key, the high key, then the separators, whole |
+//!
+//! Child `i` holds the keys from separator `i - 1` (inclusive) to separator `i` (exclusive). A child word is a
+//! page identifier at level 1, and the address of a cell above. Zero is never a child.
+//!
+//! Nodes are made with [`InnerNode::build`], published by a compare-and-swap on a cell, and never changed after that.
+
+use crate::page::key::{
+    behind_head, common_prefix_bytes, compare_behind_head, compare_with_prefix, head_number,
+};
+use std::cmp::Ordering;
+
+const HEADER_WORDS: usize = 5;
+
+/// A node as a list of its parts, for building and changing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InnerParts<'a> {
+    /// 1 just above the leaves.
+    pub(crate) level: u32,
+    /// Where the node begins; empty for the leftmost of the level.
+    pub(crate) low: &'a [u8],
+    /// Where the next node of the level begins.
+    pub(crate) high: Option<&'a [u8]>,
+    /// The next node of the level, 0 if there is none.
+    pub(crate) right: u64,
+    /// Ascending.
+    pub(crate) separators: Vec<&'a [u8]>,
+    /// One more than separators.
+    pub(crate) children: Vec<u64>,
+}
+
+/// An immutable inner node that lives at least as long as `'g`.
+#[derive(Clone, Copy)]
+pub(crate) struct InnerNode<'g> {
+    words: &'g [u64],
+}
+
+/// Where a key leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route<'g> {
+    /// The child that holds the key.
+    pub(crate) child: u64,
+    /// Up to where that holds (exclusive), as far as this node knows.
+    pub(crate) until: Option<&'g [u8]>,
+}
+
+impl<'g> InnerNode<'g> {
+    /// Lays a node out.
+    pub(crate) fn build(parts: &InnerParts<'_>) -> Box<[u64]> {
+        let count = parts.separators.len();
+        debug_assert_eq!(parts.children.len(), count + 1);
+        let prefix_bytes = match parts.separators[..] {
+            [] => 0,
+            [first, .., last] => common_prefix_bytes(first, last),
+            [only] => only.len(),
+        };
+        let high = parts.high.unwrap_or(&[]);
+        let fences = parts.low.len() + high.len();
+        let key_bytes = fences + parts.separators.iter().map(|key| key.len()).sum::<usize>();
+        let keys_at = HEADER_WORDS + 2 * count + 1 + count.div_ceil(2);
+        let total = keys_at + key_bytes.div_ceil(8);
+
+        let mut words = Vec::with_capacity(total);
+        words.push(total as u64);
+        words.push(u64::from(parts.level) << 32 | count as u64);
+        words.push(parts.right);
+        words.push(parts.high.map_or(0, |high| high.len() as u64 + 1) << 32 | parts.low.len() as u64);
+        words.push(prefix_bytes as u64);
+        words.extend(parts.separators.iter().map(|key| head_number(&key[prefix_bytes..])));
+        words.extend(&parts.children);
+        let mut end = fences as u64;
+        let mut ends = parts.separators.iter().map(|key| {
+            end += key.len() as u64;
+            end
+        });
+        while let Some(first) = ends.next() {
+            words.push(first | ends.next().unwrap_or(0) << 32);
+        }
+        let mut bytes = Vec::with_capacity(8 * key_bytes.div_ceil(8));
+        bytes.extend_from_slice(parts.low);
+        bytes.extend_from_slice(high);
+        bytes.extend(parts.separators.iter().copied().flatten());
+        bytes.resize(8 * key_bytes.div_ceil(8), 0);
+        words.extend(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)));
+        debug_assert_eq!(words.len(), total);
+        words.into_boxed_slice()
+    }
+
+    /// Reads a node.
+    #[inline]
+    pub(crate) fn new(words: &'g [u64]) -> InnerNode<'g> {
+        InnerNode { words }
+    }
+
+    /// 1 just above the leaves.
+    #[inline]
+    pub(crate) fn level(&self) -> u32 {
+        (self.words[1] >> 32) as u32
+    }
+
+    /// The number of separators.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        (self.words[1] & 0xffff_ffff) as usize
+    }
+
+    /// The right sibling, 0 if there is none.
+    #[inline]
+    pub(crate) fn right(&self) -> u64 {
+        self.words[2]
+    }
+
+    #[inline]
+    fn heads(&self) -> &'g [u64] {
+        &self.words[HEADER_WORDS..HEADER_WORDS + self.count()]
+    }
+
+    /// The children.
+    #[inline]
+    pub(crate) fn children(&self) -> &'g [u64] {
+        let at = HEADER_WORDS + self.count();
+        &self.words[at..at + self.count() + 1]
+    }
+
+    /// Bytes of the low and of the high key, the latter 0 if there is none.
+    #[inline]
+    fn fence_bytes(&self) -> (usize, usize) {
+        ((self.words[3] & 0xffff_ffff) as usize, (self.words[3] >> 32).saturating_sub(1) as usize)
+    }
+
+    #[inline]
+    fn key_bytes(&self) -> &'g [u8] {
+        let count = self.count();
+        let words = &self.words[HEADER_WORDS + 2 * count + 1 + count.div_ceil(2)..];
+        // SAFETY: every byte of initialised words is an initialised byte, and bytes need no alignment.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+    }
+
+    /// Where the node begins; empty for the leftmost of the level.
+    pub(crate) fn low(&self) -> &'g [u8] {
+        &self.key_bytes()[..self.fence_bytes().0]
+    }
+
+    /// Where the right sibling begins, `None` in the rightmost node.
+    #[inline]
+    pub(crate) fn high(&self) -> Option<&'g [u8]> {
+        let (low, high) = self.fence_bytes();
+        (self.words[3] >> 32 != 0).then(|| &self.key_bytes()[low..low + high])
+    }
+
+    #[inline]
+    fn end(&self, index: usize) -> usize {
+        let word = self.words[HEADER_WORDS + 2 * self.count() + 1 + index / 2];
+        (word >> (32 * (index % 2)) & 0xffff_ffff) as usize
+    }
+
+    /// Separator `index`.
+    #[inline]
+    pub(crate) fn separator(&self, index: usize) -> &'g [u8] {
+        let fences = self.fence_bytes();
+        let start = if index == 0 { fences.0 + fences.1 } else { self.end(index - 1) };
+        &self.key_bytes()[start..self.end(index)]
+    }
+
+    /// The number of separators that are less than `key`, or with `or_equal` not greater.
+    #[inline]
+    fn rank(&self, key: &[u8], or_equal: bool) -> usize {
+        let count = self.count();
+        if count == 0 {
+            return 0;
+        }
+        let prefix_bytes = self.words[4] as usize;
+        match compare_with_prefix(key, &self.separator(0)[..prefix_bytes]) {
+            Ordering::Less => return 0,
+            Ordering::Greater => return count,
+            Ordering::Equal => {}
+        }
+        let suffix = &key[prefix_bytes..];
+        let wanted = head_number(suffix);
+        let heads = self.heads();
+        let first = lower_bound(heads, wanted);
+        if first == count || heads[first] != wanted {
+            return first;
+        }
+        // Equal heads are rare, and runs of them rarer.
+        let behind = first + heads[first..].partition_point(|&head| head <= wanted);
+        let rank_of = |index: usize| {
+            let separator = &self.separator(index)[prefix_bytes..];
+            match compare_behind_head(
+                separator.len(),
+                behind_head(separator),
+                suffix.len(),
+                behind_head(suffix),
+            ) {
+                Ordering::Less => true,
+                Ordering::Equal => or_equal,
+                Ordering::Greater => false,
+            }
+        };
+        let (mut low, mut high) = (first, behind);
+        while low < high {
+            let middle = low.midpoint(high);
+            if rank_of(middle) { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// The child that holds `key`; `None` if that lies behind the node's high key, so that the right sibling knows.
+    #[inline]
+    pub(crate) fn child(&self, key: &[u8]) -> Option<u64> {
+        let rank = self.rank(key, true);
+        // The high key is looked at only where it decides: behind all separators.
+        if rank == self.count() && self.high().is_some_and(|high| key >= high) {
+            return None;
+        }
+        Some(self.children()[rank])
+    }
+
+    /// As [`InnerNode::child`], and up to which key the same child is right.
+    pub(crate) fn route(&self, key: &[u8]) -> Option<Route<'g>> {
+        let rank = self.rank(key, true);
+        let until = if rank < self.count() { Some(self.separator(rank)) } else { self.high() };
+        if until.is_some_and(|until| key >= until) {
+            return None;
+        }
+        Some(Route { child: self.children()[rank], until })
+    }
+
+    /// The child that holds the keys just below `key`; `None` if they lie behind the node's high key.
+    pub(crate) fn child_before(&self, key: &[u8]) -> Option<u64> {
+        let rank = self.rank(key, false);
+        if rank == self.count() && self.high().is_some_and(|high| key > high) {
+            return None;
+        }
+        Some(self.children()[rank])
+    }
+
+    /// The child that begins exactly at `key`, if there is one.
+    pub(crate) fn child_at(&self, key: &[u8]) -> Option<u64> {
+        let rank = self.rank(key, true);
+        let low = if rank == 0 { self.low() } else { self.separator(rank - 1) };
+        (low == key).then(|| self.children()[rank])
+    }
+
+    /// The parts, to make a changed copy.
+    pub(crate) fn parts(&self) -> InnerParts<'g> {
+        InnerParts {
+            level: self.level(),
+            low: self.low(),
+            high: self.high(),
+            right: self.right(),
+            separators: (0..self.count()).map(|index| self.separator(index)).collect(),
+            children: self.children().to_vec(),
+        }
+    }
+}
+
+/// The index of the first head that is not less than `wanted`, without branches that depend on the data.
+#[inline]
+fn lower_bound(heads: &[u64], wanted: u64) -> usize {
+    let mut from = 0;
+    let mut count = heads.len();
+    while count > 1 {
+        let half = count / 2;
+        from = if heads[from + half - 1] < wanted { from + half } else { from };
+        count -= half;
+    }
+    from + usize::from(count == 1 && heads[from] < wanted)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        let stem = prop::sample::select(vec![&b""[..], b"longer than a head/"]);
+        (stem, prop::collection::vec(prop::sample::select(vec![0u8, 1, 255]), 0..10))
+            .prop_map(|(stem, tail)| [stem, &tail].concat())
+    }
+
+    proptest! {
+        #[test]
+        fn a_node_routes_like_a_sorted_list(
+            separators in prop::collection::btree_set(key(), 0..20),
+            high in prop::option::of(key()),
+            probes in prop::collection::vec(key(), 1..10),
+        ) {
+            let separators: BTreeSet<_> = separators.into_iter().filter(|key| !key.is_empty()).collect();
+            let high = high.map(|high| [b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", &high[..]].concat());
+            let list: Vec<&[u8]> = separators.iter().map(Vec::as_slice).collect();
+            let parts = InnerParts {
+                level: 3,
+                low: b"",
+                high: high.as_deref(),
+                right: 77,
+                separators: list.clone(),
+                children: (0..=list.len() as u64).map(|child| child + 1000).collect(),
+            };
+            let words = InnerNode::build(&parts);
+            let node = InnerNode::new(&words);
+            prop_assert_eq!(node.parts(), parts);
+            if let Some(high) = &high {
+                prop_assert_eq!(node.child(high), None);
+                prop_assert_eq!(node.child_before(high), Some(1000 + list.len() as u64));
+                prop_assert_eq!(node.child_before(&[&high[..], b"x"].concat()), None);
+            }
+            for probe in probes.iter().map(Vec::as_slice).chain(list.iter().copied()) {
+                let rank = list.iter().filter(|separator| **separator <= probe).count();
+                let within = high.as_deref().is_none_or(|high| probe < high);
+                let route = within.then(|| Route {
+                    child: 1000 + rank as u64,
+                    until: list.get(rank).copied().or(high.as_deref()),
+                });
+                prop_assert_eq!(node.route(probe), route);
+                prop_assert_eq!(node.child(probe), route.map(|route| route.child));
+                let before = list.iter().filter(|separator| **separator < probe).count();
+                prop_assert_eq!(node.child_before(probe), Some(1000 + before as u64));
+                let at = (probe.is_empty() || list.contains(&probe)).then_some(1000 + rank as u64);
+                prop_assert_eq!(node.child_at(probe), at);
+            }
+        }
+    }
+}

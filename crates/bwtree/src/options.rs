@@ -1,0 +1,74 @@
+//! [`Options`]: what can be set.
+
+use crate::BwTreeError;
+
+/// The settings of a tree. None is part of the format: a tree may be opened with others than before.
+///
+/// ```
+/// use deuteron_bwtree::Options;
+/// assert!(Options { page_bytes_max: 16 << 10, ..Options::default() }.validate().is_ok());
+/// assert!(Options { page_bytes_max: 1, ..Options::default() }.validate().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// A page is split when, consolidated, it takes more bytes than this, unless it is a single record.
+    pub page_bytes_max: usize,
+    /// A page is consolidated by the upsert that makes its chain this long.
+    pub consolidate_at: usize,
+    /// No chain gets longer than this. An upsert that finds one so long consolidates first, or, if the page is not in
+    /// memory, has it loaded: the back-pressure that bounds unread deltas.
+    pub chain_length_max: usize,
+    /// An upsert batch to one page is cut into deltas of about this many bytes.
+    pub delta_bytes_max: usize,
+    /// An inner node with this many separators is split.
+    pub inner_entries_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            page_bytes_max: 8 << 10,
+            consolidate_at: 4,
+            chain_length_max: 16,
+            delta_bytes_max: 64 << 10,
+            inner_entries_max: 256,
+        }
+    }
+}
+
+impl Options {
+    /// Everything small, so that rare paths are common.
+    pub fn tiny_for_tests() -> Options {
+        Options {
+            page_bytes_max: 256,
+            consolidate_at: 2,
+            chain_length_max: 4,
+            delta_bytes_max: 128,
+            inner_entries_max: 4,
+        }
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`BwTreeError::Options`] names the first setting that cannot be.
+    pub fn validate(&self) -> Result<(), BwTreeError> {
+        let refuse = |setting, requirement| Err(BwTreeError::Options { setting, requirement });
+        if !(128..=1 << 20).contains(&self.page_bytes_max) {
+            return refuse("page_bytes_max", "from 128 bytes to 1 MiB");
+        }
+        if self.consolidate_at == 0 {
+            return refuse("consolidate_at", "at least 1");
+        }
+        if self.chain_length_max < self.consolidate_at || self.chain_length_max > 1024 {
+            return refuse("chain_length_max", "at least consolidate_at, at most 1024");
+        }
+        if self.delta_bytes_max > 16 << 20 {
+            return refuse("delta_bytes_max", "at most 16 MiB");
+        }
+        if !(4..=1 << 16).contains(&self.inner_entries_max) {
+            return refuse("inner_entries_max", "from 4 to 65536");
+        }
+        Ok(())
+    }
+}

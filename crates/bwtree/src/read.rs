@@ -1,0 +1,83 @@
+//! Point reads.
+
+use crate::chain::{self, Lookup};
+use crate::error::Miss;
+use crate::page::run::RecordRef;
+use crate::{BwTreeError, Tree};
+use deuteron_epoch::Guard;
+use deuteron_llama::{NodeRef, PageId, PageState};
+
+impl Tree {
+    /// Finds the newest version of `key`, a tombstone included, without allocating or waiting. What is found lives
+    /// as long as the guard.
+    ///
+    /// # Errors
+    /// [`Miss`] if the page must be loaded first: drop the guard, [`Tree::load`] the page, try again.
+    #[inline]
+    pub fn try_get<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> Result<Option<RecordRef<'g>>, Miss> {
+        let mut page = self.index.find(key, guard);
+        loop {
+            match chain::lookup(self.resident(page, guard)?, key) {
+                Lookup::Found(record) => return Ok(record),
+                Lookup::Missing => return Err(Miss(page)),
+                Lookup::Right { separator, page: right } => page = self.go_right(separator, right, guard),
+            }
+        }
+    }
+
+    /// Finds the newest version of `key`, loading its page if need be, and gives it to `read`, which should only copy
+    /// out what it wants: no memory is reclaimed while it runs.
+    ///
+    /// # Errors
+    /// [`BwTreeError::Load`] if the page cannot be loaded.
+    ///
+    /// ```
+    /// # use deuteron_bwtree::{Options, Tree, Upsert};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp: 1, lsn: 1 }])?;
+    /// let length = tree.get(b"one", |record| record.and_then(|found| found.value).map(<[u8]>::len))?;
+    /// assert_eq!(length, Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get<R>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(Option<RecordRef<'_>>) -> R,
+    ) -> Result<R, BwTreeError> {
+        loop {
+            let missing = {
+                let guard = self.llama.pin();
+                match self.try_get(key, &guard) {
+                    Ok(found) => return Ok(read(found)),
+                    Err(Miss(page)) => page,
+                }
+            };
+            self.load(missing)?;
+        }
+    }
+
+    /// The newest node of a page of this tree.
+    #[inline]
+    pub(crate) fn resident<'g>(&self, page: PageId, guard: &'g Guard<'_>) -> Result<NodeRef<'g>, Miss> {
+        match self.llama.snapshot(page, guard).state() {
+            PageState::Resident(head) => {
+                head.touch();
+                Ok(head)
+            }
+            PageState::Stored(_) => Err(Miss(page)),
+            PageState::Free => unreachable!("{page} of tree {} is free", self.id),
+        }
+    }
+
+    /// Finishes the split that was met: posts the separator, so that nobody has to come this way again. The hold
+    /// on the left page is released by the thread that split it.
+    #[cold]
+    pub(crate) fn go_right(&self, separator: &[u8], right: PageId, guard: &Guard<'_>) -> PageId {
+        self.counters.separators_helped.add(1);
+        self.index.post(separator, right, guard);
+        right
+    }
+}

@@ -1,0 +1,185 @@
+//! Range scans, a leaf at a time.
+//!
+//! A scan reads each leaf as of one snapshot, whose bounds say where to go on: forward at its high key, backward
+//! below its low key. Since a page's low key never changes and a page is only ever split, the ranges of the
+//! leaves read are disjoint and leave no gap, whatever splits happen between. Every operation that was complete before
+//! a leaf was read is seen; operations during the scan may be.
+//!
+//! A reverse scan has no left siblings to follow. It descends to the page that holds the keys *just below* the bound.
+
+use crate::chain::{WholeChain, base_of};
+use crate::error::Miss;
+use crate::page::merge::Merge;
+use crate::page::run::{RecordRef, Run};
+use crate::{BwTreeError, Tree};
+use deuteron_epoch::Guard;
+use std::borrow::Cow;
+use std::ops::Bound;
+
+/// Where a scan is: the part of its range that it has still to read.
+#[derive(Clone, Debug)]
+pub struct Cursor<'r> {
+    lower: Bound<Cow<'r, [u8]>>,
+    upper: Bound<Cow<'r, [u8]>>,
+    reverse: bool,
+    bytes_left: usize,
+    state: CursorState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CursorState {
+    Reading,
+    Full,
+    Complete,
+}
+
+fn as_slice<'b>(bound: &'b Bound<Cow<'_, [u8]>>) -> Bound<&'b [u8]> {
+    match bound {
+        Bound::Included(key) => Bound::Included(key),
+        Bound::Excluded(key) => Bound::Excluded(key),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    match (lower, upper) {
+        (Bound::Included(low), Bound::Included(high)) => low > high,
+        (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => {
+            low >= high
+        }
+        (Bound::Unbounded, Bound::Excluded(high)) => high.is_empty(),
+        _ => false,
+    }
+}
+
+impl<'r> Cursor<'r> {
+    /// A scan of the keys between `lower` and `upper`, from the lower end or in reverse from the upper, that ends
+    /// when it has read about `bytes_max` bytes of keys and values, and at least one record.
+    pub fn new(
+        lower: Bound<&'r [u8]>,
+        upper: Bound<&'r [u8]>,
+        reverse: bool,
+        bytes_max: usize,
+    ) -> Cursor<'r> {
+        let state = if is_empty(lower, upper) { CursorState::Complete } else { CursorState::Reading };
+        Cursor {
+            lower: lower.map(Cow::Borrowed),
+            upper: upper.map(Cow::Borrowed),
+            reverse,
+            bytes_left: bytes_max,
+            state,
+        }
+    }
+
+    /// Whether there is nothing more to read: the range is exhausted or the bytes are.
+    pub fn is_done(&self) -> bool {
+        self.state != CursorState::Reading
+    }
+
+    /// Whether the whole range has been read.
+    pub fn is_complete(&self) -> bool {
+        self.state == CursorState::Complete
+    }
+
+    /// Counts a record; `false` if it was the last.
+    fn take(&mut self, record: &RecordRef<'_>) -> bool {
+        let bytes = record.key_bytes() + record.value.map_or(0, <[u8]>::len);
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        if self.bytes_left == 0 {
+            self.state = CursorState::Full;
+        }
+        self.state == CursorState::Reading
+    }
+
+    /// Goes on behind a leaf that has been read to its end.
+    fn pass(&mut self, leaf: &Run<'_>) {
+        let rest = if self.reverse {
+            self.upper = Bound::Excluded(Cow::Owned(leaf.low().to_vec()));
+            !leaf.low().is_empty()
+        } else {
+            match leaf.high() {
+                Some(high) => self.lower = Bound::Included(Cow::Owned(high.to_vec())),
+                None => self.state = CursorState::Complete,
+            }
+            leaf.high().is_some()
+        };
+        if !rest || is_empty(as_slice(&self.lower), as_slice(&self.upper)) {
+            self.state = CursorState::Complete;
+        }
+    }
+}
+
+impl Tree {
+    /// Reads what `cursor` wants of one leaf, and gives each record to `read`, in order; then the cursor stands behind that
+    /// leaf. Call it until [`Cursor::is_done`], with a fresh guard now and then.
+    ///
+    /// # Errors
+    /// [`Miss`] if the leaf must be loaded first; the cursor has not moved.
+    pub fn try_scan_leaf(
+        &self,
+        cursor: &mut Cursor<'_>,
+        guard: &Guard<'_>,
+        mut read: impl FnMut(&RecordRef<'_>),
+    ) -> Result<(), Miss> {
+        if cursor.is_done() {
+            return Ok(());
+        }
+        let chain = self.leaf(cursor, guard)?;
+        let mut merge = Merge::new(chain.base, &chain.deltas, 0);
+        merge.restrict(as_slice(&cursor.lower), as_slice(&cursor.upper));
+        let reverse = cursor.reverse;
+        let mut each = |record: RecordRef<'_>| {
+            read(&record);
+            cursor.take(&record)
+        };
+        let to_the_end =
+            if reverse { merge.records_reverse().all(&mut each) } else { merge.records().all(&mut each) };
+        if to_the_end {
+            cursor.pass(&chain.base);
+        }
+        Ok(())
+    }
+
+    /// Scans until the cursor is done, loading pages if need be.
+    ///
+    /// # Errors
+    /// [`BwTreeError::Load`] if a page cannot be loaded; what was read before stands.
+    pub fn scan(
+        &self,
+        cursor: &mut Cursor<'_>,
+        mut read: impl FnMut(&RecordRef<'_>),
+    ) -> Result<(), BwTreeError> {
+        while !cursor.is_done() {
+            // A guard for each leaf, so that a long scan does not hold up reclamation.
+            let scanned = self.try_scan_leaf(cursor, &self.llama.pin(), &mut read);
+            if let Err(Miss(page)) = scanned {
+                self.load(page)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The leaf in which the cursor's range begins.
+    fn leaf<'g>(&self, cursor: &Cursor<'_>, guard: &'g Guard<'_>) -> Result<WholeChain<'g>, Miss> {
+        let start = if cursor.reverse { as_slice(&cursor.upper) } else { as_slice(&cursor.lower) };
+        let mut page = match start {
+            Bound::Unbounded if cursor.reverse => self.index.find_before(None, guard),
+            Bound::Excluded(key) if cursor.reverse => self.index.find_before(Some(key), guard),
+            Bound::Unbounded => self.index.find(&[], guard),
+            Bound::Included(key) | Bound::Excluded(key) => self.index.find(key, guard),
+        };
+        loop {
+            let head = self.resident(page, guard)?;
+            let base = base_of(head).ok_or(Miss(page))?;
+            let beyond = base.high().filter(|high| match start {
+                Bound::Unbounded => cursor.reverse,
+                Bound::Excluded(key) if cursor.reverse => key > *high,
+                Bound::Included(key) | Bound::Excluded(key) => key >= *high,
+            });
+            match beyond {
+                Some(high) => page = self.go_right(high, base.right(), guard),
+                None => return WholeChain::collect(head).ok_or(Miss(page)),
+            }
+        }
+    }
+}

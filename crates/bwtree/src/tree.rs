@@ -1,0 +1,130 @@
+//! [`Tree`]: the parts together.
+
+use crate::consolidate::Consolidation;
+use crate::counters::{Counters, TreeStatistics};
+use crate::index::Index;
+use crate::page;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{BwTreeError, Options};
+use deuteron_epoch::Guard;
+use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
+use std::sync::Arc;
+
+/// The longest key in bytes.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// The longest value in bytes.
+pub const VALUE_BYTES_MAX: usize = 16 << 20;
+
+/// An ordered set of records in a [`Llama`] store. All methods may be called from any thread.
+///
+/// Dropping a tree frees its index; its pages belong to the store.
+pub struct Tree {
+    pub(crate) id: u32,
+    pub(crate) llama: Arc<Llama>,
+    pub(crate) index: Index,
+    pub(crate) options: Options,
+    pub(crate) counters: Counters,
+    /// Tombstones with an LSN below may be forgotten.
+    forget_below: AtomicU64,
+}
+
+impl Tree {
+    /// A new, empty tree. `id` goes into its pages, and recovery gives it back. The options must be valid.
+    pub fn create(llama: Arc<Llama>, id: u32, options: Options) -> Tree {
+        let page = llama.allocate();
+        {
+            let guard = llama.pin();
+            let descriptor = PageDescriptor { tree: id, low_key: &[], root: true };
+            let base = OwnedNode::base(&page::empty_base(), descriptor, &[]);
+            let free = llama.snapshot(page, &guard);
+            llama.install(page, free, base, &guard).expect("nobody else knows the new page");
+        }
+        let index = Index::new(page, options.inner_entries_max);
+        Tree::assemble(llama, id, index, options)
+    }
+
+    /// A tree as recovery found it: the low keys of its pages in order, the first of them empty. The index is
+    /// built anew; no page is read.
+    ///
+    /// # Errors
+    /// [`BwTreeError::Structure`] if the pages do not begin with an empty low key or are not in order.
+    pub fn recover(
+        llama: Arc<Llama>,
+        id: u32,
+        leaves: &[(Vec<u8>, PageId)],
+        options: Options,
+    ) -> Result<Tree, BwTreeError> {
+        let refuse =
+            |page, found: &str| Err(BwTreeError::Structure { tree: id, page, found: found.to_owned() });
+        match leaves.first() {
+            None => return refuse(PageId::NONE, "no pages"),
+            Some((low, page)) if !low.is_empty() => return refuse(*page, "the leftmost page is missing"),
+            Some(_) => {}
+        }
+        if let Some(pair) = leaves.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+            return refuse(pair[1].1, "pages are not in key order");
+        }
+        let index = Index::from_leaves(leaves, options.inner_entries_max);
+        Ok(Tree::assemble(llama, id, index, options))
+    }
+
+    fn assemble(llama: Arc<Llama>, id: u32, index: Index, options: Options) -> Tree {
+        let (counters, forget_below) = (Counters::default(), AtomicU64::new(0));
+        Tree { id, llama, index, options, counters, forget_below }
+    }
+
+    /// The identifier given at creation.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The settings.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The store.
+    pub fn llama(&self) -> &Arc<Llama> {
+        &self.llama
+    }
+
+    /// Lets tombstones with an LSN below `lsn` be forgotten when their page is next consolidated: the caller knows
+    /// that no operation with an LSN below `lsn` will ever come again.
+    pub fn forget_tombstones_below(&self, lsn: u64) {
+        self.forget_below.fetch_max(lsn, Ordering::Relaxed);
+    }
+
+    pub(crate) fn forget_below(&self) -> u64 {
+        self.forget_below.load(Ordering::Relaxed)
+    }
+
+    /// What the tree has done since it was opened.
+    pub fn statistics(&self) -> TreeStatistics {
+        TreeStatistics {
+            index_bytes: self.index.bytes(),
+            inner_splits: self.index.splits(),
+            ..self.counters.read()
+        }
+    }
+
+    /// Loads `page`, as a [`Miss`](crate::Miss) asks for. To be called without a guard: it blocks on the device.
+    ///
+    /// # Errors
+    /// [`BwTreeError::Load`].
+    pub fn load(&self, page: PageId) -> Result<(), BwTreeError> {
+        // The store evicts nothing yet, so nothing is ever missing.
+        unreachable!("{page} was evicted")
+    }
+
+    /// Calls `visit` for the low key and the page of every leaf that the index knows, in key order.
+    pub fn for_each_leaf(&self, guard: &Guard<'_>, visit: impl FnMut(&[u8], PageId)) {
+        self.index.for_each_leaf(guard, visit);
+    }
+
+    /// Consolidates the page that holds `key`, whatever the length of its chain; whether it was done. For tests
+    /// and for callers that know a page will be read often.
+    pub fn consolidate(&self, key: &[u8], guard: &Guard<'_>) -> bool {
+        let page = self.index.find(key, guard);
+        self.consolidate_page(page, self.llama.snapshot(page, guard), guard) == Consolidation::Done
+    }
+}

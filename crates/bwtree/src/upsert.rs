@@ -1,0 +1,171 @@
+//! Blind upserts.
+//!
+//! All operations of a batch that fall to one page go into one delta, put on top by one compare-and-swap. The
+//! page's content is not looked at, and need not be in memory; only its bounds must be known:
+//!
+//! - **U1** If the base is in memory, it says the bounds. A chain keeps its base's bounds, since a split replaces
+//!   the chain; so if the compare-and-swap succeeds, the bounds were right.
+//! - **U2** If the base is not in memory, the snapshot is taken *first*, and then the index is asked for the key
+//!   again. A page leaves memory only when it is no longer held, that is after all its separators were posted; and a
+//!   page that is not in memory is not split. So the index, asked later, knows of every split that happened before the
+//!   snapshot, and if it still names the page, its bounds hold for the snapshot. If the compare-and-swap succeeds,
+//!   nothing has changed since.
+
+use crate::chain;
+use crate::consolidate::Consolidation;
+use crate::error::Miss;
+use crate::page::batch::{Batch, Upsert};
+use crate::tree::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::{BwTreeError, Tree};
+use deuteron_epoch::Guard;
+use deuteron_llama::{NodeRef, OwnedNode, PageId, PageState, Snapshot};
+
+/// A page that may take a delta.
+pub(crate) struct Target<'g> {
+    pub(crate) page: PageId,
+    snapshot: Snapshot<'g>,
+    /// `None` if the page is not in memory at all.
+    head: Option<NodeRef<'g>>,
+    /// Up to where the page's range goes, exclusive.
+    until: Option<&'g [u8]>,
+    /// Whether the base is in memory.
+    whole: bool,
+}
+
+impl Tree {
+    /// Applies as many operations from the front of `operations`, which are sorted by key, as one delta can take;
+    /// returns how many. Never waits.
+    ///
+    /// # Errors
+    /// [`Miss`] if the page has taken as many unread deltas as it may, and must be loaded before it takes more.
+    pub fn try_upsert(&self, operations: &[Upsert<'_>], guard: &Guard<'_>) -> Result<usize, Miss> {
+        let Some(first) = operations.first() else { return Ok(0) };
+        debug_assert!(operations.is_sorted_by_key(|operation| operation.key));
+        loop {
+            let target = self.target(first.key, guard);
+            if target.head.is_some_and(|head| head.chain_length() >= self.options.chain_length_max) {
+                self.counters.back_pressure.add(1);
+                if !target.whole {
+                    return Err(Miss(target.page));
+                }
+                // Whether done or lost to another thread: the chain is not what it was.
+                self.consolidate_page(target.page, target.snapshot, guard);
+                continue;
+            }
+            let batch = Batch::new(self.fitting(operations, target.until));
+            let stamp_below = target.head.map_or(u64::MAX, chain::newest_stamp);
+            let mut delta = OwnedNode::delta_zeroed(batch.bytes());
+            batch.write(delta.payload_mut(), stamp_below);
+            let Ok(installed) = self.llama.install(target.page, target.snapshot, delta, guard) else {
+                self.counters.upserts_lost.add(1);
+                continue;
+            };
+            if !target.whole {
+                self.counters.blind_deltas.add(1);
+            } else if installed.head().is_some_and(|head| self.is_due(head)) {
+                self.consolidate_page(target.page, installed, guard);
+            }
+            return Ok(batch.operations());
+        }
+    }
+
+    /// Applies `operations`, which are sorted by key, loading pages if need be. When it returns, all are visible to
+    /// reads. If it fails, some may be; it may be repeated.
+    ///
+    /// # Errors
+    /// [`BwTreeError::KeySize`] and [`BwTreeError::ValueSize`], before anything is applied; [`BwTreeError::Load`].
+    pub fn upsert(&self, operations: &[Upsert<'_>]) -> Result<(), BwTreeError> {
+        for operation in operations {
+            Tree::check_sizes(operation.key, operation.value)?;
+        }
+        let mut rest = operations;
+        while !rest.is_empty() {
+            // A guard for each page, so that a long batch does not hold up reclamation.
+            let applied = self.try_upsert(rest, &self.llama.pin());
+            match applied {
+                Ok(count) => rest = &rest[count..],
+                Err(Miss(page)) => self.load(page)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a key and its value against the limits.
+    ///
+    /// # Errors
+    /// [`BwTreeError::KeySize`], [`BwTreeError::ValueSize`].
+    pub fn check_sizes(key: &[u8], value: Option<&[u8]>) -> Result<(), BwTreeError> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(BwTreeError::KeySize { found: key.len(), limit: KEY_BYTES_MAX });
+        }
+        let found = value.map_or(0, <[u8]>::len);
+        if found > VALUE_BYTES_MAX {
+            return Err(BwTreeError::ValueSize { found, limit: VALUE_BYTES_MAX });
+        }
+        Ok(())
+    }
+
+    /// Finds the page that holds `key`, and its bounds.
+    pub(crate) fn target<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> Target<'g> {
+        let mut page = self.index.find(key, guard);
+        loop {
+            let snapshot = self.llama.snapshot(page, guard);
+            let head = match snapshot.state() {
+                PageState::Resident(head) => Some(head),
+                PageState::Stored(_) => None,
+                PageState::Free => unreachable!("{page} of tree {} is free", self.id),
+            };
+            if let Some(base) = head.and_then(chain::base_of) {
+                // U1.
+                match base.high() {
+                    Some(high) if key >= high => page = self.go_right(high, base.right(), guard),
+                    until => return Target { page, snapshot, head, until, whole: true },
+                }
+            } else {
+                // U2. If another page is named, the way here was outdated.
+                let (named, until) = self.index.route(key, guard);
+                if named == page {
+                    return Target { page, snapshot, head, until, whole: false };
+                }
+                page = named;
+            }
+        }
+    }
+
+    /// The operations from the front that belong below `until` and fit into one delta.
+    fn fitting<'o, 'a>(&self, operations: &'o [Upsert<'a>], until: Option<&[u8]>) -> &'o [Upsert<'a>] {
+        let mut bytes = 0;
+        let count = operations
+            .iter()
+            .take_while(|operation| {
+                let first = bytes == 0;
+                bytes += operation.bytes();
+                let fits = first || bytes <= self.options.delta_bytes_max;
+                fits && until.is_none_or(|until| operation.key < until)
+            })
+            .count();
+        &operations[..count]
+    }
+
+    /// Whether the chain has got long enough to be consolidated.
+    fn is_due(&self, head: NodeRef<'_>) -> bool {
+        head.chain_length() >= self.options.consolidate_at
+            || head.delta_bytes() >= self.options.page_bytes_max / 2
+    }
+
+    /// Consolidates the page under `snapshot`, and counts how it went.
+    pub(crate) fn consolidate_page(
+        &self,
+        page: PageId,
+        snapshot: Snapshot<'_>,
+        guard: &Guard<'_>,
+    ) -> Consolidation {
+        let outcome = self.try_consolidate(page, snapshot, guard);
+        match outcome {
+            Consolidation::Done => self.counters.consolidations.add(1),
+            Consolidation::Lost => self.counters.consolidations_lost.add(1),
+            Consolidation::NotWhole => {}
+        }
+        outcome
+    }
+}
