@@ -1,0 +1,393 @@
+//! [`Proxy`]: the two passes, in steps.
+//!
+//! Called by the facade's background thread ([`Proxy::step`]) and by recovery ([`Proxy::replay`]); calls the data
+//! component, the log and the [`ProxyHost`].
+//!
+//! # Model
+//!
+//! | | moves | says |
+//! |---|---|---|
+//! | `eager_at` (T-LSN) | to the end of the next stable buffer | every commit record below is in `outcomes`, or its transaction is behind |
+//! | `delayed_at` (O-LSN) | to the end of the next scanned buffer | every operation below is applied, in `side`, in `waiting` or in `ready` |
+//! | `horizon` | with the host's | every version in `waiting` is at or above it, once `ready` is empty |
+//!
+//! # Invariants
+//!
+//! - **P1** `delayed_at` ≤ `eager_at`. The data component is given no operation at or above the end of stable log
+//!   that it has been told, nor one whose commit record is.
+//! - **P2** An operation below `delayed_at` is applied, or its transaction is aborted, or it is held exactly once: in
+//!   `side` (no commit record below `eager_at`), in `waiting` (final timestamp at or above `horizon`), or in `ready`.
+//! - **P3** Progress is reported with `ready` empty, so it holds as [`Progress`] says. Each part only grows.
+//! - **P4** The redo scan start point is at or below `delayed_at` and every held operation, and only grows: what is
+//!   held below `delayed_at` was met at or above the `delayed_at` of its time.
+//! - **P5** An entry of `outcomes` lives until the delayed pass is through with the buffer of its commit record.
+//!
+//! # Failure
+//!
+//! A failed apply leaves `delayed_at` where it was and `ready` as it was; the next step goes over the same operations
+//! again. Operations of that buffer that were *kept* the first time are recognised by `met`, so that they are
+//! held once (P2); those that were applied are applied again, which changes nothing (C1). A crash loses everything here, and
+//! replay from the redo scan start point finds it again in the log.
+
+use crate::batch::Batch;
+use crate::held::Held;
+use crate::outcomes::Outcomes;
+use crate::side_buffer::{Kept, SideBuffer};
+use crate::waiting_list::WaitingList;
+use crate::{
+    Commit, Entry, Options, Progress, ProxyError, ProxyHost, ProxyStatistics, ReadBack, RecordSource,
+    StableLog,
+};
+use deuteron_contract::{DataComponent, Lsn, Operation, Timestamp};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The TC Proxy. See the [crate](crate) and the [module](self).
+///
+/// All methods take `&self`. Steps exclude each other; the getters never wait for a step.
+pub struct Proxy {
+    dc: Arc<dyn DataComponent>,
+    host: Arc<dyn ProxyHost>,
+    options: Options,
+    passes: Mutex<Passes>,
+    published: Mutex<Published>,
+}
+
+/// What the getters return, copied out after each step.
+#[derive(Clone, Copy)]
+struct Published {
+    progress: Progress,
+    redo_scan_start_point: Lsn,
+    statistics: ProxyStatistics,
+}
+
+/// The state of the passes; the fields are described in the [module](self).
+struct Passes {
+    eager_at: Lsn,
+    delayed_at: Lsn,
+    /// Every operation below has been met by the delayed pass, perhaps in an attempt that failed.
+    met: Lsn,
+    horizon: Timestamp,
+    /// The horizon below which nothing waits.
+    posted: Timestamp,
+    outcomes: Outcomes,
+    side: SideBuffer,
+    waiting: WaitingList,
+    /// Committed below the horizon, to be applied before anything is reported.
+    ready: VecDeque<(Timestamp, Held)>,
+    reported: Progress,
+    statistics: ProxyStatistics,
+}
+
+impl Proxy {
+    /// A proxy that takes the log from `start`: what the data component has
+    /// [recovered](DataComponent::recovered_redo_scan_start_point). Operations below are durable and are not
+    /// posted again, not even if a buffer given to the proxy holds them.
+    pub fn new(dc: Arc<dyn DataComponent>, host: Arc<dyn ProxyHost>, options: Options, start: Lsn) -> Self {
+        let passes = Passes {
+            eager_at: start,
+            delayed_at: start,
+            met: start,
+            horizon: Timestamp(0),
+            posted: Timestamp(0),
+            outcomes: Outcomes::default(),
+            side: SideBuffer::new(options.side_buffer_bytes_max),
+            waiting: WaitingList::default(),
+            ready: VecDeque::new(),
+            reported: Progress::default(),
+            statistics: ProxyStatistics::default(),
+        };
+        let published = Mutex::new(passes.published());
+        Proxy { dc, host, options, passes: Mutex::new(passes), published }
+    }
+
+    /// One unit of work: scans the next stable buffer for commits and, if enough lies behind it or nothing is left to
+    /// scan, posts the oldest scanned buffer and releases it. Returns whether there was anything to do.
+    ///
+    /// # Errors
+    /// [`ProxyError`] if the data component or the log fails. Nothing is lost; a later step tries again.
+    pub fn step<L: StableLog + ?Sized>(&self, log: &L) -> Result<bool, ProxyError> {
+        self.with_passes(|passes| self.step_passes(passes, log))
+    }
+
+    /// Replays one stretch of the log after a crash. Stretches come in the order of the log and without gaps; `log`
+    /// is asked for operations of transactions too large for the side buffer.
+    ///
+    /// No transaction is active at recovery, so there is no horizon to wait for, and nothing is reported to the host
+    /// before [`Proxy::finish_replay`].
+    ///
+    /// # Errors
+    /// [`ProxyError`]; the same stretch can be given again.
+    pub fn replay<S: RecordSource>(&self, source: &S, log: &dyn ReadBack) -> Result<(), ProxyError> {
+        self.with_passes(|passes| {
+            passes.eager_pass(source, Timestamp::MAX);
+            self.dc.end_of_stable_log(passes.eager_at);
+            self.apply_ready(passes, log)?;
+            self.delayed_pass(passes, source, Timestamp::MAX)
+        })
+    }
+
+    /// Ends the replay: the log found at recovery ends at `tail`, where new records will be written. Transactions
+    /// without a commit record have aborted.
+    ///
+    /// # Errors
+    /// [`ProxyError::ReplayIncomplete`] if the last stretch given to [`Proxy::replay`] failed.
+    pub fn finish_replay(&self, tail: Lsn) -> Result<(), ProxyError> {
+        self.with_passes(|passes| {
+            if passes.delayed_at < passes.eager_at || !passes.ready.is_empty() {
+                return Err(ProxyError::ReplayIncomplete { after: passes.delayed_at });
+            }
+            passes.statistics.operations_aborted += passes.side.clear() as u64;
+            passes.outcomes = Outcomes::default();
+            passes.eager_at = passes.eager_at.max(tail);
+            passes.delayed_at = passes.eager_at;
+            passes.met = passes.eager_at;
+            self.dc.end_of_stable_log(passes.eager_at);
+            Ok(())
+        })
+    }
+
+    /// Where redo would have to start if the machine stopped now: the lowest LSN of an operation that is neither
+    /// applied nor known to be void. The data component may be told so
+    /// ([`DataComponent::redo_scan_start_point`]). Only grows.
+    pub fn redo_scan_start_point(&self) -> Lsn {
+        self.published().redo_scan_start_point
+    }
+
+    /// The last reported progress.
+    pub fn progress(&self) -> Progress {
+        self.published().progress
+    }
+
+    /// Counters, as of the last step.
+    pub fn statistics(&self) -> ProxyStatistics {
+        self.published().statistics
+    }
+
+    fn with_passes<T>(
+        &self,
+        work: impl FnOnce(&mut Passes) -> Result<T, ProxyError>,
+    ) -> Result<T, ProxyError> {
+        // A panic in a step leaves the passes as a failed apply does.
+        let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = work(&mut passes);
+        let published = passes.published();
+        debug_assert!(published.redo_scan_start_point >= self.redo_scan_start_point(), "P4");
+        *self.published_mut() = published;
+        result
+    }
+
+    fn published(&self) -> Published {
+        *self.published_mut()
+    }
+
+    fn published_mut(&self) -> MutexGuard<'_, Published> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn step_passes<L: StableLog + ?Sized>(&self, passes: &mut Passes, log: &L) -> Result<bool, ProxyError> {
+        passes.horizon = passes.horizon.max(self.host.horizon());
+        let horizon = passes.horizon;
+        passes.release_waiting(horizon);
+        let mut worked = self.apply_ready(passes, log)?;
+        passes.posted = horizon;
+
+        let next = log.next_stable(passes.eager_at);
+        let scanned = next.is_some();
+        if let Some(buffer) = next {
+            passes.eager_pass(&buffer, horizon);
+            self.dc.end_of_stable_log(passes.eager_at);
+            self.apply_ready(passes, log)?;
+            worked = true;
+        }
+        self.report(passes);
+
+        let lag = passes.eager_at.0 - passes.delayed_at.0;
+        if lag == 0 || (scanned && lag <= self.options.lag_bytes) || self.is_stalled(passes) {
+            return Ok(worked);
+        }
+        match log.next_stable(passes.delayed_at).filter(|buffer| buffer.end() <= passes.eager_at) {
+            Some(buffer) => self.delayed_pass(passes, &buffer, horizon)?,
+            None => return Err(ProxyError::BufferLost { after: passes.delayed_at }),
+        }
+        log.release(passes.delayed_at);
+        self.report(passes);
+        Ok(true)
+    }
+
+    /// Whether too much waits for the horizon; if so, asks the host to do something about it.
+    fn is_stalled(&self, passes: &mut Passes) -> bool {
+        if passes.waiting.bytes() <= self.options.waiting_list_bytes_max {
+            return false;
+        }
+        // Half of the list, so that this is not repeated at once.
+        self.host.force_horizon(passes.waiting.horizon_for(self.options.waiting_list_bytes_max / 2));
+        passes.statistics.stalls += 1;
+        true
+    }
+
+    fn report(&self, passes: &mut Passes) {
+        debug_assert!(passes.ready.is_empty(), "P3");
+        let progress = Progress { t_lsn: passes.eager_at, o_lsn: passes.delayed_at, posted: passes.posted };
+        if progress != passes.reported {
+            passes.reported = progress;
+            self.host.progress(progress);
+        }
+    }
+
+    /// Meets every operation of a buffer that the eager pass has scanned.
+    fn delayed_pass<S: RecordSource>(
+        &self,
+        passes: &mut Passes,
+        buffer: &S,
+        horizon: Timestamp,
+    ) -> Result<(), ProxyError> {
+        let Passes { delayed_at, met, outcomes, side, waiting, statistics, .. } = passes;
+        let dc = &*self.dc;
+        let mut batch = Batch::new(self.options.batch_operations_max);
+        let flow = buffer.visit(|lsn, entry| {
+            match entry {
+                Entry::Update { .. } if lsn < *delayed_at => {}
+                Entry::Update { transaction, table, key, value } => {
+                    match outcomes.committed_at(transaction) {
+                        Some(timestamp) if timestamp < horizon => {
+                            let operation = Operation { table, key, value, timestamp, lsn };
+                            if let Err(error) = batch.push(operation, dc, statistics) {
+                                return ControlFlow::Break(error);
+                            }
+                        }
+                        // Kept in an earlier attempt, and perhaps settled since.
+                        _ if lsn < *met => {}
+                        Some(timestamp) => {
+                            waiting.push(timestamp, lsn, table, key, value);
+                            statistics.operations_waited += 1;
+                        }
+                        None => {
+                            let kept = side.push(transaction, lsn, table, key, value);
+                            statistics.operations_undecided += 1;
+                            statistics.operations_left_in_log += u64::from(kept == Kept::LeftInLog);
+                        }
+                    }
+                }
+                Entry::Abort { transaction } => {
+                    let void = side.take(transaction).map_or(0, |held| held.len());
+                    statistics.operations_aborted += void as u64;
+                }
+                Entry::Commit { .. } | Entry::Other => {}
+            }
+            *met = (*met).max(Lsn(lsn.0 + 1));
+            ControlFlow::Continue(())
+        });
+        match flow {
+            ControlFlow::Break(error) => return Err(error),
+            ControlFlow::Continue(()) => batch.apply(dc, statistics)?,
+        }
+        // P5: an earlier removal would make a second attempt take the operations for undecided.
+        buffer.visit_commits(|commit| outcomes.forget(commit.transaction));
+        *delayed_at = (*delayed_at).max(buffer.end());
+        statistics.buffers_posted += 1;
+        Ok(())
+    }
+
+    /// Applies what is ready. Returns whether there was anything.
+    fn apply_ready<L: ReadBack + ?Sized>(&self, passes: &mut Passes, log: &L) -> Result<bool, ProxyError> {
+        let Passes { ready, statistics, .. } = passes;
+        let worked = !ready.is_empty();
+        while let Some((timestamp, first)) = ready.front() {
+            if first.is_left_in_log() {
+                self.apply_left_in_log(*timestamp, first.left_in_log(), log, statistics)?;
+                ready.pop_front();
+                continue;
+            }
+            let in_memory = ready.iter().take_while(|(_, held)| !held.is_left_in_log()).count();
+            let mut batch = Batch::new(self.options.batch_operations_max);
+            for (timestamp, held) in ready.iter().take(in_memory) {
+                for operation in held.operations(*timestamp) {
+                    batch.push(operation, &*self.dc, statistics)?;
+                }
+            }
+            batch.apply(&*self.dc, statistics)?;
+            ready.drain(..in_memory);
+        }
+        Ok(worked)
+    }
+
+    /// Reads operations back from the log, a bounded part at a time, and applies them.
+    fn apply_left_in_log<L: ReadBack + ?Sized>(
+        &self,
+        timestamp: Timestamp,
+        lsns: &[Lsn],
+        log: &L,
+        statistics: &mut ProxyStatistics,
+    ) -> Result<(), ProxyError> {
+        let mut lsns = lsns.iter().copied().peekable();
+        while lsns.peek().is_some() {
+            let mut part = Held::default();
+            while part.len() < self.options.batch_operations_max.max(1)
+                && (part.len() == 0 || part.cost() < self.options.side_buffer_bytes_max)
+                && let Some(lsn) = lsns.next()
+            {
+                let mut is_update = false;
+                let read = log.read_back(lsn, &mut |entry| {
+                    if let Entry::Update { table, key, value, .. } = entry {
+                        part.push(lsn, table, key, value);
+                        is_update = true;
+                    }
+                });
+                read.map_err(|source| ProxyError::ReadBack { lsn, source })?;
+                if !is_update {
+                    return Err(ProxyError::NotAnUpdate { lsn });
+                }
+                statistics.operations_read_back += 1;
+            }
+            let mut batch = Batch::new(self.options.batch_operations_max);
+            for operation in part.operations(timestamp) {
+                batch.push(operation, &*self.dc, statistics)?;
+            }
+            batch.apply(&*self.dc, statistics)?;
+        }
+        Ok(())
+    }
+}
+
+impl Passes {
+    /// Learns the outcomes that a buffer holds. Touches only memory, so it cannot fail half-way.
+    fn eager_pass<S: RecordSource>(&mut self, buffer: &S, horizon: Timestamp) {
+        buffer.visit_commits(|Commit { transaction, timestamp }| {
+            self.outcomes.commit(transaction, timestamp);
+            match self.side.take(transaction) {
+                Some(held) if timestamp < horizon => self.ready.push_back((timestamp, held)),
+                Some(held) => self.waiting.insert(timestamp, held),
+                None => {}
+            }
+        });
+        self.eager_at = self.eager_at.max(buffer.end());
+        self.statistics.buffers_scanned += 1;
+    }
+
+    /// Moves what is below the horizon now from `waiting` to `ready`.
+    fn release_waiting(&mut self, horizon: Timestamp) {
+        while let Some((timestamp, parts)) = self.waiting.pop_below(horizon) {
+            self.ready.extend(parts.into_iter().map(|held| (timestamp, held)));
+        }
+    }
+
+    /// P4. Linear in the held transactions, once per step.
+    fn redo_scan_start_point(&self) -> Lsn {
+        let ready = self.ready.iter().filter_map(|(_, held)| held.first_lsn()).min();
+        let held = [self.side.first_lsn(), self.waiting.first_lsn(), ready];
+        held.into_iter().flatten().fold(self.delayed_at, Lsn::min)
+    }
+
+    fn published(&self) -> Published {
+        let statistics = ProxyStatistics {
+            undecided_transactions: self.side.transactions() as u64,
+            side_buffer_bytes: self.side.bytes() as u64,
+            waiting_list_bytes: self.waiting.bytes() as u64,
+            outcomes: self.outcomes.len() as u64,
+            ..self.statistics
+        };
+        Published { progress: self.reported, redo_scan_start_point: self.redo_scan_start_point(), statistics }
+    }
+}
