@@ -34,7 +34,7 @@ mod error;
 mod image;
 mod memory;
 mod os;
-mod simulated;
+pub mod simulated;
 
 pub use aligned_buffer::AlignedBuffer;
 pub use directory::{BLOCK_BYTES, Directory, File, OpenMode};

@@ -5,8 +5,8 @@ use super::{CrashPolicy, FaultPlan, SimulatedDirectory};
 use crate::{DeviceError, Operation};
 use std::sync::{Arc, Mutex};
 
-/// A simulated disk and the switch of its machine. Clones are handles of the same disk. See the
-/// [crate](crate#reexports) for the table of implementations and [`CrashPolicy`] for what a crash does.
+/// A simulated disk and the switch of its machine; the [module](super) says how it behaves. Clones are handles of the
+/// same disk.
 ///
 /// A sweep of every crash point runs the workload once to learn [`operations`](Self::operations), and then again for
 /// each number below it:
