@@ -1,2 +1,53 @@
-//! The `deuteron` command.
-fn main() {}
+//! The `deuteron` command: a database from the shell, the demonstration, the benchmark.
+//!
+//! Results go to standard output, everything else (progress, notes, errors) to standard error, so that output can
+//! be piped. The exit status says what kind of failure it was, see [`failure`].
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod csv;
+mod encoding;
+mod failure;
+mod kill;
+mod output;
+mod progress;
+mod quantity;
+mod quoting;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+// Nodes and versions are many and small, and freed by other threads than those that made them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let json = arguments.json;
+    let outcome = match arguments.command {
+        Command::Demo(demo) => commands::demo::run(&demo, json),
+        Command::Bench { workload } => commands::bench::run(&workload, json),
+        Command::Shell(shell) => commands::shell::run(&shell),
+        Command::Get(get) => commands::records::get(&get, json),
+        Command::Put(put) => commands::records::put(&put, json),
+        Command::Delete(delete) => commands::records::delete(&delete, json),
+        Command::Scan(scan) => commands::records::scan(&scan, json),
+        Command::Import(import) => commands::import::run(&import, json),
+        Command::Export(export) => commands::export::run(&export, json),
+        Command::Stat(stat) => commands::stat::run(&stat, json),
+        Command::Check(check) => commands::check::run(&check, json),
+        Command::Recover(recover) => commands::recover::run(&recover, json),
+        Command::KillRounds(rounds) => commands::kill_rounds::run(&rounds, json),
+        Command::KillChild(child) => kill::child::run(&child),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print(json);
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! The commands and their arguments.
+
+use crate::encoding::Encoding;
+use crate::failure::EXIT_STATUS_HELP;
+use crate::quantity::{parse_bytes, parse_durability, parse_seconds, parse_share};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use deuteron::Durability;
+use deuteron_bench::Skew;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A transactional record store: serializable, durable, larger than memory.
+#[derive(Debug, Parser)]
+#[command(name = "deuteron", version, after_help = EXIT_STATUS_HELP)]
+pub struct Arguments {
+    /// Print reports (and errors) as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the paper's workload, kill it half-way, recover, and check every acknowledged commit.
+    Demo(DemoArguments),
+    /// Measure.
+    Bench {
+        #[command(subcommand)]
+        workload: BenchCommand,
+    },
+    /// Work with a database interactively; reads commands from standard input if that is not a terminal.
+    Shell(DatabaseArguments),
+    /// Print the value of a key.
+    Get(GetArguments),
+    /// Write a record; creates the database and the table if they do not exist.
+    Put(PutArguments),
+    /// Delete a record.
+    Delete(KeyArguments),
+    /// Print the records of a range, a line each: key, tab, value.
+    Scan(ScanArguments),
+    /// Write records from CSV or JSON lines; creates the database and the table if they do not exist.
+    Import(ImportArguments),
+    /// Write the records of a table, as of one moment, to CSV or JSON lines.
+    Export(ExportArguments),
+    /// Print sizes, memory and counters.
+    Stat(StatArguments),
+    /// Verify every checksum and structure, without writing anything.
+    Check(PathArguments),
+    /// Recover a database, or say what a recovery would do.
+    Recover(RecoverArguments),
+    /// Run and kill the workload again and again, and check the database every time.
+    #[command(hide = true)]
+    KillRounds(KillRoundsArguments),
+    /// The process that is killed.
+    #[command(hide = true)]
+    KillChild(KillChildArguments),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// The paper's workload and YCSB A to F.
+    Ycsb(YcsbArguments),
+}
+
+/// A database that is opened.
+#[derive(Clone, Debug, Args)]
+pub struct DatabaseArguments {
+    /// The directory of the database.
+    pub database: PathBuf,
+    /// Memory that it may use, such as 256M.
+    #[arg(long, value_parser = parse_bytes, default_value = "256M")]
+    pub memory: usize,
+}
+
+/// A database that is only read as files.
+#[derive(Debug, Args)]
+pub struct PathArguments {
+    /// The directory of the database.
+    pub database: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct KeyArguments {
+    #[command(flatten)]
+    pub database: DatabaseArguments,
+    /// The table.
+    pub table: String,
+    /// The key, in the encoding.
+    pub key: String,
+    /// How keys and values are written.
+    #[arg(long, value_enum, default_value_t)]
+    pub encoding: Encoding,
+}
+
+#[derive(Debug, Args)]
+pub struct GetArguments {
+    #[command(flatten)]
+    pub key: KeyArguments,
+    /// Print the bytes of the value and nothing else, no line break either.
+    #[arg(long, conflicts_with = "encoding")]
+    pub raw: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PutArguments {
+    #[command(flatten)]
+    pub key: KeyArguments,
+    /// The value, in the encoding.
+    pub value: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ScanArguments {
+    #[command(flatten)]
+    pub database: DatabaseArguments,
+    /// The table.
+    pub table: String,
+    /// The first key of the range.
+    #[arg(long)]
+    pub from: Option<String>,
+    /// The key after the range.
+    #[arg(long)]
+    pub to: Option<String>,
+    /// Only keys that begin with this.
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    pub prefix: Option<String>,
+    /// Highest key first.
+    #[arg(long)]
+    pub reverse: bool,
+    /// At most so many records.
+    #[arg(long)]
+    pub limit: Option<usize>,
+    /// Print how many records there are, and no record.
+    #[arg(long)]
+    pub count: bool,
+    /// How keys and values are written.
+    #[arg(long, value_enum, default_value_t)]
+    pub encoding: Encoding,
+}
+
+/// How records lie in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Comma-separated values with the header `key,value`.
+    Csv,
+    /// A JSON object {"key": ..., "value": ...} a line.
+    Jsonl,
+}
+
+#[derive(Debug, Args)]
+pub struct FileArguments {
+    /// The table.
+    pub table: String,
+    /// The file; - or nothing is standard input or output.
+    #[arg(default_value = "-")]
+    pub file: PathBuf,
+    /// The format; if left out, the file's name tells: .csv, .jsonl, .ndjson.
+    #[arg(long, value_enum)]
+    pub format: Option<Format>,
+    /// How keys and values are written.
+    #[arg(long, value_enum, default_value_t)]
+    pub encoding: Encoding,
+    /// The CSV has no header.
+    #[arg(long)]
+    pub no_header: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArguments {
+    #[command(flatten)]
+    pub database: DatabaseArguments,
+    #[command(flatten)]
+    pub file: FileArguments,
+    /// Records in one transaction.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub batch: u32,
+    /// Report wrong lines and go on, instead of stopping at the first.
+    #[arg(long)]
+    pub keep_going: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArguments {
+    #[command(flatten)]
+    pub database: DatabaseArguments,
+    #[command(flatten)]
+    pub file: FileArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct StatArguments {
+    #[command(flatten)]
+    pub database: DatabaseArguments,
+    /// Count the records of every table, which reads all of it.
+    #[arg(long)]
+    pub records: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RecoverArguments {
+    #[command(flatten)]
+    pub database: DatabaseArguments,
+    /// Only say what a recovery would do; writes nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoArguments {
+    /// Records in the database.
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    pub records: u64,
+    /// Threads of the workload.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: u32,
+    /// The workload is set to run so long, and is killed half-way.
+    #[arg(long, default_value = "12", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// Where the database is put, and left; a temporary directory if left out.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WorkloadName {
+    /// 84 % reads, 16 % updates, 4 operations a transaction, 20 % of the keys get 80 % of the accesses.
+    Paper,
+    /// YCSB A: half reads, half updates.
+    A,
+    /// YCSB B: 95 % reads, 5 % updates.
+    B,
+    /// YCSB C: reads.
+    C,
+    /// YCSB D: 95 % reads of the latest records, 5 % inserts.
+    D,
+    /// YCSB E: 95 % short scans, 5 % inserts.
+    E,
+    /// YCSB F: half reads, half read-modify-writes.
+    F,
+}
+
+/// The store that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// This database.
+    Deuteron,
+    /// A bare sharded hash map with neither transactions nor durability.
+    Map,
+}
+
+#[derive(Debug, Args)]
+pub struct YcsbArguments {
+    /// The mix of operations; the options below change parts of it.
+    #[arg(long, value_enum, default_value_t = WorkloadName::Paper)]
+    pub workload: WorkloadName,
+    /// The store.
+    #[arg(long, value_enum, default_value_t = Engine::Deuteron)]
+    pub engine: Engine,
+    /// Records loaded before the run.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: u64,
+    /// Bytes of each value.
+    #[arg(long, default_value_t = 100)]
+    pub value_bytes: usize,
+    /// Operations in one transaction; 4 in the paper's workload, else 1.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ops_per_txn: Option<u32>,
+    /// Share of reads; the rest are blind updates.
+    #[arg(long, value_parser = parse_share)]
+    pub read_ratio: Option<f64>,
+    /// How keys are chosen: 80-20, uniform, zipf=T or latest=T.
+    #[arg(long)]
+    pub skew: Option<Skew>,
+    /// Threads that run transactions.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// How long it is measured.
+    #[arg(long, default_value = "10", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// How long it runs before that.
+    #[arg(long, default_value = "2", value_parser = parse_seconds)]
+    pub warmup_seconds: Duration,
+    /// When commits are acknowledged: sync, delayed, delayed=MILLISECONDS or none.
+    #[arg(long, default_value = "sync", value_parser = parse_durability)]
+    pub durability: Durability,
+    /// Commits of a thread that may await their acknowledgement; matters with sync.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub in_flight: u32,
+    /// Memory that the database may use, such as 1G.
+    #[arg(long, default_value = "2G", value_parser = parse_bytes)]
+    pub memory: usize,
+    /// Where the database is put, and left; one that holds the same load already is not loaded again. A temporary
+    /// directory if left out.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Sets the choice of keys and operations.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct KillRoundsArguments {
+    /// How often the workload is killed.
+    #[arg(long, default_value_t = 50)]
+    pub rounds: u32,
+    /// Records in the database.
+    #[arg(long, default_value_t = 20_000)]
+    pub records: u64,
+    /// Threads of the workload.
+    #[arg(long, default_value_t = 2)]
+    pub threads: u32,
+    /// The longest that a round runs before it is killed.
+    #[arg(long, default_value = "1.5", value_parser = parse_seconds)]
+    pub seconds_max: Duration,
+    /// Memory of the database.
+    #[arg(long, default_value = "64M", value_parser = parse_bytes)]
+    pub memory: usize,
+    /// Where the database is put, and left; a temporary directory if left out.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Sets the transactions and the times of the kills.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct KillChildArguments {
+    pub database: PathBuf,
+    /// A [`crate::kill::Shape`] as JSON.
+    #[arg(long)]
+    pub shape: String,
+    /// The first transaction of each thread.
+    #[arg(long, value_delimiter = ',')]
+    pub first: Vec<u64>,
+    #[arg(long)]
+    pub round: u32,
+    /// Open the database, say so, and do nothing.
+    #[arg(long)]
+    pub idle: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_acceptance_command_is_understood() {
+        let line = "deuteron bench ycsb --records 5000000 --value-bytes 100 --ops-per-txn 4 --read-ratio 0.84 \
+                    --skew 80-20 --threads 2 --seconds 10 --warmup-seconds 1 --durability delayed --in-flight 64 \
+                    --memory 108000000 --dir x --json";
+        let arguments = Arguments::try_parse_from(line.split_whitespace()).unwrap();
+        assert!(arguments.json);
+        let Command::Bench { workload: BenchCommand::Ycsb(ycsb) } = arguments.command else {
+            panic!("{arguments:?}")
+        };
+        assert_eq!(
+            (ycsb.records, ycsb.skew, ycsb.memory),
+            (5_000_000, Some(Skew::EightyTwenty), 108_000_000)
+        );
+    }
+}

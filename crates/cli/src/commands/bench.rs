@@ -1,0 +1,112 @@
+//! `bench ycsb`: the paper's workload and YCSB A to F.
+
+use super::WorkDirectory;
+use crate::arguments::{BenchCommand, Engine, WorkloadName, YcsbArguments};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::output;
+use crate::progress::Progress;
+use crate::quantity::{bytes, count, microseconds};
+use deuteron::Options;
+use deuteron_bench::{Driver, EmbeddedStore, MapStore, Report, Store, Workload, load, run as drive};
+
+/// `deuteron bench`.
+pub fn run(command: &BenchCommand, json: bool) -> Outcome {
+    let BenchCommand::Ycsb(arguments) = command;
+    let workload = workload(arguments)?;
+    let driver = Driver {
+        threads: arguments.threads as usize,
+        in_flight: arguments.in_flight as usize,
+        warmup: arguments.warmup_seconds,
+        seconds: arguments.seconds,
+        seed: arguments.seed,
+    };
+    let report = match arguments.engine {
+        Engine::Map => measure(&MapStore::new(), &workload, &driver)?,
+        Engine::Deuteron => {
+            let directory = WorkDirectory::new(arguments.dir.as_deref())?;
+            let options = Options::new().memory(arguments.memory);
+            let store =
+                EmbeddedStore::open(options, directory.path(), arguments.durability, driver.in_flight)?;
+            let report = measure(&store, &workload, &driver)?;
+            store.close()?;
+            report
+        }
+    };
+    if json { output::json(&report) } else { output::table(&rows(&report)) }
+}
+
+fn workload(arguments: &YcsbArguments) -> Outcome<Workload> {
+    let letter = match arguments.workload {
+        WorkloadName::Paper => None,
+        WorkloadName::A => Some('a'),
+        WorkloadName::B => Some('b'),
+        WorkloadName::C => Some('c'),
+        WorkloadName::D => Some('d'),
+        WorkloadName::E => Some('e'),
+        WorkloadName::F => Some('f'),
+    };
+    let mut workload = match letter {
+        None => Workload::paper(arguments.records),
+        Some(letter) => Workload::ycsb(letter, arguments.records)
+            .ok_or_else(|| Failure::new(Kind::Usage, format!("YCSB has no workload {letter}")))?,
+    };
+    if let Some(ratio) = arguments.read_ratio {
+        workload = workload.with_read_ratio(ratio);
+    }
+    if let Some(skew) = arguments.skew {
+        workload.skew = skew;
+    }
+    if let Some(operations) = arguments.ops_per_txn {
+        workload.operations_per_transaction = operations as usize;
+    }
+    workload.value_bytes = arguments.value_bytes;
+    Ok(workload)
+}
+
+fn measure<S: Store>(store: &S, workload: &Workload, driver: &Driver) -> Outcome<Report> {
+    let bar = Progress::counting(workload.records, "load", "records");
+    let loaded = load(store, workload, driver, &mut |progress| bar.set(progress.records))?;
+    drop(bar);
+    let line = Progress::of_text();
+    let report = drive(store, workload, driver, loaded, &mut |progress| {
+        let rate = progress.commits as f64 / progress.interval.as_secs_f64().max(1e-9);
+        let operations = rate * workload.operations_per_transaction as f64;
+        line.text(format!(
+            "{} {:.0} of {:.0} s: {} transactions/s, {} operations/s, {} aborts",
+            if progress.warming_up { "warm-up" } else { "run" },
+            progress.elapsed.as_secs_f64(),
+            progress.total.as_secs_f64(),
+            count(rate as u64),
+            count(operations as u64),
+            count(progress.aborts),
+        ));
+    })?;
+    Ok(report)
+}
+
+fn rows(report: &Report) -> Vec<(String, String)> {
+    let latency = &report.latency_us;
+    let mut rows = vec![
+        ("engine".to_owned(), report.engine.clone()),
+        ("records".into(), count(report.records)),
+        ("threads".into(), report.threads.to_string()),
+        ("durability".into(), report.durability.clone()),
+        ("transactions/s".into(), count(report.throughput_tps as u64)),
+        ("operations/s".into(), count(report.throughput_ops as u64)),
+        ("commits".into(), count(report.commits)),
+        ("aborts".into(), count(report.aborts)),
+    ];
+    rows.extend(report.abort_causes.iter().map(|(cause, aborts)| (format!("  {cause}"), count(*aborts))));
+    rows.extend([
+        ("latency p50".to_owned(), microseconds(latency.p50)),
+        ("latency p99".into(), microseconds(latency.p99)),
+        ("latency p99.9".into(), microseconds(latency.p999)),
+        ("latency max".into(), microseconds(latency.max)),
+        ("peak memory".into(), bytes(report.peak_rss_bytes)),
+        ("disk".into(), bytes(report.disk_bytes)),
+        ("load".into(), format!("{:.1} s", report.load_seconds)),
+        ("written to the log".into(), bytes(report.bytes_written_log)),
+        ("written to the store".into(), bytes(report.bytes_written_store)),
+    ]);
+    rows
+}

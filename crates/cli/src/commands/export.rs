@@ -1,0 +1,142 @@
+//! `export`: a table, as of one moment, as CSV or JSON lines.
+
+use super::records::for_each_record;
+use super::{format_of, is_standard, with_database};
+use crate::arguments::{ExportArguments, Format};
+use crate::csv;
+use crate::encoding::Encoding;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::progress::Progress;
+use crate::quantity::count;
+use serde_json::json;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// `deuteron export`.
+pub fn run(arguments: &ExportArguments, json: bool) -> Outcome {
+    let format = format_of(&arguments.file)?;
+    let file = &arguments.file;
+    let begin = Instant::now();
+    let records = with_database(&arguments.database, false, |db| {
+        let progress = Progress::open_ended("export", "records");
+        let mut records = 0;
+        let mut target = Target::open(&file.file)?;
+        let mut rows = Rows::new(format, file.encoding, &mut target);
+        if format == Format::Csv && !file.no_header {
+            rows.header()?;
+        }
+        for_each_record(db, &file.table, (Bound::Unbounded, Bound::Unbounded), false, None, |key, value| {
+            records += 1;
+            progress.set(records);
+            rows.row(key, value)
+        })?;
+        rows.finish()?;
+        target.finish()?;
+        Ok(records)
+    })?;
+    let seconds = begin.elapsed().as_secs_f64();
+    // Standard output may hold the records.
+    if json {
+        eprintln!("{}", json!({ "records": records, "seconds": seconds }));
+    } else {
+        eprintln!("exported {} records in {seconds:.1} s", count(records));
+    }
+    Ok(())
+}
+
+/// Writes records in a format.
+struct Rows<'a> {
+    format: Format,
+    encoding: Encoding,
+    lines: BufWriter<&'a mut Target>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(format: Format, encoding: Encoding, target: &'a mut Target) -> Self {
+        Self { format, encoding, lines: BufWriter::with_capacity(1 << 16, target) }
+    }
+
+    fn header(&mut self) -> Outcome {
+        self.write(&csv::line(["key", "value"]))
+    }
+
+    fn row(&mut self, key: &[u8], value: &[u8]) -> Outcome {
+        let text = |bytes| self.encoding.encode(bytes).map_err(|reason| Failure::new(Kind::Failed, reason));
+        let (key, value) = (text(key)?, text(value)?);
+        self.write(&match self.format {
+            Format::Csv => csv::line([&key, &value]),
+            Format::Jsonl => format!("{}\n", json!({ "key": key, "value": value })),
+        })
+    }
+
+    fn write(&mut self, line: &str) -> Outcome {
+        self.lines.write_all(line.as_bytes()).map_err(|error| Failure::output(&error))
+    }
+
+    fn finish(mut self) -> Outcome {
+        self.lines.flush().map_err(|error| Failure::output(&error))
+    }
+}
+
+/// Where the records go. A file appears under its name only when it is complete.
+enum Target {
+    Standard(std::io::StdoutLock<'static>),
+    File { file: File, partial: PathBuf, path: PathBuf, complete: bool },
+}
+
+impl Target {
+    fn open(path: &Path) -> Outcome<Self> {
+        if is_standard(path) {
+            return Ok(Self::Standard(std::io::stdout().lock()));
+        }
+        let mut partial = OsString::from(path);
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        match File::create(&partial) {
+            Ok(file) => Ok(Self::File { file, partial, path: path.into(), complete: false }),
+            Err(error) => Err(Failure::because(format!("cannot create {}", partial.display()), &error)),
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        match &mut self {
+            Self::Standard(output) => output.flush().map_err(|error| Failure::output(&error)),
+            Self::File { file, partial, path, complete } => {
+                file.sync_all().and_then(|()| std::fs::rename(&*partial, &*path)).map_err(|error| {
+                    Failure::because(format!("cannot complete {}", path.display()), &error)
+                })?;
+                *complete = true;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Standard(output) => output.write(bytes),
+            Self::File { file, .. } => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Standard(output) => output.flush(),
+            Self::File { file, .. } => file.flush(),
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Self::File { partial, complete: false, .. } = self {
+            // The export has failed and says so; the rest of it is of no use.
+            let _ = std::fs::remove_file(partial);
+        }
+    }
+}
