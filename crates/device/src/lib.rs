@@ -1,4 +1,4 @@
-//! Storage devices: one pair of traits, three implementations.
+//! Storage devices: one pair of traits, four implementations.
 //!
 //! [`Directory`] is a directory of files; [`File`] one file in it, read and written at byte offsets.
 //!
@@ -7,6 +7,7 @@
 //! | [`OsDirectory`] | real files: direct I/O, preallocated space, buffered fallback |
 //! | [`MemoryDirectory`] | tests and databases that live in memory |
 //! | [`SimulatedDirectory`] | crashes that lose, keep, reorder and tear unsynced writes; errors, full disk, flipped bits, all from one seed |
+//! | [`OverlayDirectory`] | another directory with writes kept in memory: what would happen, without its happening |
 //!
 //! This crate is not a file system and no cache: it neither buffers nor retries. A failed sync is reported once;
 //! what to do about it (stop) is the caller's business.
@@ -34,6 +35,7 @@ mod error;
 mod image;
 mod memory;
 mod os;
+mod overlay;
 pub mod simulated;
 
 pub use aligned_buffer::AlignedBuffer;
@@ -41,6 +43,7 @@ pub use directory::{BLOCK_BYTES, Directory, File, OpenMode};
 pub use error::{DeviceError, MachineStopped, MisalignedAccess, Operation};
 pub use memory::MemoryDirectory;
 pub use os::OsDirectory;
+pub use overlay::OverlayDirectory;
 pub use simulated::{
     CrashPolicy, FaultKind, FaultPlan, InjectedFault, SECTOR_BYTES, SimulatedDirectory, SimulatedDisk,
 };
