@@ -1,0 +1,179 @@
+//! The flusher: writes one buffer after the other and publishes the stable prefix.
+//!
+//! # Invariants
+//!
+//! - **F1** At most one write is under way, and the next is not issued before it is durable. So the stable log is
+//!   always a prefix, and on disk a valid buffer proves that all before it had been durable.
+//! - **F2** A buffer is written when it is sealed and its writers have left (W1, W3): nobody changes its bytes any more.
+//! - **F3** The stable LSN is published before anybody is woken (S1).
+//! - **F4** After the first failed write or sync nothing is written any more, and the same bytes are never tried again:
+//!   after a failed sync nobody knows what is on disk.
+//!
+//! # Group commit
+//!
+//! There is no timer. Whoever wants durability raises `requested`; a step that finds records below it seals the open
+//! buffer, however full, and writes it. While the device is busy the next buffer fills, so the batches grow with
+//! the device's latency and the load, and a lone commit waits for nobody.
+
+use crate::LogError;
+use crate::block::{BLOCK, BufferHeader, HEADER_BYTES, block_up};
+use crate::buffers::Finished;
+use crate::log::Log;
+use crate::segment::Segments;
+use crate::sync::{AtomicU64, Ordering, Patience};
+use deuteron_device::File;
+use std::sync::Arc;
+
+/// How many buffers are written before preparing a segment is tried again after the disk was full.
+const RETRY_EVERY: u64 = 64;
+
+/// The flusher's memory between steps.
+pub(crate) struct Flusher {
+    /// The number of the next buffer to write.
+    next: u64,
+    /// The number of the next buffer whose descriptor is to be freed.
+    next_free: u64,
+    /// Where the next buffer starts.
+    position: u64,
+    previous_crc: u32,
+    /// The segment that the last buffer went to.
+    segment: Option<(u64, Arc<dyn File>)>,
+}
+
+/// What the flusher counts. Written by it alone, but for the last.
+#[derive(Default)]
+pub(crate) struct FlushCounters {
+    pub flushes: AtomicU64,
+    pub bytes_written: AtomicU64,
+    pub record_bytes_written: AtomicU64,
+    pub sealed_on_request: AtomicU64,
+}
+
+impl Flusher {
+    /// Buffer number 1 comes next, at `position`, after a buffer with this checksum.
+    pub(crate) fn new(position: u64, previous_crc: u32) -> Flusher {
+        Flusher { next: 1, next_free: 1, position, previous_crc, segment: None }
+    }
+
+    /// One step; see [`Log::flush_step`]. An error must stop the log.
+    pub(crate) fn step(&mut self, log: &Log) -> Result<bool, LogError> {
+        self.free_written(log);
+        let number = self.next;
+        let Some(opened) = log.buffers.opened(number) else { return self.prepare_ahead(log, true) };
+        if let Some(offset) = opened.open_offset {
+            let is_wanted = log.requested.load(Ordering::Acquire) > opened.base;
+            if offset as usize <= HEADER_BYTES || !is_wanted {
+                return self.prepare_ahead(log, true);
+            }
+            if log.buffers.seal(number) {
+                log.flush_counters.sealed_on_request.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let mut patience = Patience::new();
+        let finished = loop {
+            match log.buffers.finished(number) {
+                Some(finished) => break finished,
+                None if patience.wait() => {}
+                // A writer is slow. There is work to do, so true; but not here.
+                None => return Ok(true),
+            }
+        };
+        self.write(log, finished)?;
+        self.next += 1;
+        self.free_written(log);
+        log.waiters.wake(finished.successor);
+        self.prepare_ahead(log, false)?;
+        Ok(true)
+    }
+
+    /// Writes a finished buffer and publishes it.
+    fn write(&mut self, log: &Log, finished: Finished) -> Result<(), LogError> {
+        let Finished { base, used, last_commit, successor } = finished;
+        debug_assert_eq!(base, self.position, "buffers are contiguous");
+        let used = used as usize;
+        let written = block_up(used as u64) as usize;
+        let segments = &log.segments;
+        // SAFETY: F2: nobody writes to the records any more; version readers only read.
+        let records = unsafe { log.ring.slice(base + HEADER_BYTES as u64, used - HEADER_BYTES) };
+        let header = BufferHeader {
+            crc: 0,
+            base,
+            distance: (successor - base) as u32,
+            record_bytes: records.len() as u32,
+            last_commit,
+            previous_crc: self.previous_crc,
+            incarnation: log.incarnation,
+            identity: segments.shape().identity,
+        }
+        .seal(records);
+        // SAFETY: no record is in the header's place, and the proxy looks at it only once the buffer is stable.
+        unsafe { log.ring.slice_mut(base, HEADER_BYTES) }.copy_from_slice(&header.to_bytes());
+        // SAFETY: no record is behind the used part: it was given to nobody (B5), and the next buffer starts behind
+        // the block (or at a boundary further on).
+        unsafe { log.ring.slice_mut(base + used as u64, written - used) }.fill(0);
+
+        let segment = segments.base_of(base);
+        let file = match &self.segment {
+            Some((current, file)) if *current == segment => file,
+            _ => {
+                let file = match segments.get(segment) {
+                    Some(file) => file,
+                    None => segments.prepare(segment)?,
+                };
+                &self.segment.insert((segment, file)).1
+            }
+        };
+        // SAFETY: F2.
+        let bytes = unsafe { log.ring.slice(base, written) };
+        file.write_durable_at(bytes, BLOCK + (base - segment)).map_err(LogError::device("write a buffer"))?;
+
+        self.position = successor;
+        self.previous_crc = header.crc;
+        log.index.note(base);
+        // F3.
+        log.window.set_stable(successor);
+        let counters = &log.flush_counters;
+        counters.flushes.fetch_add(1, Ordering::Relaxed);
+        counters.bytes_written.fetch_add(written as u64, Ordering::Relaxed);
+        counters.record_bytes_written.fetch_add(records.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives back the descriptors of written buffers, in order, until one has a late comer in it.
+    fn free_written(&mut self, log: &Log) {
+        while self.next_free < self.next && log.buffers.free(self.next_free) {
+            self.next_free += 1;
+        }
+    }
+
+    /// Prepares the next segment once more than half of the current one is used, so that a full disk is noticed while
+    /// there is still room for the transactions that are under way.
+    fn prepare_ahead(&mut self, log: &Log, is_idle: bool) -> Result<bool, LogError> {
+        let segments: &Segments = &log.segments;
+        let segment_bytes = segments.shape().segment_bytes;
+        let base = segments.base_of(self.position);
+        let into = self.position - base;
+        let wanted = match into {
+            0 => base,
+            _ if into > segment_bytes / 2 => base + segment_bytes,
+            _ => return Ok(false),
+        };
+        let is_retry = log.condition.is_space_low();
+        if segments.newest().is_some_and(|newest| newest >= wanted)
+            || (is_retry && !is_idle && !self.next.is_multiple_of(RETRY_EVERY))
+        {
+            return Ok(false);
+        }
+        match segments.prepare(wanted) {
+            Ok(_) => {
+                log.condition.set_space_low(false);
+                Ok(true)
+            }
+            Err(error) if error.is_full() => {
+                log.condition.set_space_low(true);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! The log itself: appending, reading versions, durability, lending to the proxy, truncating.
+
+use crate::block::{BufferHeader, HEADER_BYTES};
+use crate::buffer_view::BufferView;
+use crate::buffers::{Buffers, Reservation};
+use crate::condition::Condition;
+use crate::flusher::{FlushCounters, Flusher};
+use crate::memory_window::MemoryWindow;
+use crate::reader::BufferReader;
+use crate::record::{COMMIT_BYTES, HEAD_BYTES, OwnedRecord, Record, RecordView, bytes_from_head};
+use crate::recovery::{Opening, Recovery};
+use crate::ring::Ring;
+use crate::segment::Segments;
+use crate::stable_index::StableIndex;
+use crate::stable_waiters::StableWaiters;
+use crate::statistics::LogStatistics;
+use crate::sync::{AtomicU64, Mutex, Ordering, Padded};
+use crate::{AppendError, LogError, LogOptions};
+use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_device::{Directory, Operation};
+use deuteron_epoch::{Epochs, Guard};
+use std::sync::{Arc, TryLockError};
+use std::task::{Poll, Wake, Waker};
+
+/// The recovery log. See the [crate's document](crate).
+///
+/// All methods may be called from any thread.
+pub struct Log {
+    pub(crate) ring: Ring,
+    pub(crate) buffers: Buffers,
+    pub(crate) window: MemoryWindow,
+    pub(crate) condition: Condition,
+    record_bytes_max: usize,
+    pub(crate) incarnation: u64,
+    /// Where this opening of the log began to write.
+    opened_at: u64,
+    /// Somebody waits for everything below to be durable.
+    pub(crate) requested: Padded<AtomicU64>,
+    pub(crate) waiters: StableWaiters,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) index: StableIndex,
+    flusher: Mutex<Flusher>,
+    pub(crate) flush_counters: FlushCounters,
+    append_full: AtomicU64,
+}
+
+impl Log {
+    /// Opens the log in `directory`, or creates one if there is none and `from` is 0.
+    ///
+    /// `from` is the redo scan start point: the log from there on is checked and offered for replay by the
+    /// [`Recovery`]. Appending starts behind it at once. Version readers pin `epochs`.
+    ///
+    /// ```
+    /// use deuteron_contract::{Lsn, TransactionId};
+    /// use deuteron_device::MemoryDirectory;
+    /// use deuteron_epoch::Epochs;
+    /// use deuteron_log::{Log, LogOptions, Record};
+    /// use std::sync::Arc;
+    ///
+    /// let directory = Arc::new(MemoryDirectory::new());
+    /// let record = Record::Abort { transaction: TransactionId(7) };
+    /// {
+    ///     let (log, _) = Log::open(directory.clone(), &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0))?;
+    ///     let lsn = log.append(&record)?;
+    ///     log.request_flush(Lsn(lsn.0 + 1));
+    ///     while log.flush_step()? {}
+    ///     assert!(log.stable_lsn() > lsn);
+    /// }
+    /// let (log, recovery) = Log::open(directory, &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0))?;
+    /// let buffers = recovery.buffers().collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(buffers[0].view().records().next().unwrap().1, record);
+    /// assert_eq!(log.stable_lsn(), recovery.tail());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LogError::Corrupt`] if bytes that had been durable are damaged, which a torn tail never looks like;
+    /// [`LogError::Missing`] if the log does not reach from `from`; those of the device; bad options.
+    pub fn open(
+        directory: Arc<dyn Directory>,
+        options: &LogOptions,
+        epochs: Arc<Epochs>,
+        from: Lsn,
+    ) -> Result<(Log, Recovery), LogError> {
+        options.validate()?;
+        let Opening { segments, recovery, previous_crc, incarnation, index } =
+            Opening::run(directory, options, from.0)?;
+        let tail = recovery.tail().0;
+        let ring_bytes = options.ring_bytes as u64;
+        let segment_bytes = segments.shape().segment_bytes;
+        if (segment_bytes as usize) < options.buffer_bytes_max {
+            let problem = "longer than the segments of this log, which were fixed when it was created";
+            return Err(LogError::Options { option: "buffer_bytes_max", problem });
+        }
+        let buffer_bytes_max = options.buffer_bytes_max as u64;
+        let log = Log {
+            ring: Ring::new(options.ring_bytes),
+            buffers: Buffers::new(
+                options.buffer_count,
+                tail,
+                buffer_bytes_max,
+                // Both are powers of two, so that the ends of the longer are ends of the shorter.
+                ring_bytes.min(segment_bytes),
+            ),
+            window: MemoryWindow::new(tail, ring_bytes, buffer_bytes_max, epochs),
+            condition: Condition::default(),
+            record_bytes_max: options.record_bytes_max(),
+            incarnation,
+            opened_at: tail,
+            requested: Padded(AtomicU64::new(tail)),
+            waiters: StableWaiters::default(),
+            segments,
+            index,
+            flusher: Mutex::new(Flusher::new(tail, previous_crc)),
+            flush_counters: FlushCounters::default(),
+            append_full: AtomicU64::new(0),
+        };
+        Ok((log, recovery))
+    }
+
+    /// The longest record that fits, its head included.
+    pub fn record_bytes_max(&self) -> usize {
+        self.record_bytes_max
+    }
+
+    /// The longest value under a key of `key_bytes`.
+    pub fn value_bytes_max(&self, key_bytes: usize) -> usize {
+        self.record_bytes_max.saturating_sub(crate::record::update_bytes(key_bytes, 0))
+    }
+
+    /// Copies the record into the log and returns its LSN. Never waits. Not durable until the log is stable beyond it.
+    ///
+    /// Call it without an epoch guard: a thread that holds one keeps memory from being reused that it may be
+    /// asking for.
+    ///
+    /// # Errors
+    /// See [`AppendError`]; nothing was appended.
+    #[inline]
+    pub fn append(&self, record: &Record<'_>) -> Result<Lsn, AppendError> {
+        let is_update = matches!(record, Record::Upsert { .. } | Record::Delete { .. });
+        let size = record.encoded_bytes();
+        if size > self.record_bytes_max || !record.is_representable() {
+            return Err(AppendError::TooLarge { found: size, limit: self.record_bytes_max });
+        }
+        let reservation = self.reserve(size, !is_update)?;
+        let lsn = reservation.lsn;
+        let link = if let Record::Commit { .. } = record { reservation.link() } else { 0 };
+        // SAFETY: B5: the range is ours alone until we leave.
+        record.encode(link, unsafe { self.ring.slice_mut(lsn, size) });
+        reservation.leave();
+        Ok(Lsn(lsn))
+    }
+
+    /// Reserves the place of a commit record, to be filled or cancelled at once.
+    ///
+    /// For *reserve, then change the transaction's status, then fill*: whoever sees the status sees a transaction whose
+    /// commit record has its place already, before that of any transaction that reads from it.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    #[inline]
+    pub fn reserve_commit(&self) -> Result<CommitReservation<'_>, AppendError> {
+        let reservation = self.reserve(COMMIT_BYTES, true)?;
+        Ok(CommitReservation { log: self, reservation: Some(reservation) })
+    }
+
+    #[inline]
+    fn reserve(&self, size: usize, is_essential: bool) -> Result<Reservation<'_>, AppendError> {
+        self.condition.admit(is_essential)?;
+        self.buffers.reserve(size as u32, &self.window).map_err(|_no_room| {
+            self.append_full.fetch_add(1, Ordering::Relaxed);
+            AppendError::Full
+        })
+    }
+
+    /// The record at `lsn` if it is still in memory; `None` if its memory has been, or is about to be, used again.
+    ///
+    /// # Safety
+    /// `lsn` was returned by [`Log::append`] of this `Log`, or is that of a [`CommitReservation`] that has been filled,
+    /// and the caller learnt of it from whoever appended or filled (not by guessing): memory that is just being
+    /// written may not be looked at.
+    ///
+    /// # Panics
+    /// If `guard` belongs to other epochs than those that the log was opened with.
+    #[inline]
+    pub unsafe fn read<'g>(&'g self, lsn: Lsn, guard: &'g Guard<'_>) -> Option<RecordView<'g>> {
+        if lsn.0 < self.window.memory_start(guard) {
+            return None;
+        }
+        // SAFETY: M1 and M3: as long as the guard lives, nobody writes to a record at or above `memory_start`.
+        let head = unsafe { self.ring.slice(lsn.0, HEAD_BYTES) };
+        let bytes = bytes_from_head(head.try_into().ok()?).ok()?;
+        if bytes > self.ring.contiguous(lsn.0) {
+            return None;
+        }
+        // SAFETY: as above.
+        let record = unsafe { self.ring.slice(lsn.0, bytes) };
+        Record::decode(record).ok().map(|decoded| decoded.record)
+    }
+
+    /// The record at `lsn` from disk. Blocks on the device.
+    ///
+    /// # Errors
+    /// [`LogError::Missing`] if the LSN is truncated, or not stable; [`LogError::NotARecord`]; [`LogError::Corrupt`];
+    /// those of the device.
+    pub fn read_stable(&self, lsn: Lsn) -> Result<OwnedRecord, LogError> {
+        let lsn = lsn.0;
+        let stable = self.window.stable();
+        if lsn >= stable || self.segments.start().is_none_or(|start| lsn < start) {
+            return Err(self.segments.missing(lsn, stable));
+        }
+        let segment = self.segments.base_of(lsn);
+        let mut base = self.index.floor(lsn).filter(|&base| base >= segment).unwrap_or(segment);
+        let mut reader = BufferReader::new(self.segments.clone());
+        loop {
+            let mismatch = match reader.read(base)? {
+                Ok((header, bytes)) => {
+                    let view = BufferView::new(&header, bytes);
+                    if view.end().0 <= lsn {
+                        base = view.end().0;
+                        continue;
+                    }
+                    let record = view.bytes_at(lsn).ok_or(LogError::NotARecord { lsn: Lsn(lsn) })?;
+                    return OwnedRecord::copy(record).map_err(|_| LogError::NotARecord { lsn: Lsn(lsn) });
+                }
+                Err(mismatch) => mismatch,
+            };
+            // It may have been truncated, and its file reused, while we read.
+            return Err(if self.segments.get(segment).is_none() {
+                self.segments.missing(lsn, stable)
+            } else {
+                self.segments.corrupt(base, mismatch)
+            });
+        }
+    }
+
+    /// Asks for everything below `upto` to become durable. `Lsn(u64::MAX)` asks for whatever comes.
+    pub fn request_flush(&self, upto: Lsn) {
+        // Mostly somebody has asked for more already.
+        if self.requested.load(Ordering::Relaxed) < upto.0 {
+            self.requested.fetch_max(upto.0, Ordering::AcqRel);
+        }
+    }
+
+    /// Does one unit of the flusher's work: recycles memory ahead of need; seals the open buffer if it holds records
+    /// that somebody asked for; writes the oldest sealed buffer, and wakes who waited for it; prepares the next
+    /// segment. True if there was something to do, hence may be more. False also if another thread is at it.
+    ///
+    /// Blocks on the device. Do not call it between [`Log::reserve_commit`] and filling.
+    ///
+    /// # Errors
+    /// The first failure of the device, and from then on [`LogError::Poisoned`]: the log has stopped for good, and all who
+    /// wait have been told. What is below [`Log::stable_lsn`] is safe.
+    pub fn flush_step(&self) -> Result<bool, LogError> {
+        let mut flusher = match self.flusher.try_lock() {
+            Ok(flusher) => flusher,
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        };
+        self.condition.check()?;
+        let recycled = self.window.recycle_step();
+        match flusher.step(self) {
+            Ok(worked) => Ok(worked || recycled),
+            Err(error) => {
+                self.stop(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// F4.
+    fn stop(&self, error: &LogError) {
+        self.condition.stop(error);
+        self.waiters.wake(u64::MAX);
+    }
+
+    /// Makes room in the ring ahead of need, as far as [`Log::release`] and the flusher allow; true if something moved.
+    /// [`Log::flush_step`] and an append that finds no room do so too.
+    pub fn recycle_step(&self) -> bool {
+        self.window.recycle_step()
+    }
+
+    /// Everything below is durable.
+    #[inline]
+    pub fn stable_lsn(&self) -> Lsn {
+        Lsn(self.window.stable())
+    }
+
+    /// An LSN above that of everything appended before the call. As the argument of [`Log::request_flush`]: all of it.
+    pub fn tail_lsn(&self) -> Lsn {
+        Lsn(self.buffers.tail())
+    }
+
+    /// The lowest LSN on disk.
+    pub fn start_lsn(&self) -> Lsn {
+        Lsn(self.segments.start().unwrap_or(self.opened_at))
+    }
+
+    /// Ready when the record that starts at `lsn` is durable, or never will be. Asks for the flush and has `waker` woken,
+    /// once, when it is worth polling again.
+    pub fn poll_stable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<(), LogError>> {
+        let ready = || {
+            if self.window.stable() > lsn.0 {
+                Some(Ok(()))
+            } else {
+                self.condition.poison().map(|poison| Err(LogError::Poisoned(poison)))
+            }
+        };
+        if let Some(result) = ready() {
+            return Poll::Ready(result);
+        }
+        self.request_flush(Lsn(lsn.0.saturating_add(1)));
+        self.waiters.poll(lsn.0, waker, ready)
+    }
+
+    /// Parks the thread until the record that starts at `lsn` is durable. Another thread must run [`Log::flush_step`].
+    ///
+    /// # Errors
+    /// [`LogError::Poisoned`] if it never will be.
+    pub fn wait_stable(&self, lsn: Lsn) -> Result<(), LogError> {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            match self.poll_stable(lsn, &waker) {
+                Poll::Ready(result) => return result,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+
+    /// Lends the stable buffer that starts at `after`: the end of the one lent before, or at first the tail of the
+    /// [`Recovery`]. `None` if it is not stable yet. Its memory stays as long as it is lent, and further until it is
+    /// [released](Log::release).
+    ///
+    /// # Panics
+    /// If `after` is below what was released, or no buffer starts there.
+    pub fn next_stable(&self, after: Lsn) -> Option<StableBuffer<'_>> {
+        let base = after.0;
+        if base >= self.window.stable() {
+            return None;
+        }
+        assert!(self.window.lend(base), "log buffer at {base} has been released");
+        let stable = StableBuffer { log: self, base };
+        assert!(stable.header().base == base, "no log buffer starts at {base}");
+        Some(stable)
+    }
+
+    /// The proxy needs nothing below `upto` in memory any more. It stays in memory as version cache until there is need.
+    pub fn release(&self, upto: Lsn) {
+        self.window.release(upto.0);
+    }
+
+    /// Gives up the log below `upto`, the redo scan start point, in whole segments; how many. Blocks on the device.
+    ///
+    /// # Errors
+    /// Those of the device. A failed sync stops the log.
+    pub fn truncate(&self, upto: Lsn) -> Result<usize, LogError> {
+        self.condition.check()?;
+        let upto = upto.0.min(self.window.stable());
+        let result = self.segments.truncate(upto);
+        if let Some(start) = self.segments.start() {
+            self.index.truncate(start);
+        }
+        if let Err(error @ LogError::Device { source, .. }) = &result
+            && source.operation == Operation::SyncDirectory
+        {
+            self.stop(error);
+        }
+        result
+    }
+
+    /// Figures.
+    pub fn statistics(&self) -> LogStatistics {
+        let tail = self.tail_lsn();
+        let (ring_used_bytes, version_cache_bytes) = self.window.occupancy();
+        let (disk_bytes, segments_created, segments_recycled) = self.segments.figures();
+        let counters = &self.flush_counters;
+        LogStatistics {
+            start: self.start_lsn(),
+            stable: self.stable_lsn(),
+            tail,
+            appended_bytes: tail.0 - self.opened_at,
+            record_bytes_written: counters.record_bytes_written.load(Ordering::Relaxed),
+            bytes_written: counters.bytes_written.load(Ordering::Relaxed),
+            flushes: counters.flushes.load(Ordering::Relaxed),
+            sealed_full: self.buffers.sealed_full(),
+            sealed_on_request: counters.sealed_on_request.load(Ordering::Relaxed),
+            append_full: self.append_full.load(Ordering::Relaxed),
+            opening_lost: self.buffers.opening_lost(),
+            ring_used_bytes,
+            version_cache_bytes,
+            disk_bytes,
+            segments_created,
+            segments_recycled,
+            is_space_low: self.condition.is_space_low(),
+        }
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The place of a commit record that is not written yet. Dropping it cancels it.
+///
+/// As long as it lives the buffer cannot be written: fill it at once. (One that is leaked stops the log, though nothing
+/// worse.)
+#[must_use = "a commit record that is not filled is cancelled"]
+pub struct CommitReservation<'a> {
+    log: &'a Log,
+    reservation: Option<Reservation<'a>>,
+}
+
+impl CommitReservation<'_> {
+    /// Where the commit record will be.
+    pub fn lsn(&self) -> Lsn {
+        Lsn(self.reservation.as_ref().map_or(0, |reservation| reservation.lsn))
+    }
+
+    /// Writes the commit record.
+    pub fn fill(mut self, transaction: TransactionId, timestamp: Timestamp, token: u64) -> Lsn {
+        let lsn = self.lsn();
+        if let Some(reservation) = self.reservation.take() {
+            let link = reservation.link();
+            self.write(reservation, &Record::Commit { transaction, timestamp, token }, link);
+        }
+        lsn
+    }
+
+    /// Leaves padding in the place.
+    pub fn cancel(self) {}
+
+    fn write(&self, reservation: Reservation<'_>, record: &Record<'_>, link: u32) {
+        // SAFETY: B5: the range is ours alone until we leave.
+        record.encode(link, unsafe { self.log.ring.slice_mut(reservation.lsn, COMMIT_BYTES) });
+        reservation.leave();
+    }
+}
+
+impl Drop for CommitReservation<'_> {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            self.write(reservation, &Record::Padding { bytes: COMMIT_BYTES as u32 }, 0);
+        }
+    }
+}
+
+/// A stable buffer in the ring, lent to the proxy without copying (paper 3.2). Its memory is not reused before it is
+/// dropped, whatever is released.
+pub struct StableBuffer<'a> {
+    log: &'a Log,
+    base: u64,
+}
+
+impl StableBuffer<'_> {
+    /// Its records.
+    pub fn view(&self) -> BufferView<'_> {
+        let header = self.header();
+        // SAFETY: stable, so nobody writes to it (F2), and lent, so it is not recycled (M2).
+        let bytes = unsafe { self.log.ring.slice(self.base, HEADER_BYTES + header.record_bytes as usize) };
+        BufferView::new(&header, bytes)
+    }
+
+    /// The LSN at which it starts.
+    pub fn base(&self) -> Lsn {
+        Lsn(self.base)
+    }
+
+    /// The LSN at which the next one starts: the argument of the next [`Log::next_stable`].
+    pub fn end(&self) -> Lsn {
+        self.view().end()
+    }
+
+    fn header(&self) -> BufferHeader {
+        // SAFETY: as in `view`.
+        let block = unsafe { self.log.ring.slice(self.base, HEADER_BYTES) };
+        match BufferHeader::fields(block) {
+            Ok(header) => header,
+            Err(mismatch) => panic!("no log buffer at {}: found {}", self.base, mismatch.found),
+        }
+    }
+}
+
+impl Drop for StableBuffer<'_> {
+    fn drop(&mut self) {
+        self.log.window.take_back(self.base);
+    }
+}

@@ -1,0 +1,210 @@
+//! Opening: where the log ends, and whether all before is sound.
+//!
+//! Buffers are followed from the start of the segment that holds the redo scan start point. The log ends at the first
+//! base where no valid buffer is. Either that is the *tail*, where at most one write was under way when the machine
+//! stopped, or something *corrupt*: since no write is issued before the one before it is durable (F1), a valid buffer
+//! at any higher LSN proves that there had been one here. So all blocks behind are searched for one. Nothing else
+//! at those places can look like one: its base must be the very LSN of its place, which a recycled file's old
+//! buffers, the inside of a torn buffer or the user's values do not have together with the log's identity and a
+//! checksum.
+//!
+//! The last valid buffer may have been found in a cache and not on the medium (the process died, not the machine, while
+//! it was being written; or its write failed). It is written again before anything is appended behind it, so
+//! that F1 holds across openings.
+
+use crate::block::{BLOCK, Mismatch};
+use crate::buffer_view::BufferView;
+use crate::reader::{BufferReader, LogReader};
+use crate::segment::{Found, Segments, Shape, corrupt_at, segment_name};
+use crate::stable_index::StableIndex;
+use crate::{LogError, LogOptions};
+use deuteron_contract::Lsn;
+use deuteron_device::{AlignedBuffer, Directory};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+/// What was found when the log was opened.
+pub struct Recovery {
+    segments: Arc<Segments>,
+    start: u64,
+    tail: u64,
+    incarnation: u64,
+}
+
+impl Recovery {
+    /// The buffers that hold what is at or above the redo scan start point, in order. The first one may begin below it.
+    pub fn buffers(&self) -> LogReader {
+        LogReader::new(self.segments.clone(), self.start, self.tail)
+    }
+
+    /// The base of the first of the [`buffers`](Recovery::buffers).
+    pub fn start(&self) -> Lsn {
+        Lsn(self.start)
+    }
+
+    /// Where the recovered log ends and appending goes on: the first `after` of
+    /// [`Log::next_stable`](crate::Log::next_stable).
+    pub fn tail(&self) -> Lsn {
+        Lsn(self.tail)
+    }
+
+    /// The how-manyth opening of the log this is, not counting those after which nothing was written.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+}
+
+/// Everything that the log needs to know to go on.
+pub(crate) struct Opening {
+    pub segments: Arc<Segments>,
+    pub recovery: Recovery,
+    pub previous_crc: u32,
+    pub incarnation: u64,
+    pub index: StableIndex,
+}
+
+/// The last valid buffer of a scan.
+struct Last {
+    base: u64,
+    bytes: usize,
+    crc: u32,
+    incarnation: u64,
+}
+
+struct Scan {
+    /// The base of the first buffer that ends above the redo scan start point.
+    start: u64,
+    tail: u64,
+    last: Option<Last>,
+}
+
+impl Opening {
+    pub(crate) fn run(
+        directory: Arc<dyn Directory>,
+        options: &LogOptions,
+        from: u64,
+    ) -> Result<Opening, LogError> {
+        let found = Found::list(&*directory, options.direct_io)?;
+        // The segment that `from` is in; or that which ends where it is, if the next has not been prepared.
+        let Some(first) = found.files.range(..=from).next_back().map(|(&base, _)| base) else {
+            return Self::create(directory, options, found, from);
+        };
+        let head = found.header(first)?;
+        let shape = Shape { segment_bytes: head.segment_bytes, identity: head.identity };
+        let mut newest = head;
+        for (&base, _) in found.files.range(first + 1..) {
+            let header = found.header(base)?;
+            let next = newest.base + shape.segment_bytes;
+            if base != next {
+                return Err(LogError::Missing { wanted: Lsn(next), start: Lsn(first), end: Lsn(next) });
+            }
+            let Shape { segment_bytes, identity } = shape;
+            if (header.segment_bytes, header.identity) != (segment_bytes, identity) {
+                let expected = format!("{segment_bytes} bytes of log {identity:016x}");
+                let found = format!("{} bytes of log {:016x}", header.segment_bytes, header.identity);
+                return Err(corrupt_at(segment_name(base), 0, Mismatch::new(expected, found)));
+            }
+            newest = header;
+        }
+        // Headers name their incarnation in case that no buffer is left to do so.
+        let segments = Segments::new(directory, found, shape, newest.incarnation + 1, options);
+        let segments = Arc::new(segments);
+        let index = StableIndex::default();
+        let scan = scan(&segments, first, from, &index)?;
+        if scan.tail < from {
+            return Err(segments.missing(from, scan.tail));
+        }
+        let mut incarnation = newest.incarnation + 1;
+        let mut previous_crc = 0;
+        if let Some(last) = &scan.last {
+            incarnation = incarnation.max(last.incarnation + 1);
+            previous_crc = last.crc;
+            rewrite(&segments, last)?;
+        }
+        // A segment's name may be in the cache only, too.
+        segments.sync_directory()?;
+        segments.prepare(segments.base_of(scan.tail))?;
+        let recovery =
+            Recovery { segments: segments.clone(), start: scan.start, tail: scan.tail, incarnation };
+        Ok(Opening { segments, recovery, previous_crc, incarnation, index })
+    }
+
+    fn create(
+        directory: Arc<dyn Directory>,
+        options: &LogOptions,
+        found: Found,
+        from: u64,
+    ) -> Result<Opening, LogError> {
+        if from != 0 || !found.files.is_empty() {
+            let start = found.files.keys().next().map_or(0, |&base| base);
+            return Err(LogError::Missing { wanted: Lsn(from), start: Lsn(start), end: Lsn(start) });
+        }
+        let shape = Shape { segment_bytes: options.segment_bytes, identity: draw_identity() };
+        let incarnation = 1;
+        let segments = Arc::new(Segments::new(directory, found, shape, incarnation, options));
+        segments.prepare(0)?;
+        let recovery = Recovery { segments: segments.clone(), start: 0, tail: 0, incarnation };
+        Ok(Opening { segments, recovery, previous_crc: 0, incarnation, index: StableIndex::default() })
+    }
+}
+
+/// Follows the buffers from `first` to the tail.
+fn scan(segments: &Arc<Segments>, first: u64, from: u64, index: &StableIndex) -> Result<Scan, LogError> {
+    let mut reader = BufferReader::new(segments.clone());
+    let mut scan = Scan { start: first, tail: first, last: None };
+    let mut is_chained = false;
+    loop {
+        let base = scan.tail;
+        let mismatch = match reader.read(base)? {
+            Ok((header, bytes)) => {
+                if let Some(last) = scan.last.as_ref().filter(|_| is_chained) {
+                    let is_next = header.previous_crc == last.crc && header.incarnation >= last.incarnation;
+                    if !is_next {
+                        let expected = format!("a successor of {:08x} in {}", last.crc, last.incarnation);
+                        let found = format!("one of {:08x} in {}", header.previous_crc, header.incarnation);
+                        return Err(segments.corrupt(base, Mismatch::new(expected, found)));
+                    }
+                }
+                let view = BufferView::new(&header, bytes);
+                view.validate().map_err(|mismatch| segments.corrupt(base, mismatch))?;
+                index.note(base);
+                let end = view.end().0;
+                if end <= from {
+                    scan.start = end;
+                }
+                let (crc, incarnation) = (header.crc, header.incarnation);
+                scan.last = Some(Last { base, bytes: bytes.len(), crc, incarnation });
+                is_chained = true;
+                scan.tail = end;
+                continue;
+            }
+            Err(mismatch) => mismatch,
+        };
+        match reader.find_valid(base + BLOCK)? {
+            None => return Ok(scan),
+            // Damaged, but nobody needs it.
+            Some(later) if later <= from => {
+                (scan.start, scan.tail, is_chained) = (later, later, false);
+            }
+            Some(later) => {
+                let expected = format!("{} (a valid buffer follows at LSN {later})", mismatch.expected);
+                return Err(segments.corrupt(base, Mismatch { expected, ..mismatch }));
+            }
+        }
+    }
+}
+
+/// Makes the last valid buffer durable, in case that it is not.
+fn rewrite(segments: &Segments, last: &Last) -> Result<(), LogError> {
+    let segment = segments.base_of(last.base);
+    let Some(file) = segments.get(segment) else { return Ok(()) };
+    let mut bytes = AlignedBuffer::zeroed(last.bytes);
+    let offset = BLOCK + (last.base - segment);
+    file.read_at(&mut bytes, offset).map_err(LogError::device("read its last buffer"))?;
+    file.write_durable_at(&bytes, offset).map_err(LogError::device("write its last buffer again"))
+}
+
+/// A number that no other log is likely to have. It guards against mix-ups, not against malice.
+fn draw_identity() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

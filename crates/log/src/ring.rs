@@ -1,0 +1,100 @@
+//! The ring: one contiguous piece of memory, addressed by LSN.
+//!
+//! The byte at LSN `l` is at `l % bytes`. No range that is asked for crosses the end of the ring, because no buffer
+//! does. Who may touch what, and when, is the business of [`memory_window`](crate::memory_window) (for reuse) and of
+//! [`buffer_word`](crate::buffer_word) (for writing); this file only makes slices of it.
+
+use deuteron_device::BLOCK_BYTES;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// See the module document.
+pub(crate) struct Ring {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: plain memory; all access goes through unsafe methods that leave exclusion to the caller.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// Zeroed memory of `bytes`, a power of two of at least a block.
+    pub(crate) fn new(bytes: usize) -> Ring {
+        assert!(bytes.is_power_of_two() && bytes >= BLOCK_BYTES);
+        let layout = Self::layout(bytes);
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Ring { start, bytes }
+    }
+
+    /// Aligned for direct I/O, and if it is large, for huge pages.
+    fn layout(bytes: usize) -> Layout {
+        let align = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { BLOCK_BYTES };
+        Layout::from_size_align(bytes, align).expect("a ring smaller than the address space")
+    }
+
+    /// Where the byte at `lsn` is.
+    #[inline]
+    pub(crate) fn at(&self, lsn: u64) -> *mut u8 {
+        // SAFETY: the offset is inside the allocation.
+        unsafe { self.start.as_ptr().add(lsn as usize & (self.bytes - 1)) }
+    }
+
+    /// How many bytes follow `lsn` in memory without a break.
+    #[inline]
+    pub(crate) fn contiguous(&self, lsn: u64) -> usize {
+        self.bytes - (lsn as usize & (self.bytes - 1))
+    }
+
+    /// The bytes from `lsn` on.
+    ///
+    /// # Safety
+    /// Nobody writes to the range as long as the slice lives.
+    #[inline]
+    pub(crate) unsafe fn slice(&self, lsn: u64, bytes: usize) -> &[u8] {
+        assert!(bytes <= self.contiguous(lsn), "a range over the end of the ring");
+        // SAFETY: inside the allocation, initialised from the start; exclusion is the caller's contract.
+        unsafe { std::slice::from_raw_parts(self.at(lsn), bytes) }
+    }
+
+    /// The bytes from `lsn` on, to write.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the range as long as the slice lives.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "raw memory; the caller has the range for itself")]
+    pub(crate) unsafe fn slice_mut(&self, lsn: u64, bytes: usize) -> &mut [u8] {
+        assert!(bytes <= self.contiguous(lsn), "a range over the end of the ring");
+        // SAFETY: inside the allocation, initialised from the start; exclusion is the caller's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.at(lsn), bytes) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout; views borrow the log, so none is left.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_wrap() {
+        let ring = Ring::new(8192);
+        // SAFETY: one thread, no overlap.
+        unsafe {
+            ring.slice_mut(8192 * 5 + 4096, 4).copy_from_slice(b"abcd");
+            assert_eq!(ring.slice(4096, 5), b"abcd\0");
+        }
+        assert_eq!(ring.contiguous(8192 * 3 + 8), 8184);
+        assert!(ring.at(0).addr().is_multiple_of(BLOCK_BYTES));
+    }
+}

@@ -1,0 +1,319 @@
+//! The log's files: preallocated segments of LSN space, one file each.
+//!
+//! Segment *k* holds the LSNs from *k* × segment bytes on, in a file `log-<base, 16 hex digits>.seg` of one header block
+//! (see [`block`](crate::block)) and the segment. A file that is being prepared or has been truncated is called
+//! `log-<some base>.spare`; what is in it does not matter.
+//!
+//! # Steps, and what a crash after each leaves
+//!
+//! | [`Segments::prepare`] | after a crash |
+//! |---|---|
+//! | take a spare, or create one | a spare, or nothing |
+//! | allocate its space | a spare |
+//! | write the header, sync the file | a spare |
+//! | rename it to `.seg` | a spare, or a whole segment whose buffers, if any, have other bases |
+//! | sync the directory | a segment |
+//! | only now: write buffers | |
+//!
+//! | [`Segments::truncate`] | after a crash |
+//! |---|---|
+//! | rename to `.spare`, or remove, each segment wholly below | any of them may be back; nobody looks below the redo scan start point |
+//! | sync the directory | none is back |
+//! | only now: reuse the spares | |
+
+use crate::block::{BLOCK, Mismatch, SegmentHeader};
+use crate::sync::{AtomicU64, Ordering};
+use crate::{LogError, LogOptions};
+use deuteron_contract::Lsn;
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, File, OpenMode};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What all segments of a log have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub segment_bytes: u64,
+    pub identity: u64,
+}
+
+/// See the module document.
+pub(crate) struct Segments {
+    directory: Arc<dyn Directory>,
+    shape: Shape,
+    incarnation: u64,
+    direct_io: bool,
+    spares_max: usize,
+    /// The segments by their bases. Locked for look-ups only, never over I/O.
+    files: Mutex<BTreeMap<u64, Arc<dyn File>>>,
+    /// The names of the spares. Locked over the I/O of preparing and truncating, which exclude each other.
+    spares: Mutex<Vec<String>>,
+    created: AtomicU64,
+    recycled: AtomicU64,
+}
+
+/// The segments and spares that a directory holds.
+pub(crate) struct Found {
+    /// Bases in ascending order, and their files.
+    pub files: BTreeMap<u64, Arc<dyn File>>,
+    pub spares: Vec<String>,
+}
+
+impl Found {
+    /// Lists the directory and opens the segments.
+    pub(crate) fn list(directory: &dyn Directory, direct_io: bool) -> Result<Found, LogError> {
+        let mut found = Found { files: BTreeMap::new(), spares: Vec::new() };
+        for name in directory.list().map_err(LogError::device("list its files"))? {
+            if let Some(base) = parse_name(&name, ".seg") {
+                let file = directory
+                    .open(&name, OpenMode::ReadWrite, direct_io)
+                    .map_err(LogError::device("open a segment"))?;
+                found.files.insert(base, file);
+            } else if parse_name(&name, ".spare").is_some() {
+                found.spares.push(name);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads the header of the segment at `base` and checks that it is there in full.
+    pub(crate) fn header(&self, base: u64) -> Result<SegmentHeader, LogError> {
+        let file = &self.files[&base];
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        let length = file.length().map_err(LogError::device("ask the length of a segment"))?;
+        let corrupt = |mismatch: Mismatch| corrupt_at(segment_name(base), 0, mismatch);
+        if length < BLOCK {
+            return Err(corrupt(Mismatch::new("a header block", format!("a file of {length} bytes"))));
+        }
+        file.read_at(&mut block, 0).map_err(LogError::device("read a segment's header"))?;
+        let header = SegmentHeader::decode(&block).map_err(corrupt)?;
+        if header.base != base {
+            return Err(corrupt(Mismatch::new(format!("segment base {base}"), header.base.to_string())));
+        }
+        if length < BLOCK + header.segment_bytes {
+            let expected = format!("a file of {} bytes", BLOCK + header.segment_bytes);
+            return Err(corrupt(Mismatch::new(expected, format!("{length} bytes"))));
+        }
+        Ok(header)
+    }
+}
+
+impl Segments {
+    /// Takes over what was found. `incarnation` goes into the headers of new segments.
+    pub(crate) fn new(
+        directory: Arc<dyn Directory>,
+        found: Found,
+        shape: Shape,
+        incarnation: u64,
+        options: &LogOptions,
+    ) -> Segments {
+        Segments {
+            directory,
+            shape,
+            incarnation,
+            direct_io: options.direct_io,
+            spares_max: options.spare_segments_max,
+            files: Mutex::new(found.files),
+            spares: Mutex::new(found.spares),
+            created: AtomicU64::new(0),
+            recycled: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Makes the directory's entries durable.
+    pub(crate) fn sync_directory(&self) -> Result<(), LogError> {
+        self.directory.sync().map_err(LogError::device("sync its directory"))
+    }
+
+    /// The base of the segment that `lsn` is in.
+    pub(crate) fn base_of(&self, lsn: u64) -> u64 {
+        lsn - lsn % self.shape.segment_bytes
+    }
+
+    /// The file of the segment that starts at `base`.
+    pub(crate) fn get(&self, base: u64) -> Option<Arc<dyn File>> {
+        self.files().get(&base).cloned()
+    }
+
+    /// The lowest LSN that is on disk, if there is any segment.
+    pub(crate) fn start(&self) -> Option<u64> {
+        self.files().keys().next().copied()
+    }
+
+    /// The base of the newest segment.
+    pub(crate) fn newest(&self) -> Option<u64> {
+        self.files().keys().next_back().copied()
+    }
+
+    /// Bytes on disk, created files, recycled files.
+    pub(crate) fn figures(&self) -> (u64, u64, u64) {
+        let count =
+            self.files().len() as u64 + self.spares.try_lock().map_or(0, |spares| spares.len() as u64);
+        (
+            count * (BLOCK + self.shape.segment_bytes),
+            self.created.load(Ordering::Relaxed),
+            self.recycled.load(Ordering::Relaxed),
+        )
+    }
+
+    /// The segment that starts at `base`, made ready for writing if it is not there.
+    ///
+    /// # Errors
+    /// The device's. If the disk is full there is only a spare more or less than before, and this may be tried again.
+    pub(crate) fn prepare(&self, base: u64) -> Result<Arc<dyn File>, LogError> {
+        debug_assert_eq!(self.base_of(base), base);
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = self.get(base) {
+            return Ok(file);
+        }
+        let (spare, is_new) = match spares.pop() {
+            Some(spare) => (spare, false),
+            None => (format!("log-{base:016x}.spare"), true),
+        };
+        let mode = if is_new { OpenMode::CreateNew } else { OpenMode::ReadWrite };
+        let file = match self.fill_in(&spare, mode, base) {
+            Ok(file) => file,
+            Err(error) => {
+                // What it occupies may be what is missing elsewhere. If it cannot be removed it stays a spare.
+                if self.directory.remove(&spare).is_err() {
+                    spares.push(spare);
+                }
+                return Err(error);
+            }
+        };
+        self.directory.rename(&spare, &segment_name(base)).map_err(LogError::device("name a segment"))?;
+        self.sync_directory()?;
+        self.files().insert(base, file.clone());
+        let counter = if is_new { &self.created } else { &self.recycled };
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok(file)
+    }
+
+    fn fill_in(&self, spare: &str, mode: OpenMode, base: u64) -> Result<Arc<dyn File>, LogError> {
+        let file =
+            self.directory.open(spare, mode, self.direct_io).map_err(LogError::device("create a segment"))?;
+        file.allocate(BLOCK + self.shape.segment_bytes).map_err(LogError::device("allocate a segment"))?;
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        let Shape { segment_bytes, identity } = self.shape;
+        SegmentHeader { base, segment_bytes, identity, incarnation: self.incarnation }.encode(&mut block);
+        file.write_at(&block, 0).map_err(LogError::device("write a segment's header"))?;
+        file.sync().map_err(LogError::device("sync a new segment"))?;
+        Ok(file)
+    }
+
+    /// Gives up the segments that end at or below `upto`; how many.
+    ///
+    /// # Errors
+    /// The device's. After [`deuteron_device::Operation::SyncDirectory`] the log must stop; after others the segment
+    /// that failed and those above it are still there.
+    pub(crate) fn truncate(&self, upto: u64) -> Result<usize, LogError> {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut truncated = 0;
+        let is_below = |base: &u64| base + self.shape.segment_bytes <= upto;
+        while let Some(base) = self.start().filter(is_below) {
+            let name = segment_name(base);
+            if spares.len() < self.spares_max {
+                let spare = format!("log-{base:016x}.spare");
+                self.directory.rename(&name, &spare).map_err(LogError::device("set a segment aside"))?;
+                spares.push(spare);
+            } else {
+                self.directory.remove(&name).map_err(LogError::device("remove a segment"))?;
+            }
+            self.files().remove(&base);
+            truncated += 1;
+        }
+        if truncated > 0 {
+            self.sync_directory()?;
+        }
+        Ok(truncated)
+    }
+
+    /// Where `lsn` is stored.
+    pub(crate) fn locate(&self, lsn: u64) -> (String, u64) {
+        let base = self.base_of(lsn);
+        (segment_name(base), BLOCK + (lsn - base))
+    }
+
+    /// The error for stored bytes at `lsn` that are not what was written.
+    pub(crate) fn corrupt(&self, lsn: u64, mismatch: Mismatch) -> LogError {
+        let (file, offset) = self.locate(lsn);
+        corrupt_at(file, offset, mismatch)
+    }
+
+    /// The error for an LSN that is not on disk.
+    pub(crate) fn missing(&self, wanted: u64, end: u64) -> LogError {
+        let start = self.start().unwrap_or(end);
+        LogError::Missing { wanted: Lsn(wanted), start: Lsn(start), end: Lsn(end) }
+    }
+
+    fn files(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<dyn File>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn corrupt_at(file: String, offset: u64, mismatch: Mismatch) -> LogError {
+    LogError::Corrupt { file, offset, expected: mismatch.expected, found: mismatch.found }
+}
+
+/// The name of the segment that starts at `base`.
+pub(crate) fn segment_name(base: u64) -> String {
+    format!("log-{base:016x}.seg")
+}
+
+fn parse_name(name: &str, suffix: &str) -> Option<u64> {
+    let digits = name.strip_prefix("log-")?.strip_suffix(suffix)?;
+    let lower = digits.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    if digits.len() == 16 && lower { u64::from_str_radix(digits, 16).ok() } else { None }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use deuteron_device::MemoryDirectory;
+
+    fn segments(directory: &MemoryDirectory) -> Segments {
+        let found = Found::list(directory, true).unwrap();
+        let shape = Shape { segment_bytes: 8192, identity: 9 };
+        Segments::new(Arc::new(directory.clone()), found, shape, 1, &LogOptions::tiny_for_tests())
+    }
+
+    #[test]
+    fn names_are_strict() {
+        assert_eq!(parse_name("log-00000000000a0000.seg", ".seg"), Some(0xa0000));
+        for other in ["log-0.seg", "log-00000000000A0000.seg", "log-00000000000a0000.spare", "x", "log-.seg"]
+        {
+            assert_eq!(parse_name(other, ".seg"), None);
+        }
+    }
+
+    #[test]
+    fn truncated_files_are_reused_up_to_a_number() {
+        let directory = MemoryDirectory::new();
+        let all = segments(&directory);
+        for base in [0, 8192, 16384, 24576] {
+            all.prepare(base).unwrap();
+        }
+        assert_eq!(all.truncate(24576 + 100).unwrap(), 3);
+        assert_eq!(all.start(), Some(24576));
+        assert_eq!(directory.list().unwrap().len(), 3, "one segment, two spares");
+        all.prepare(32768).unwrap();
+        assert_eq!(all.figures(), (3 * (8192 + BLOCK), 4, 1));
+
+        let found = Found::list(&directory, true).unwrap();
+        assert_eq!(found.files.keys().copied().collect::<Vec<_>>(), [24576, 32768]);
+        assert_eq!(found.spares.len(), 1);
+        assert_eq!(found.header(32768).unwrap().identity, 9);
+    }
+
+    #[test]
+    fn damaged_header_is_told_with_its_place() {
+        let directory = MemoryDirectory::new();
+        let file = segments(&directory).prepare(8192).unwrap();
+        file.write_at(&AlignedBuffer::zeroed(BLOCK_BYTES), 0).unwrap();
+        let error = Found::list(&directory, true).unwrap().header(8192).unwrap_err();
+        assert!(matches!(error, LogError::Corrupt { ref file, .. } if file == "log-0000000000002000.seg"));
+    }
+}

@@ -1,0 +1,155 @@
+//! Those who wait for the log to become stable up to their commit record (paper 2.3.1).
+//!
+//! Waiters are kept in order of their LSNs. Commits come nearly in that order, so entering is a look at the end of a
+//! queue, and waking takes from its front.
+//!
+//! # Invariants
+//!
+//! - **S1** No wake-up is lost: a waiter looks at the stable LSN again under the mutex before it is entered; the
+//!   flusher publishes the stable LSN before it takes the mutex.
+//! - **S2** Wakers are called without the mutex: they may run anything.
+
+use crate::sync::Mutex;
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+use std::task::{Poll, Waker};
+
+/// See the module document.
+#[derive(Default)]
+pub(crate) struct StableWaiters {
+    queue: Mutex<VecDeque<(u64, Waker)>>,
+}
+
+impl StableWaiters {
+    /// What `ready` says, or `Pending` after having entered `waker` to be woken when `lsn` becomes stable.
+    pub(crate) fn poll<T>(&self, lsn: u64, waker: &Waker, ready: impl Fn() -> Option<T>) -> Poll<T> {
+        if let Some(result) = ready() {
+            return Poll::Ready(result);
+        }
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // S1.
+        if let Some(result) = ready() {
+            return Poll::Ready(result);
+        }
+        let mut at = queue.len();
+        while at > 0 && queue[at - 1].0 >= lsn {
+            at -= 1;
+            if queue[at].0 == lsn && queue[at].1.will_wake(waker) {
+                // Polled before.
+                return Poll::Pending;
+            }
+        }
+        queue.insert(at, (lsn, waker.clone()));
+        Poll::Pending
+    }
+
+    /// Wakes everybody who waits for an LSN below `stable`. To be called after that was published.
+    pub(crate) fn wake(&self, stable: u64) -> usize {
+        let mut woken = 0;
+        let mut batch: [Option<Waker>; 32] = [const { None }; 32];
+        loop {
+            let mut count = 0;
+            {
+                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                while count < batch.len() && queue.front().is_some_and(|&(lsn, _)| lsn < stable) {
+                    batch[count] = queue.pop_front().map(|(_, waker)| waker);
+                    count += 1;
+                }
+            }
+            // S2.
+            batch[..count].iter_mut().filter_map(Option::take).for_each(Waker::wake);
+            woken += count;
+            if count < batch.len() {
+                return woken;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicU64);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn wakes_in_order_and_once() {
+        let waiters = StableWaiters::default();
+        let counts: Vec<Arc<Count>> = (0..100).map(|_| Arc::default()).collect();
+        for index in [50, 3, 99, 4, 3].into_iter().chain(5..40) {
+            let waker = Waker::from(counts[index].clone());
+            assert!(waiters.poll(index as u64, &waker, || None::<()>).is_pending());
+        }
+        assert_eq!(waiters.wake(3), 0);
+        assert_eq!(waiters.wake(51), 38);
+        let woken: Vec<u64> = counts.iter().map(|count| count.0.load(Ordering::Relaxed)).collect();
+        assert!(
+            woken
+                .iter()
+                .enumerate()
+                .all(|(index, &count)| count == u64::from((3..40).contains(&index) || index == 50))
+        );
+        assert_eq!(waiters.wake(u64::MAX), 1);
+    }
+
+    #[test]
+    fn becoming_stable_between_the_looks_is_noticed() {
+        let waiters = StableWaiters::default();
+        let looks = Cell::new(0);
+        let ready = || {
+            looks.set(looks.get() + 1);
+            (looks.get() == 2).then_some(7)
+        };
+        assert_eq!(waiters.poll(1, Waker::noop(), ready), Poll::Ready(7));
+        assert_eq!(waiters.wake(u64::MAX), 0);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    /// S1: after the flusher is done, a waiter either saw its LSN stable or has been woken.
+    #[test]
+    fn no_wake_up_is_lost() {
+        loom::model(|| {
+            let state = Arc::new((StableWaiters::default(), AtomicU64::new(0), AtomicBool::new(false)));
+            let flusher = {
+                let state = state.clone();
+                loom::thread::spawn(move || {
+                    state.1.store(8, Ordering::SeqCst);
+                    state.0.wake(8);
+                })
+            };
+            let woken = std::sync::Arc::new(Woken::default());
+            let waker = Waker::from(woken.clone());
+            let ready = || (state.1.load(Ordering::SeqCst) > 7).then_some(());
+            let polled = state.0.poll(7, &waker, ready);
+            flusher.join().unwrap();
+            assert!(polled.is_ready() || woken.0.load(std::sync::atomic::Ordering::SeqCst));
+        });
+    }
+}

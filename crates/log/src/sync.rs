@@ -1,0 +1,61 @@
+//! Atomics and mutexes: the standard library's, or loom's under `cfg(loom)`. All of the crate takes them from here.
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    hint::spin_loop,
+    sync::Mutex,
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+    thread::yield_now,
+};
+#[cfg(not(loom))]
+pub(crate) use std::{
+    hint::spin_loop,
+    sync::Mutex,
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+    thread::yield_now,
+};
+
+/// Keeps a value on cache lines of its own (two, as the prefetcher of x86 fetches pairs).
+#[repr(align(128))]
+pub(crate) struct Padded<T>(pub(crate) T);
+
+impl<T> std::ops::Deref for Padded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Waits for another thread that is a few instructions away from its goal: spins, then gives up the processor, then
+/// gives up. Nothing here may wait for long, because the thread waited for may be this one (deterministic tests run
+/// every duty inline).
+pub(crate) struct Patience {
+    rounds: u32,
+}
+
+impl Patience {
+    #[cfg(not(loom))]
+    const SPINS: u32 = 64;
+    #[cfg(not(loom))]
+    const ROUNDS: u32 = 256;
+    #[cfg(loom)]
+    const SPINS: u32 = 0;
+    #[cfg(loom)]
+    const ROUNDS: u32 = 3;
+
+    pub(crate) fn new() -> Patience {
+        Patience { rounds: 0 }
+    }
+
+    /// Waits a little; false when it has been enough.
+    pub(crate) fn wait(&mut self) -> bool {
+        self.rounds += 1;
+        if self.rounds <= Self::SPINS {
+            spin_loop();
+        } else {
+            yield_now();
+        }
+        self.rounds <= Self::ROUNDS
+    }
+}
