@@ -37,7 +37,8 @@ impl FlashAddress {
     pub(crate) fn new(offset: u64, length: u64) -> FlashAddress {
         debug_assert!(offset.is_multiple_of(ADDRESS_UNIT) && offset > 0 && offset / ADDRESS_UNIT < 1 << 48);
         debug_assert!(length > 0 && length <= LENGTH_MAX && length == FlashAddress::padded_length(length));
-        let class = if length < LONG * ADDRESS_UNIT { length / ADDRESS_UNIT } else { LONG | (length / LONG_UNIT) };
+        let class =
+            if length < LONG * ADDRESS_UNIT { length / ADDRESS_UNIT } else { LONG | (length / LONG_UNIT) };
         FlashAddress((offset / ADDRESS_UNIT) << 16 | class << 1 | 1)
     }
 

@@ -9,23 +9,41 @@
 //! immutable low key (which recovery hands back), and starts no threads: flushing, evicting, loading and cleaning
 //! happen in steps that others call.
 
+mod accounts;
+mod checkpoint;
+mod clean;
 mod error;
+mod evict;
 mod flash_address;
+mod flush;
+mod flush_buffer;
+mod fragment;
 mod free_list;
+mod image;
 mod llama;
+mod load;
 mod mapping_table;
 mod memory;
 mod node;
 mod options;
 mod page_id;
+mod recovery;
+mod segments;
 mod snapshot;
+mod statistics;
+mod store;
 mod sync;
 
+pub use checkpoint::{Checkpoint, CheckpointProgress};
 pub use error::LlamaError;
+pub use evict::Evicted;
 pub use flash_address::FlashAddress;
-pub use llama::{Llama, Recovered, RecoveredPage};
+pub use flush::FlushProgress;
+pub use llama::Llama;
 pub use mapping_table::FRAGMENTS_MAX;
 pub use node::{NodeKind, NodeRef, OwnedNode, PageDescriptor};
 pub use options::Options;
 pub use page_id::PageId;
+pub use recovery::{Recovered, RecoveredPage};
 pub use snapshot::{PageState, Snapshot};
+pub use statistics::Statistics;

@@ -1,6 +1,6 @@
 //! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
 
-use crate::error::LlamaError;
+use crate::flush::Flusher;
 use crate::free_list::FreeList;
 use crate::mapping_table::{MappingTable, Word};
 use crate::memory::MemoryCounter;
@@ -8,10 +8,12 @@ use crate::node::{NodeKind, NodeRef, OwnedNode, free_chain};
 use crate::options::Options;
 use crate::page_id::PageId;
 use crate::snapshot::{PageState, Snapshot};
-use deuteron_device::Directory;
+use crate::statistics::{Counters, Statistics};
+use crate::store::Store;
+use crate::sync::{AtomicBool, AtomicU64};
 use deuteron_epoch::{Epochs, Guard};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The store of pages. All methods may be called from any thread.
 pub struct Llama {
@@ -21,52 +23,16 @@ pub struct Llama {
     /// Shared with the deferred actions that give identifiers back.
     pub(crate) pages: Arc<FreeList>,
     pub(crate) memory: MemoryCounter,
-    #[expect(dead_code, reason = "the log-structured store is the next commit")]
-    pub(crate) directory: Arc<dyn Directory>,
-}
-
-/// What [`Llama::open`] found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// What the last completed checkpoint was given to remember; empty in a new store.
-    pub user_data: Vec<u8>,
-    /// Every page that counts, sorted by tree and low key.
-    pub pages: Vec<RecoveredPage>,
-}
-
-/// A page that [`Llama::open`] found. It is on flash only until it is loaded.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RecoveredPage {
-    /// The tree of its descriptor.
-    pub tree: u32,
-    /// The low key of its descriptor.
-    pub low_key: Vec<u8>,
-    /// The page.
-    pub page: PageId,
+    pub(crate) counters: Counters,
+    pub(crate) store: Store,
+    pub(crate) flusher: Mutex<Flusher>,
+    /// The hand of the eviction clock.
+    pub(crate) evict_hand: AtomicU64,
+    /// Whether a checkpoint is going on; shared with it, so that dropping it ends it.
+    pub(crate) checkpointing: Arc<AtomicBool>,
 }
 
 impl Llama {
-    /// Opens the store in `directory`, or creates it.
-    ///
-    /// # Errors
-    /// [`LlamaError`] if an option cannot be, the device fails, or the files are corrupt or of another version.
-    pub fn open(
-        directory: Arc<dyn Directory>,
-        options: Options,
-        epochs: Arc<Epochs>,
-    ) -> Result<(Llama, Recovered), LlamaError> {
-        options.validate()?;
-        let llama = Llama {
-            memory: MemoryCounter::new(options.memory_bytes),
-            options,
-            epochs,
-            table: MappingTable::new(),
-            pages: Arc::new(FreeList::new(PageId(1), Vec::new())),
-            directory,
-        };
-        Ok((llama, Recovered::default()))
-    }
-
     /// The epochs whose guards protect snapshots.
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
@@ -259,6 +225,35 @@ impl Llama {
     #[inline]
     pub fn over_budget(&self) -> bool {
         self.memory.about() > self.options.memory_bytes
+    }
+
+    /// The largest page, in bytes of its payloads and low key, that the store can write.
+    pub fn page_bytes_max(&self) -> usize {
+        // A sixteenth and a block are left for headers, lengths, adoptions and padding.
+        let fragment = self.store.segments.fragment_bytes_max() as usize;
+        fragment - fragment / 16 - 4096
+    }
+
+    /// Why the store accepts no more work: the first write or sync that failed.
+    pub fn poisoned(&self) -> Option<Arc<str>> {
+        self.store.poisoned()
+    }
+
+    /// Figures of the store. Waits for a flush that is going on.
+    pub fn statistics(&self) -> Statistics {
+        let totals = self.lock_flusher().accounts.totals();
+        let end = self.pages.end();
+        let mut statistics = Statistics {
+            memory_bytes: self.memory_bytes(),
+            page_ids: end.0 - 1,
+            dirty_pages: self.table.dirty_pages(end).count() as u64,
+            segments: totals.segments,
+            disk_bytes: totals.segments * self.store.segments.segment_bytes,
+            live_bytes: totals.live_bytes,
+            ..Statistics::default()
+        };
+        self.counters.fill(&mut statistics);
+        statistics
     }
 
     /// The settings.

@@ -288,6 +288,12 @@ impl MappingTable {
         None
     }
 
+    /// All dirty pages below `end`.
+    pub(crate) fn dirty_pages(&self, end: PageId) -> impl Iterator<Item = PageId> + '_ {
+        let after = |page: PageId| PageId(page.0 + 1);
+        std::iter::successors(self.next_dirty(PageId(1), end), move |&page| self.next_dirty(after(page), end))
+    }
+
     /// Claims `page` for maintenance (M3), unless somebody else has (M4).
     pub(crate) fn try_claim(&self, page: PageId) -> Option<Claim<'_>> {
         let (chunk, slot) = self.entry(page);
@@ -358,7 +364,7 @@ impl MappingTable {
 
     /// Forgets everything about a page whose word is free, before its identifier is given out again.
     pub(crate) fn reset(&self, page: PageId) {
-        debug_assert_eq!(self.word(page), 0);
+        debug_assert!(self.word(page) == 0 && !self.is_held(page));
         self.take_dirty(page);
         self.set_fragments(page, Fragments::default());
         self.clear_state(page, ADOPTED | REWRITE);

@@ -28,8 +28,8 @@
 //!   provenance of the whole allocation, whose extent [`layout_of`] computes from the header and trailer.
 
 use crate::flash_address::FlashAddress;
-use crate::sync::{AtomicU8, AtomicU64, Ordering};
 use crate::page_id::PageId;
+use crate::sync::{AtomicU8, AtomicU64, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::marker::PhantomData;
@@ -522,7 +522,8 @@ mod tests {
         second.link(first.as_ref());
         let head = second.as_ref();
         assert_eq!((head.chain_length(), head.delta_bytes(), head.is_partial()), (2, 8, true));
-        let own: usize = [second.as_ref(), first.as_ref(), stub.as_ref()].map(|node| charge(node.layout())).iter().sum();
+        let own: usize =
+            [second.as_ref(), first.as_ref(), stub.as_ref()].map(|node| charge(node.layout())).iter().sum();
         assert_eq!(head.chain_memory(), own);
         second.unlink();
         first.unlink();

@@ -60,8 +60,9 @@ impl Options {
     pub fn validate(&self) -> Result<(), LlamaError> {
         let block = BLOCK_BYTES as u64;
         let refuse = |setting, requirement| Err(LlamaError::Options { setting, requirement });
-        if !self.segment_bytes.is_multiple_of(block) || !(4 * block..=1 << 30).contains(&self.segment_bytes) {
-            return refuse("segment_bytes", "a multiple of 4096 from 16 KiB to 1 GiB");
+        if !self.segment_bytes.is_multiple_of(block) || !(16 * block..=1 << 30).contains(&self.segment_bytes)
+        {
+            return refuse("segment_bytes", "a multiple of 4096 from 64 KiB to 1 GiB");
         }
         if !(BLOCK_BYTES..=1 << 30).contains(&self.flush_buffer_bytes)
             || !self.flush_buffer_bytes.is_multiple_of(BLOCK_BYTES)

@@ -1,0 +1,113 @@
+//! Eviction: what is durable leaves memory when the budget asks for it.
+//!
+//! A hand goes round the mapping table. A page that was touched since the hand last came by is spared once. Of the
+//! others the part that is durable leaves: all of the page, and its mapping word becomes the address; or what lies
+//! below the deltas that are not flushed yet, and a stub takes its place (*partial swap-out*). Pages that are not
+//! durable at all stay, and the caller is told to flush.
+
+use crate::llama::{Llama, chain};
+use crate::load::OwnedChain;
+use crate::mapping_table::Word;
+use crate::node::{NodeKind, OwnedNode};
+use crate::page_id::PageId;
+use crate::sync::Ordering;
+use deuteron_epoch::Guard;
+
+/// Pages that the hand passes under one guard.
+const BATCH: u64 = 64;
+/// Pages that one step looks at; at about a cache miss each, less than a millisecond.
+const STEP_PAGES: u64 = 4096;
+
+/// What a [`Llama::evict_step`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Bytes that the resident pages have become smaller by.
+    pub bytes: u64,
+    /// Pages that have left, entirely or in part.
+    pub pages: u64,
+    /// Pages passed that cannot leave before a flush.
+    pub dirty: u64,
+    /// Pages that have had their second chance.
+    pub spared: u64,
+}
+
+enum Outcome {
+    Evicted(u64),
+    Dirty,
+    Spared,
+    /// Not resident, or somebody else is at it.
+    Passed,
+}
+
+impl Llama {
+    /// Evicts pages until about `target_bytes` bytes are freed or a few thousand pages have been looked at. Any number
+    /// of threads may evict at once. No I/O: if pages are `dirty`, a [`Llama::flush_step`] makes them evictable.
+    pub fn evict_step(&self, target_bytes: u64) -> Evicted {
+        let mut evicted = Evicted::default();
+        // Page 0 does not exist.
+        let pages = self.pages.end().0.saturating_sub(1);
+        let mut looked = 0;
+        // Twice round at most: once to take the second chances away.
+        while evicted.bytes < target_bytes && looked < STEP_PAGES.min(2 * pages) {
+            // Relaxed: where exactly the hand is does not matter.
+            let hand = self.evict_hand.fetch_add(BATCH, Ordering::Relaxed);
+            let guard = self.epochs.pin();
+            for index in hand..hand + BATCH.min(pages) {
+                match self.evict(PageId(index % pages + 1), &guard) {
+                    Outcome::Evicted(bytes) => {
+                        evicted.bytes += bytes;
+                        evicted.pages += 1;
+                    }
+                    Outcome::Dirty => evicted.dirty += 1,
+                    Outcome::Spared => evicted.spared += 1,
+                    Outcome::Passed => {}
+                }
+            }
+            looked += BATCH.min(pages);
+        }
+        evicted
+    }
+
+    fn evict(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
+        let snapshot = self.snapshot(page, guard);
+        let Some(head) = snapshot.head() else { return Outcome::Passed };
+        if head.take_referenced() {
+            return Outcome::Spared;
+        }
+        // Under the claim no flush changes the addresses (M3).
+        let Some(_claim) = self.table.try_claim(page) else { return Outcome::Passed };
+        // Read again: the page may have been rewritten before the claim, and its addresses with it. The chain is
+        // the same if the word is, as the guard keeps its nodes from being used again.
+        if self.table.word(page) != snapshot.word() {
+            return Outcome::Passed;
+        }
+        let flushed = chain(head).find_map(|node| node.flash().map(|address| (node, address)));
+        let Some((node, address)) = flushed.filter(|&(_, address)| self.store.is_durable(address)) else {
+            if head.flash().is_none() {
+                self.table.mark_dirty(page);
+            }
+            return Outcome::Dirty;
+        };
+        if node.as_ptr() == head.as_ptr() {
+            if !self.table.replace(page, snapshot.word(), Word::Stored(address).encode()) {
+                return Outcome::Passed;
+            }
+            self.counters.pages_evicted.add(1);
+            let freed = head.chain_memory() as u64;
+            self.retire(head, guard);
+            return Outcome::Evicted(freed);
+        }
+        self.table.mark_dirty(page);
+        if node.kind() == NodeKind::Stub {
+            return Outcome::Dirty;
+        }
+        let mut rest = OwnedChain::new(OwnedNode::stub(address));
+        rest.push_copies(head, node);
+        let (before, after) = (head.chain_memory() as u64, rest.head().chain_memory() as u64);
+        if before > after && self.publish_chain(page, snapshot, rest, guard) {
+            self.counters.pages_evicted_in_part.add(1);
+            return Outcome::Evicted(before - after);
+        }
+        Outcome::Dirty
+    }
+}

@@ -1,0 +1,494 @@
+//! Flushing: dirty pages become fragments in a flush buffer, and the buffer becomes durable.
+//!
+//! One thread at a time flushes, under the flush lock, which nobody but a checkpoint waits for. For each page, under
+//! its claim and a guard:
+//!
+//! 1. the dirty bit is cleared, then the mapping word is read (M2), then the holds (M5);
+//! 2. the nodes that no fragment holds are collected: from the head down to the base (a *full* fragment), or to the
+//!    first node with an address, which becomes `previous`. The whole chain is taken where `previous` would be one
+//!    fragment too many, or the cleaner wants the page moved;
+//! 3. pages that the base adopts and that were never flushed go first, so that whoever finds the adoption on flash
+//!    finds the adopted page too;
+//! 4. the nodes are copied into the buffer, and the fragment's address is noted in them and in the page's entry.
+//!
+//! Then, without guard or claim, the buffer is written by one durable write, and `durable_end` is raised. An
+//! address at or above `durable_end` is only reserved: eviction leaves such a page alone. If the write fails the
+//! store is poisoned, `durable_end` never moves again, and so no page leaves memory whose bytes might be lost.
+//!
+//! ## Which pages count
+//!
+//! A page is *adopted* once recovery will find it: it is the first of a tree and durable, or a durable fragment of
+//! an adopted page adopts it. As pages are flushed adoptee first, a page may be durable before it is adopted; then
+//! `unadopted` remembers the buffer of its first fragment (a checkpoint's scan must start there or earlier), and
+//! `waiting` what it adopts in turn.
+
+use crate::accounts::Accounts;
+use crate::clean::Cleaning;
+use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
+use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position, fragment_address};
+use crate::fragment::Marshal;
+use crate::llama::{Llama, chain};
+use crate::mapping_table::{Fragments, Word};
+use crate::node::{NodeKind, NodeRef};
+use crate::page_id::PageId;
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES};
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+
+/// What a [`Llama::flush_step`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushProgress {
+    /// A flush buffer has been written.
+    Wrote {
+        /// Fragments in it.
+        pages: usize,
+        /// Its length.
+        bytes: u64,
+    },
+    /// No page can be flushed: all are clean or held.
+    Nothing,
+    /// Another thread is flushing.
+    Busy,
+}
+
+/// The writing end of the store. Only under the flush lock.
+pub(crate) struct Flusher {
+    /// Where the next buffer goes.
+    pub(crate) position: Position,
+    pub(crate) incarnation: u64,
+    pub(crate) accounts: Accounts,
+    /// The scan start of the newest durable image: what lies before it is not read by a recovery, but for live
+    /// fragments.
+    pub(crate) image_start: Position,
+    pub(crate) image_number: u64,
+    pub(crate) cleaning: Option<Cleaning>,
+    buffer: AlignedBuffer,
+    /// Where the search for dirty pages goes on.
+    cursor: PageId,
+    /// A page to be flushed, above it one of its adoptees, and so on. Kept between steps, so that a long row of
+    /// splits that were never flushed is walked once.
+    stack: Vec<PageId>,
+    /// Adoptions by pages that are durable but not adopted themselves.
+    waiting: HashMap<PageId, Vec<PageId>>,
+    /// Durable pages that are not adopted, with the buffer of their first fragment.
+    unadopted: HashMap<PageId, Position>,
+}
+
+/// What lies in the flush buffer and is not written yet.
+struct Batch {
+    used: usize,
+    fragments: u32,
+    body_crc: u32,
+    taken: Vec<Taken>,
+    skipped: Vec<PageId>,
+}
+
+struct Taken {
+    page: PageId,
+    adopts: Vec<PageId>,
+    root: bool,
+}
+
+/// What [`Llama::flush_batch`] has done.
+pub(crate) struct Written {
+    pub(crate) pages: usize,
+    pub(crate) bytes: u64,
+    /// Pages left for later, dirty as before.
+    pub(crate) skipped: Vec<PageId>,
+}
+
+/// What became of one page.
+enum Marshalled {
+    /// It is in the buffer, or there is nothing to write.
+    Done,
+    /// It is held or claimed.
+    Later,
+    /// This adoptee must go first.
+    First(PageId),
+    /// It must be read first.
+    Load,
+    /// There is no room for a fragment of this length.
+    Full(u64),
+    TooLarge(u64),
+}
+
+impl Flusher {
+    pub(crate) fn new(
+        position: Position,
+        incarnation: u64,
+        accounts: Accounts,
+        buffer_bytes: usize,
+    ) -> Flusher {
+        Flusher {
+            position,
+            incarnation,
+            accounts,
+            image_start: position,
+            image_number: 0,
+            cleaning: None,
+            buffer: AlignedBuffer::zeroed(buffer_bytes),
+            cursor: PageId(1),
+            stack: Vec::new(),
+            waiting: HashMap::new(),
+            unadopted: HashMap::new(),
+        }
+    }
+
+    /// Where a recovery must start to scan if everything that is dirty now were flushed.
+    pub(crate) fn scan_start(&self) -> Position {
+        self.unadopted.values().copied().fold(self.position, Position::min)
+    }
+
+    /// Pages whose flush has begun, and waits for room or for the one above. They are dirty, too.
+    pub(crate) fn begun(&self) -> &[PageId] {
+        &self.stack
+    }
+}
+
+impl Llama {
+    /// The flush lock, if nobody has it.
+    pub(crate) fn try_flusher(&self) -> Option<MutexGuard<'_, Flusher>> {
+        match self.flusher.try_lock() {
+            Ok(flusher) => Some(flusher),
+            // A panic under the lock is a bug that the poisoned store below reports; its accounts are still whole.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The flush lock; waits for another thread's device I/O at most.
+    pub(crate) fn lock_flusher(&self) -> MutexGuard<'_, Flusher> {
+        self.flusher.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes one flush buffer of dirty pages, if there are any, durably.
+    ///
+    /// # Errors
+    /// [`LlamaError::Device`] if the write fails, which poisons the store, or no segment can be made because the
+    /// disk is full, which does not; [`LlamaError::Poisoned`] after an earlier failure; [`LlamaError::Corrupt`] if a
+    /// page that had to be read is; [`LlamaError::PageTooLarge`].
+    ///
+    /// # Panics
+    /// If a page adopts another on which nothing is installed.
+    pub fn flush_step(&self) -> Result<FlushProgress, LlamaError> {
+        let Some(mut flusher) = self.try_flusher() else { return Ok(FlushProgress::Busy) };
+        let end = self.pages.end();
+        let start = flusher.cursor.min(end);
+        // One revolution: from the cursor to the end, then from the first page to the cursor.
+        let (mut cursor, mut limit, mut wrapped) = (start, end, false);
+        let written = self.flush_batch(&mut flusher, || {
+            loop {
+                if let Some(page) = self.table.next_dirty(cursor, limit) {
+                    cursor = PageId(page.0 + 1);
+                    return Some(page);
+                }
+                if wrapped {
+                    return None;
+                }
+                (cursor, limit, wrapped) = (PageId(1), start, true);
+            }
+        });
+        flusher.cursor = cursor;
+        let written = written?;
+        Ok(match written.bytes {
+            0 => FlushProgress::Nothing,
+            bytes => FlushProgress::Wrote { pages: written.pages, bytes },
+        })
+    }
+
+    /// Fills the flush buffer with the pages that `next` names, and those that they need, and writes it.
+    pub(crate) fn flush_batch(
+        &self,
+        flusher: &mut Flusher,
+        mut next: impl FnMut() -> Option<PageId>,
+    ) -> Result<Written, LlamaError> {
+        self.store.check()?;
+        self.recycle(flusher);
+        let mut batch =
+            Batch { used: HEADER_BYTES, fragments: 0, body_crc: 0, taken: Vec::new(), skipped: Vec::new() };
+        // An error must not leave addresses in nodes that no buffer will hold: what is in the batch is written
+        // in any case.
+        let filled = self.fill(flusher, &mut batch, &mut next);
+        if filled.is_err() {
+            for page in flusher.stack.drain(..) {
+                self.table.mark_dirty(page);
+            }
+        }
+        let bytes = if batch.fragments == 0 { 0 } else { self.write_buffer(flusher, &mut batch)? };
+        filled?;
+        Ok(Written { pages: batch.fragments as usize, bytes, skipped: batch.skipped })
+    }
+
+    fn fill(
+        &self,
+        flusher: &mut Flusher,
+        batch: &mut Batch,
+        next: &mut dyn FnMut() -> Option<PageId>,
+    ) -> Result<(), LlamaError> {
+        while batch.used < self.options.flush_buffer_bytes {
+            let page = match flusher.stack.last() {
+                Some(&page) => page,
+                None => match next() {
+                    Some(page) => {
+                        flusher.stack.push(page);
+                        page
+                    }
+                    None => break,
+                },
+            };
+            match self.marshal(flusher, batch, page) {
+                Marshalled::Done => {
+                    flusher.stack.pop();
+                }
+                Marshalled::Later => {
+                    // Whoever adopts it has to wait with it.
+                    for page in flusher.stack.drain(..) {
+                        self.table.mark_dirty(page);
+                        batch.skipped.push(page);
+                    }
+                }
+                Marshalled::First(adoptee) => flusher.stack.push(adoptee),
+                Marshalled::Load => {
+                    if let Err(error) = self.load(page) {
+                        // The cleaner shall not come back to a page that cannot be read.
+                        self.table.clear_rewrite(page);
+                        return Err(error);
+                    }
+                }
+                Marshalled::Full(_) if batch.fragments > 0 => break,
+                Marshalled::Full(bytes) => self.make_room(flusher, bytes)?,
+                Marshalled::TooLarge(bytes) => {
+                    let limit = self.store.segments.fragment_bytes_max();
+                    return Err(LlamaError::PageTooLarge { page, bytes, limit });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the unflushed part of `page` into the buffer.
+    fn marshal(&self, flusher: &mut Flusher, batch: &mut Batch, page: PageId) -> Marshalled {
+        let guard = self.epochs.pin();
+        let Some(claim) = self.table.try_claim(page) else { return Marshalled::Later };
+        self.table.take_dirty(page);
+        let word = self.table.word_after_take_dirty(page);
+        let rewrite = self.table.wants_rewrite(page);
+        let postponed = |outcome| {
+            self.table.mark_dirty(page);
+            outcome
+        };
+        let head = match Word::decode(word) {
+            Word::Free => return Marshalled::Done,
+            Word::Stored(_) if rewrite => return postponed(Marshalled::Load),
+            Word::Stored(_) => return Marshalled::Done,
+            Word::Resident(head) => NonNull::new(head).expect("a resident word is not null").cast(),
+        };
+        // SAFETY: read from the mapping table under the guard (N3).
+        let head = unsafe { NodeRef::new(head) };
+        if self.table.is_held(page) {
+            self.counters.flushes_held.add(1);
+            return postponed(Marshalled::Later);
+        }
+        let mut fragments = self.table.fragments(page);
+        let mut nodes: Vec<NodeRef<'_>> = chain(head).take_while(|node| node.flash().is_none()).collect();
+        let mut previous = chain(head).nth(nodes.len()).and_then(NodeRef::flash);
+        if nodes.is_empty() && !rewrite {
+            return Marshalled::Done;
+        }
+        let depth = fragments.iter().position(|address| Some(address) == previous);
+        debug_assert!(
+            previous.is_none() || depth.is_some(),
+            "{page} refers to a fragment that is not its own"
+        );
+        if previous.is_some() && (rewrite || depth.is_none_or(|depth| depth + 2 > self.options.fragments_max))
+        {
+            if head.is_partial() {
+                return postponed(Marshalled::Load);
+            }
+            nodes = chain(head).collect();
+            previous = None;
+        }
+        let marshal = Marshal { page, nodes: &nodes, previous };
+        for &adoptee in marshal.adopts() {
+            if self.table.fragments(adoptee).len() == 0 {
+                assert!(
+                    self.table.word(adoptee) != 0,
+                    "{page} adopts {adoptee}, on which nothing is installed"
+                );
+                return postponed(Marshalled::First(adoptee));
+            }
+        }
+        let length = match marshal.length() {
+            Ok(length) if length <= self.store.segments.fragment_bytes_max() => length,
+            Ok(length) | Err(length) => return postponed(Marshalled::TooLarge(length)),
+        };
+        if batch.used as u64 + length > self.room(flusher) {
+            return postponed(Marshalled::Full(length));
+        }
+        let address = fragment_address(flusher.position, batch.used, length);
+        let out = &mut flusher.buffer[batch.used..batch.used + length as usize];
+        let crc = marshal.encode(address.offset(), out);
+        for node in &nodes {
+            node.set_flash(address);
+        }
+        self.supersede(flusher, &mut fragments, previous, page);
+        let pushed = fragments.push(address);
+        debug_assert!(pushed, "a page has at most {} fragments", self.options.fragments_max);
+        flusher.accounts.add(address);
+        self.table.set_fragments(page, fragments);
+        if previous.is_none() {
+            self.counters.full_fragments_written.add(1);
+            if rewrite {
+                self.table.clear_rewrite(page);
+                self.counters.pages_relocated.add(1);
+            }
+        } else {
+            self.counters.delta_fragments_written.add(1);
+        }
+        batch.taken.push(Taken { page, adopts: marshal.adopts().to_vec(), root: marshal.is_root() });
+        batch.used += length as usize;
+        batch.fragments += 1;
+        batch.body_crc = crc32c::crc32c_append(batch.body_crc, &crc.to_le_bytes());
+        debug_assert!(nodes.last().is_some_and(|node| node.kind() != NodeKind::Stub));
+        drop(claim);
+        drop(guard);
+        Marshalled::Done
+    }
+
+    /// Takes the fragments that a new one on top of `previous` makes superfluous off the page's list.
+    fn supersede(
+        &self,
+        flusher: &mut Flusher,
+        fragments: &mut Fragments,
+        previous: Option<FlashAddress>,
+        page: PageId,
+    ) {
+        while fragments.newest() != previous {
+            let Some(dead) = fragments.pop() else {
+                unreachable!("{page} has lost its fragment {previous:?}");
+            };
+            flusher.accounts.remove(dead);
+        }
+    }
+
+    /// Up to where the flush buffer may be filled.
+    fn room(&self, flusher: &Flusher) -> u64 {
+        let segments = &self.store.segments;
+        let offset = flusher.position.offset;
+        if segments.file(segments.index(offset)).is_none() || offset.is_multiple_of(segments.segment_bytes) {
+            // Nothing has been written yet, or the segment is full to the last byte.
+            return 0;
+        }
+        (flusher.buffer.len() as u64).min(segments.end(offset) - offset)
+    }
+
+    /// Makes the empty buffer large enough for one fragment, and begins the next segment if this one has too
+    /// little room.
+    fn make_room(&self, flusher: &mut Flusher, fragment_bytes: u64) -> Result<(), LlamaError> {
+        let segments = &self.store.segments;
+        let bytes = (HEADER_BYTES as u64 + fragment_bytes).next_multiple_of(BLOCK_BYTES as u64);
+        if flusher.buffer.len() < bytes as usize {
+            flusher.buffer = AlignedBuffer::zeroed(bytes as usize);
+        }
+        let offset = flusher.position.offset;
+        let within = offset % segments.segment_bytes;
+        let index = segments.index(offset);
+        if within != 0 && segments.file(index).is_some() && offset + bytes <= segments.end(offset) {
+            return Ok(());
+        }
+        // At a segment's very end the offset is already the next one's.
+        let next = if within == 0 || segments.file(index).is_none() { index } else { index + 1 };
+        segments.create(next).map_err(|error| {
+            // Nothing refers to a segment that was not made, so a full disk is no reason to stop for ever.
+            if error.is_full() { LlamaError::Device(error) } else { self.store.fail(error) }
+        })?;
+        flusher.accounts.open(next);
+        flusher.position.offset = segments.start(next);
+        Ok(())
+    }
+
+    fn write_buffer(&self, flusher: &mut Flusher, batch: &mut Batch) -> Result<u64, LlamaError> {
+        let segments = &self.store.segments;
+        let position = flusher.position;
+        let length = batch.used.next_multiple_of(BLOCK_BYTES);
+        flusher.buffer[batch.used..length].fill(0);
+        let header = BufferHeader {
+            store: segments.store,
+            sequence: position.sequence,
+            incarnation: flusher.incarnation,
+            offset: position.offset,
+            length: length as u64,
+            fragments: batch.fragments,
+            chain: position.chain,
+            body_crc: batch.body_crc,
+        };
+        let chain = header.encode(&mut flusher.buffer);
+        let file = segments.file(segments.index(position.offset)).expect("there is room only in a segment");
+        file.write_durable_at(&flusher.buffer[..length], position.offset % segments.segment_bytes)
+            .map_err(|error| self.store.fail(error))?;
+        let end = position.offset + length as u64;
+        flusher.position = Position { sequence: position.sequence + 1, offset: end, chain };
+        flusher.accounts.written(length as u64);
+        self.store.set_durable_end(end);
+        self.counters.bytes_written.add(length as u64);
+        self.counters.buffers_written.add(1);
+        for taken in batch.taken.drain(..) {
+            self.note_adoptions(flusher, taken, position);
+        }
+        if flusher.buffer.len() > self.options.flush_buffer_bytes {
+            flusher.buffer = AlignedBuffer::zeroed(self.options.flush_buffer_bytes);
+        }
+        Ok(length as u64)
+    }
+
+    /// A fragment at `position` has become durable.
+    fn note_adoptions(&self, flusher: &mut Flusher, taken: Taken, position: Position) {
+        let Taken { page, adopts, root } = taken;
+        if root {
+            self.adopt(flusher, page);
+        }
+        if self.table.is_adopted(page) {
+            for adoptee in adopts {
+                self.adopt(flusher, adoptee);
+            }
+        } else {
+            flusher.unadopted.entry(page).or_insert(position);
+            if !adopts.is_empty() {
+                flusher.waiting.entry(page).or_default().extend(adopts);
+            }
+        }
+    }
+
+    /// `page` counts from now on, and what it adopts.
+    fn adopt(&self, flusher: &mut Flusher, page: PageId) {
+        let mut pages = vec![page];
+        while let Some(page) = pages.pop() {
+            if !self.table.is_adopted(page) {
+                self.table.set_adopted(page);
+                flusher.unadopted.remove(&page);
+                pages.extend(flusher.waiting.remove(&page).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Forgets the freed pages that nobody can hold any more, and lets their identifiers be given out again.
+    fn recycle(&self, flusher: &mut Flusher) {
+        let (held, pages): (Vec<PageId>, Vec<PageId>) =
+            self.pages.take_returned().into_iter().partition(|&page| self.table.is_held(page));
+        for page in held {
+            // Its release is still to come.
+            self.pages.give_back(page);
+        }
+        for &page in &pages {
+            for dead in self.table.fragments(page).iter() {
+                flusher.accounts.remove(dead);
+            }
+            flusher.unadopted.remove(&page);
+            flusher.waiting.remove(&page);
+            self.table.reset(page);
+        }
+        self.pages.recycle(&pages);
+    }
+}

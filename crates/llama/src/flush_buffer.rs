@@ -1,0 +1,121 @@
+//! Flush buffers: the unit in which fragments are written.
+//!
+//! A buffer lies in one segment, starts and ends at multiples of 4096 bytes, and is written by one durable write.
+//! The next buffer follows at its end or, where the segment has too little room left, at the start of the next
+//! segment. Integers are little-endian.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC-32C of bytes 4 to 64 |
+//! | 4 | 4 | magic `DBUF` |
+//! | 8 | 4 | format version, 1 |
+//! | 12 | 4 | number of fragments, at least 1 |
+//! | 16 | 8 | store identifier |
+//! | 24 | 8 | sequence number: one more than the previous buffer's |
+//! | 32 | 8 | incarnation: grows with every opening of the store |
+//! | 40 | 8 | own offset in the logical store |
+//! | 48 | 8 | length, a multiple of 4096 |
+//! | 56 | 4 | chain: the previous buffer's CRC at offset 0 |
+//! | 60 | 4 | CRC-32C of the fragments' CRCs, in order |
+//! | 64 | | fragments, one behind the other, then zeros |
+
+use crate::flash_address::FlashAddress;
+use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"DBUF");
+/// The version of buffers, segments and images.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Bytes of the header.
+pub(crate) const HEADER_BYTES: usize = 64;
+
+/// The header of a flush buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BufferHeader {
+    pub(crate) store: u64,
+    pub(crate) sequence: u64,
+    pub(crate) incarnation: u64,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) fragments: u32,
+    pub(crate) chain: u32,
+    pub(crate) body_crc: u32,
+}
+
+impl BufferHeader {
+    /// Writes the header; returns its checksum, which the next buffer chains to.
+    pub(crate) fn encode(&self, out: &mut [u8]) -> u32 {
+        write_u32(out, 4, MAGIC);
+        write_u32(out, 8, FORMAT_VERSION);
+        write_u32(out, 12, self.fragments);
+        write_u64(out, 16, self.store);
+        write_u64(out, 24, self.sequence);
+        write_u64(out, 32, self.incarnation);
+        write_u64(out, 40, self.offset);
+        write_u64(out, 48, self.length);
+        write_u32(out, 56, self.chain);
+        write_u32(out, 60, self.body_crc);
+        let crc = crc32c::crc32c(&out[4..HEADER_BYTES]);
+        write_u32(out, 0, crc);
+        crc
+    }
+
+    /// The header and its checksum, if there is one at the start of `bytes`, which lie at `offset` of `store`, and
+    /// the buffer ends at or before `limit`.
+    pub(crate) fn decode(bytes: &[u8], store: u64, offset: u64, limit: u64) -> Option<(BufferHeader, u32)> {
+        if bytes.len() < HEADER_BYTES || read_u32(bytes, 4) != MAGIC || read_u32(bytes, 8) != FORMAT_VERSION {
+            return None;
+        }
+        let crc = crc32c::crc32c(&bytes[4..HEADER_BYTES]);
+        let header = BufferHeader {
+            store: read_u64(bytes, 16),
+            sequence: read_u64(bytes, 24),
+            incarnation: read_u64(bytes, 32),
+            offset: read_u64(bytes, 40),
+            length: read_u64(bytes, 48),
+            fragments: read_u32(bytes, 12),
+            chain: read_u32(bytes, 56),
+            body_crc: read_u32(bytes, 60),
+        };
+        let good = read_u32(bytes, 0) == crc
+            && header.store == store
+            && header.offset == offset
+            && header.length > 0
+            && header.length.is_multiple_of(deuteron_device::BLOCK_BYTES as u64)
+            && offset.checked_add(header.length).is_some_and(|end| end <= limit);
+        good.then_some((header, crc))
+    }
+
+    /// Checks all fragments of the buffer in `bytes` and hands them out.
+    pub(crate) fn fragments<'a>(&self, bytes: &'a [u8]) -> Result<Vec<Fragment<'a>>, Defect> {
+        let mut fragments = Vec::new();
+        let mut at = HEADER_BYTES;
+        let mut body_crc = 0;
+        for _ in 0..self.fragments {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let fragment = Fragment::decode(rest, self.offset + at as u64)
+                .map_err(|defect| Defect { offset: at as u64 + defect.offset, ..defect })?;
+            body_crc = crc32c::crc32c_append(body_crc, &fragment.crc().to_le_bytes());
+            at += fragment.address().length() as usize;
+            fragments.push(fragment);
+        }
+        if body_crc != self.body_crc {
+            let found = format!("fragments {body_crc:#010x}");
+            return Err(Defect::new(60, format_args!("fragments {:#010x}", self.body_crc), found));
+        }
+        Ok(fragments)
+    }
+}
+
+/// Where a buffer starts, and what the buffers before it lead one to expect there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position {
+    /// Ordered by this.
+    pub(crate) sequence: u64,
+    pub(crate) offset: u64,
+    pub(crate) chain: u32,
+}
+
+/// Where a fragment of `length` bytes would lie in a buffer at `position` that is filled up to `used`.
+pub(crate) fn fragment_address(position: Position, used: usize, length: u64) -> FlashAddress {
+    FlashAddress::new(position.offset + used as u64, length)
+}

@@ -1,0 +1,296 @@
+//! Fragments: the pieces of a page on flash.
+//!
+//! A fragment holds consecutive nodes of a page, newest first: either up to and including the base (a *full*
+//! fragment), or only deltas, and then `previous` is the address of the fragment with what is below. A page is its
+//! newest fragment and, by the links, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) in all.
+//!
+//! Integers are little-endian. A fragment starts at a multiple of 64 bytes.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC-32C of the rest, padding included |
+//! | 4 | 4 | magic `DFRG` |
+//! | 8 | 4 | length, padding included, as [`FlashAddress`] rounds it |
+//! | 12 | 4 | number of nodes, at least 1 |
+//! | 16 | 8 | page identifier |
+//! | 24 | 8 | own offset in the logical store, so that a misplaced block does not pass |
+//! | 32 | 8 | previous fragment's address; 0 in a full fragment |
+//! | 40 | 4 | number of adoptions; 0 unless full |
+//! | 44 | 4 | bytes of the low key; 0 unless full |
+//! | 48 | 4 | tree; 0 unless full |
+//! | 52 | 4 | flags: 1 = first page of its tree |
+//! | 56 | 8 | 0 |
+//! | 64 | 4 each | payload bytes of the nodes |
+//! | | 8 each | adopted page identifiers |
+//! | | | low key, then the payloads |
+//! | | | zeros up to the length |
+
+use crate::flash_address::{FlashAddress, LENGTH_MAX};
+use crate::node::{NodeKind, NodeRef, PageDescriptor};
+use crate::page_id::PageId;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"DFRG");
+const HEADER_BYTES: usize = 64;
+const ROOT: u32 = 1;
+
+/// Why bytes are not what they should be; the caller knows the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Defect {
+    /// Relative to the bytes that were given.
+    pub(crate) offset: u64,
+    pub(crate) expected: String,
+    pub(crate) found: String,
+}
+
+impl Defect {
+    pub(crate) fn new(offset: u64, expected: impl ToString, found: impl ToString) -> Defect {
+        Defect { offset, expected: expected.to_string(), found: found.to_string() }
+    }
+}
+
+pub(crate) fn read_u32(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
+}
+
+pub(crate) fn read_u64(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
+}
+
+pub(crate) fn write_u32(bytes: &mut [u8], offset: usize, value: u32) {
+    bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+pub(crate) fn write_u64(bytes: &mut [u8], offset: usize, value: u64) {
+    bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Nodes about to be written as one fragment.
+pub(crate) struct Marshal<'a, 'g> {
+    pub(crate) page: PageId,
+    /// Newest first; the last is the base if `previous` is `None`.
+    pub(crate) nodes: &'a [NodeRef<'g>],
+    pub(crate) previous: Option<FlashAddress>,
+}
+
+impl<'g> Marshal<'_, 'g> {
+    fn base(&self) -> Option<NodeRef<'g>> {
+        self.nodes.last().copied().filter(|node| node.kind() == NodeKind::Base)
+    }
+
+    /// The pages that the fragment adopts.
+    pub(crate) fn adopts(&self) -> &'g [PageId] {
+        self.base().map_or(&[], NodeRef::adopts)
+    }
+
+    /// Whether the fragment begins a tree.
+    pub(crate) fn is_root(&self) -> bool {
+        self.base().and_then(NodeRef::descriptor).is_some_and(|descriptor| descriptor.root)
+    }
+
+    /// The length on flash, or the excessive length if no address can hold it.
+    pub(crate) fn length(&self) -> Result<u64, u64> {
+        let base = self.base().map_or(0, |base| {
+            base.descriptor().map_or(0, |descriptor| descriptor.low_key.len()) + size_of_val(base.adopts())
+        });
+        let payloads: usize = self.nodes.iter().map(|node| 4 + node.payload().len()).sum();
+        let length = FlashAddress::padded_length((HEADER_BYTES + base + payloads) as u64);
+        if length <= LENGTH_MAX { Ok(length) } else { Err(length) }
+    }
+
+    /// Writes the fragment into `out`, which is as long as [`Marshal::length`] says, as it will lie at `offset`.
+    /// Returns its checksum.
+    pub(crate) fn encode(&self, offset: u64, out: &mut [u8]) -> u32 {
+        debug_assert_eq!(self.base().is_some(), self.previous.is_none());
+        let descriptor = self.base().and_then(NodeRef::descriptor);
+        let descriptor = descriptor.unwrap_or(PageDescriptor { tree: 0, low_key: &[], root: false });
+        write_u32(out, 4, MAGIC);
+        write_u32(out, 8, out.len() as u32);
+        write_u32(out, 12, self.nodes.len() as u32);
+        write_u64(out, 16, self.page.0);
+        write_u64(out, 24, offset);
+        write_u64(out, 32, self.previous.map_or(0, FlashAddress::to_raw));
+        write_u32(out, 40, self.adopts().len() as u32);
+        write_u32(out, 44, descriptor.low_key.len() as u32);
+        write_u32(out, 48, descriptor.tree);
+        write_u32(out, 52, if descriptor.root { ROOT } else { 0 });
+        write_u64(out, 56, 0);
+        let mut at = HEADER_BYTES;
+        for node in self.nodes {
+            write_u32(out, at, node.payload().len() as u32);
+            at += 4;
+        }
+        for page in self.adopts() {
+            write_u64(out, at, page.0);
+            at += 8;
+        }
+        for bytes in std::iter::once(descriptor.low_key).chain(self.nodes.iter().map(|node| node.payload())) {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        }
+        out[at..].fill(0);
+        let crc = crc32c::crc32c(&out[4..]);
+        write_u32(out, 0, crc);
+        crc
+    }
+}
+
+/// A fragment that has been read and checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fragment<'a> {
+    bytes: &'a [u8],
+    /// Where the node lengths end.
+    adopts_at: usize,
+    low_key_at: usize,
+    payloads_at: usize,
+}
+
+impl<'a> Fragment<'a> {
+    /// Checks the fragment at the start of `bytes`, which lies at `offset` of the store, and may be followed by
+    /// other bytes. Nothing that it says is believed before its checksum is right.
+    pub(crate) fn decode(bytes: &'a [u8], offset: u64) -> Result<Fragment<'a>, Defect> {
+        if bytes.len() < HEADER_BYTES {
+            return Err(Defect::new(0, "a fragment", format_args!("{} bytes", bytes.len())));
+        }
+        if read_u32(bytes, 4) != MAGIC {
+            return Err(Defect::new(4, "magic DFRG", format_args!("{:#010x}", read_u32(bytes, 4))));
+        }
+        let length = read_u32(bytes, 8) as usize;
+        if length < HEADER_BYTES
+            || length > bytes.len()
+            || FlashAddress::padded_length(length as u64) != length as u64
+        {
+            return Err(Defect::new(8, format_args!("a length up to {}", bytes.len()), length));
+        }
+        let bytes = &bytes[..length];
+        let crc = crc32c::crc32c(&bytes[4..]);
+        if read_u32(bytes, 0) != crc {
+            let found = format!("checksum {crc:#010x}");
+            return Err(Defect::new(0, format_args!("checksum {:#010x}", read_u32(bytes, 0)), found));
+        }
+        if read_u64(bytes, 24) != offset {
+            let found = format!("the fragment of {:#x}", read_u64(bytes, 24));
+            return Err(Defect::new(24, format_args!("the fragment of {offset:#x}"), found));
+        }
+        // From here on a defect means that a fragment was written wrongly.
+        let nodes = u64::from(read_u32(bytes, 12));
+        let adopts_at = HEADER_BYTES as u64 + 4 * nodes;
+        let low_key_at = adopts_at + 8 * u64::from(read_u32(bytes, 40));
+        let payloads_at = low_key_at + u64::from(read_u32(bytes, 44));
+        let previous = read_u64(bytes, 32);
+        if nodes == 0
+            || payloads_at > length as u64
+            || (previous != 0
+                && FlashAddress::from_raw(previous).is_none_or(|address| address.end() > offset))
+        {
+            return Err(Defect::new(12, "counts that fit the length", format_args!("{nodes} nodes")));
+        }
+        let fragment = Fragment {
+            bytes,
+            adopts_at: adopts_at as usize,
+            low_key_at: low_key_at as usize,
+            payloads_at: payloads_at as usize,
+        };
+        let payloads: u64 = fragment.lengths().map(|length| length as u64).sum();
+        if payloads_at + payloads > length as u64 {
+            return Err(Defect::new(64, "payloads that fit the length", format_args!("{payloads} bytes")));
+        }
+        Ok(fragment)
+    }
+
+    pub(crate) fn page(&self) -> PageId {
+        PageId(read_u64(self.bytes, 16))
+    }
+
+    pub(crate) fn crc(&self) -> u32 {
+        read_u32(self.bytes, 0)
+    }
+
+    pub(crate) fn address(&self) -> FlashAddress {
+        FlashAddress::new(read_u64(self.bytes, 24), self.bytes.len() as u64)
+    }
+
+    /// The fragment with what is below; `None` if this one is full.
+    pub(crate) fn previous(&self) -> Option<FlashAddress> {
+        FlashAddress::from_raw(read_u64(self.bytes, 32))
+    }
+
+    /// What a full fragment says of its page.
+    pub(crate) fn descriptor(&self) -> Option<PageDescriptor<'a>> {
+        self.previous().is_none().then(|| PageDescriptor {
+            tree: read_u32(self.bytes, 48),
+            low_key: &self.bytes[self.low_key_at..self.payloads_at],
+            root: read_u32(self.bytes, 52) & ROOT != 0,
+        })
+    }
+
+    pub(crate) fn adopts(&self) -> impl Iterator<Item = PageId> + 'a {
+        self.bytes[self.adopts_at..self.low_key_at].chunks_exact(8).map(|page| PageId(read_u64(page, 0)))
+    }
+
+    fn lengths(&self) -> impl Iterator<Item = usize> + 'a {
+        self.bytes[HEADER_BYTES..self.adopts_at].chunks_exact(4).map(|length| read_u32(length, 0) as usize)
+    }
+
+    /// The payloads, newest first.
+    pub(crate) fn payloads(&self) -> impl Iterator<Item = &'a [u8]> + 'a {
+        let bytes = self.bytes;
+        self.lengths().scan(self.payloads_at, move |at, length| {
+            let payload = &bytes[*at..*at + length];
+            *at += length;
+            Some(payload)
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::node::OwnedNode;
+
+    fn encode(marshal: &Marshal<'_, '_>, offset: u64) -> Vec<u8> {
+        let mut bytes = vec![0xee; marshal.length().unwrap() as usize];
+        let crc = marshal.encode(offset, &mut bytes);
+        assert_eq!(crc, read_u32(&bytes, 0));
+        bytes
+    }
+
+    #[test]
+    fn a_fragment_survives_the_way_to_flash_and_back() {
+        let descriptor = PageDescriptor { tree: 7, low_key: b"low", root: true };
+        let base = OwnedNode::base(b"base payload", descriptor, &[PageId(5), PageId(6)]);
+        let delta = OwnedNode::delta(b"delta");
+        let nodes = [delta.as_ref(), base.as_ref()];
+        let marshal = Marshal { page: PageId(3), nodes: &nodes, previous: None };
+        let bytes = encode(&marshal, 8192);
+        let fragment = Fragment::decode(&bytes, 8192).unwrap();
+        assert_eq!(fragment.page(), PageId(3));
+        assert_eq!(fragment.previous(), None);
+        assert_eq!(fragment.descriptor(), Some(descriptor));
+        assert_eq!(fragment.adopts().collect::<Vec<_>>(), [PageId(5), PageId(6)]);
+        assert_eq!(fragment.payloads().collect::<Vec<_>>(), [b"delta".as_slice(), b"base payload"]);
+        assert_eq!(fragment.address(), FlashAddress::new(8192, bytes.len() as u64));
+
+        let previous = Some(FlashAddress::new(4096, 128));
+        let marshal = Marshal { page: PageId(3), nodes: &nodes[..1], previous };
+        let bytes = encode(&marshal, 8192);
+        let fragment = Fragment::decode(&bytes, 8192).unwrap();
+        assert_eq!((fragment.previous(), fragment.descriptor()), (previous, None));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let base =
+            OwnedNode::base(b"payload", PageDescriptor { tree: 1, low_key: b"k", root: false }, &[PageId(9)]);
+        let nodes = [base.as_ref()];
+        let bytes = encode(&Marshal { page: PageId(1), nodes: &nodes, previous: None }, 4096);
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Fragment::decode(&bad, 4096).is_err(), "bit {bit}");
+        }
+        for length in 0..bytes.len() {
+            assert!(Fragment::decode(&bytes[..length], 4096).is_err(), "length {length}");
+        }
+        assert!(Fragment::decode(&bytes, 8192).is_err(), "misplaced");
+    }
+}

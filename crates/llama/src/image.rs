@@ -1,0 +1,407 @@
+//! Images: what a checkpoint writes, and where recovery begins.
+//!
+//! The image with the number `n` is the file `store-image-{n:016x}`, written as `….tmp` and renamed when it is
+//! durable. It is a row of blocks, each padded with zeros to a multiple of 4096 bytes (little-endian):
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC-32C of bytes 4 to 40 + *bytes of records* |
+//! | 4 | 4 | magic `DIMG` |
+//! | 8 | 4 | format version, 1 |
+//! | 12 | 4 | number of the block, from 0 |
+//! | 16 | 8 | store identifier |
+//! | 24 | 8 | number of the image |
+//! | 32 | 4 | bytes of records |
+//! | 36 | 4 | 1 in the last block, else 0 |
+//! | 40 | | records |
+//!
+//! Block 0 holds one record: scan start (offset 8, sequence 8, chain 4), incarnation 8, segment bytes 8, user data
+//! (length 4, bytes). The last block holds one record: number of pages 8, lowest page identifier never given out 8. The
+//! blocks between hold one record per page: page 8, tree 4, low key length 4, number of fragments 4, their addresses 8
+//! each (oldest first), low key.
+
+use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
+use crate::flush_buffer::{FORMAT_VERSION, Position};
+use crate::fragment::{read_u32, read_u64, write_u32, write_u64};
+use crate::mapping_table::Fragments;
+use crate::page_id::PageId;
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
+use std::sync::Arc;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"DIMG");
+const HEADER_BYTES: usize = 40;
+const LAST: u32 = 1;
+/// A block is written once its records take this much.
+const BLOCK_RECORD_BYTES: usize = 256 * 1024;
+
+/// The name of image `number`.
+pub(crate) fn image_name(number: u64) -> String {
+    format!("store-image-{number:016x}")
+}
+
+/// The number of the image called `name`, if it is an image's name.
+pub(crate) fn image_number(name: &str) -> Option<u64> {
+    let number = u64::from_str_radix(name.strip_prefix("store-image-")?, 16).ok()?;
+    (image_name(number) == name).then_some(number)
+}
+
+/// Whether `name` is that of an image that was not completed.
+pub(crate) fn is_unfinished_image(name: &str) -> bool {
+    name.strip_suffix(".tmp").is_some_and(|name| image_number(name).is_some())
+}
+
+/// What block 0 says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ImageStart {
+    pub(crate) store: u64,
+    pub(crate) number: u64,
+    pub(crate) start: Position,
+    pub(crate) incarnation: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) user_data: Vec<u8>,
+}
+
+/// A page in an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ImagePage {
+    pub(crate) page: PageId,
+    pub(crate) tree: u32,
+    pub(crate) low_key: Vec<u8>,
+    pub(crate) fragments: Fragments,
+}
+
+/// An image, read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) start: ImageStart,
+    pub(crate) pages: Vec<ImagePage>,
+    pub(crate) next_page: PageId,
+}
+
+/// An image being written.
+pub(crate) struct ImageWriter {
+    directory: Arc<dyn Directory>,
+    file: Arc<dyn File>,
+    store: u64,
+    number: u64,
+    block: u32,
+    offset: u64,
+    records: Vec<u8>,
+    pages: u64,
+}
+
+impl ImageWriter {
+    /// Creates the file, with block 0.
+    pub(crate) fn create(
+        directory: &Arc<dyn Directory>,
+        direct: bool,
+        start: &ImageStart,
+    ) -> Result<ImageWriter, DeviceError> {
+        let name = format!("{}.tmp", image_name(start.number));
+        match directory.remove(&name) {
+            // Left by a checkpoint that was given up.
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        let mut writer = ImageWriter {
+            directory: Arc::clone(directory),
+            file: directory.open(&name, OpenMode::CreateNew, direct)?,
+            store: start.store,
+            number: start.number,
+            block: 0,
+            offset: 0,
+            records: Vec::new(),
+            pages: 0,
+        };
+        writer.records.extend_from_slice(&start.start.offset.to_le_bytes());
+        writer.records.extend_from_slice(&start.start.sequence.to_le_bytes());
+        writer.records.extend_from_slice(&start.start.chain.to_le_bytes());
+        writer.records.extend_from_slice(&start.incarnation.to_le_bytes());
+        writer.records.extend_from_slice(&start.segment_bytes.to_le_bytes());
+        writer.records.extend_from_slice(&(start.user_data.len() as u32).to_le_bytes());
+        writer.records.extend_from_slice(&start.user_data);
+        writer.write_block(0)?;
+        Ok(writer)
+    }
+
+    /// Adds a page. Writes a block when enough have gathered.
+    pub(crate) fn add(
+        &mut self,
+        page: PageId,
+        tree: u32,
+        low_key: &[u8],
+        fragments: &Fragments,
+    ) -> Result<(), DeviceError> {
+        self.records.extend_from_slice(&page.0.to_le_bytes());
+        self.records.extend_from_slice(&tree.to_le_bytes());
+        self.records.extend_from_slice(&(low_key.len() as u32).to_le_bytes());
+        self.records.extend_from_slice(&(fragments.len() as u32).to_le_bytes());
+        for address in fragments.iter() {
+            self.records.extend_from_slice(&address.to_raw().to_le_bytes());
+        }
+        self.records.extend_from_slice(low_key);
+        self.pages += 1;
+        if self.records.len() >= BLOCK_RECORD_BYTES { self.write_block(0) } else { Ok(()) }
+    }
+
+    /// Writes what is left and makes the image durable under its temporary name. Returns its bytes.
+    pub(crate) fn finish(&mut self, next_page: PageId) -> Result<u64, DeviceError> {
+        if !self.records.is_empty() {
+            self.write_block(0)?;
+        }
+        self.records.extend_from_slice(&self.pages.to_le_bytes());
+        self.records.extend_from_slice(&next_page.0.to_le_bytes());
+        self.write_block(LAST)?;
+        self.file.sync()?;
+        Ok(self.offset)
+    }
+
+    /// Gives the image its name, durably.
+    pub(crate) fn publish(&self) -> Result<(), DeviceError> {
+        let name = image_name(self.number);
+        self.directory.rename(&format!("{name}.tmp"), &name)?;
+        self.directory.sync()
+    }
+
+    fn write_block(&mut self, flags: u32) -> Result<(), DeviceError> {
+        let used = HEADER_BYTES + self.records.len();
+        let mut block = AlignedBuffer::zeroed(used.next_multiple_of(BLOCK_BYTES));
+        write_u32(&mut block, 4, MAGIC);
+        write_u32(&mut block, 8, FORMAT_VERSION);
+        write_u32(&mut block, 12, self.block);
+        write_u64(&mut block, 16, self.store);
+        write_u64(&mut block, 24, self.number);
+        write_u32(&mut block, 32, self.records.len() as u32);
+        write_u32(&mut block, 36, flags);
+        block[HEADER_BYTES..used].copy_from_slice(&self.records);
+        let crc = crc32c::crc32c(&block[4..used]);
+        write_u32(&mut block, 0, crc);
+        self.file.write_at(&block, self.offset)?;
+        self.offset += block.len() as u64;
+        self.block += 1;
+        self.records.clear();
+        Ok(())
+    }
+}
+
+/// Takes fields off the front of a block's records. Their checksum has been checked, so a record that ends too early
+/// was written wrongly; it is reported all the same.
+struct Records<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Records<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(count)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4).map(|bytes| read_u32(bytes, 0))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8).map(|bytes| read_u64(bytes, 0))
+    }
+
+    fn page(&mut self) -> Option<ImagePage> {
+        let page = PageId(self.u64()?);
+        let tree = self.u32()?;
+        let low_key_bytes = self.u32()?;
+        let count = self.u32()?;
+        let mut fragments = Fragments::default();
+        for _ in 0..count {
+            if !fragments.push(FlashAddress::from_raw(self.u64()?)?) {
+                return None;
+            }
+        }
+        let low_key = self.take(low_key_bytes as usize)?.to_vec();
+        (!page.is_none() && fragments.len() > 0).then_some(ImagePage { page, tree, low_key, fragments })
+    }
+}
+
+struct Block {
+    index: u32,
+    store: u64,
+    number: u64,
+    last: bool,
+    records: Vec<u8>,
+}
+
+struct Reader<'a> {
+    name: String,
+    file: &'a dyn File,
+    length: u64,
+    offset: u64,
+}
+
+impl Reader<'_> {
+    fn corrupt(&self, at: u64, expected: impl ToString, found: impl ToString) -> LlamaError {
+        LlamaError::Corrupt {
+            file: self.name.clone(),
+            offset: self.offset + at,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+
+    fn block(&mut self) -> Result<Block, LlamaError> {
+        let rest = self.length.saturating_sub(self.offset);
+        if rest < BLOCK_BYTES as u64 {
+            return Err(self.corrupt(0, "an image block", "the end of the file"));
+        }
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        self.file.read_at(&mut block, self.offset).map_err(LlamaError::Device)?;
+        if read_u32(&block, 4) != MAGIC {
+            return Err(self.corrupt(4, "magic DIMG", format_args!("{:#010x}", read_u32(&block, 4))));
+        }
+        let used = HEADER_BYTES + read_u32(&block, 32) as usize;
+        let padded = used.next_multiple_of(BLOCK_BYTES);
+        if padded as u64 > rest {
+            return Err(self.corrupt(32, format_args!("at most {rest} bytes"), used));
+        }
+        if padded > BLOCK_BYTES {
+            block = AlignedBuffer::zeroed(padded);
+            self.file.read_at(&mut block, self.offset).map_err(LlamaError::Device)?;
+        }
+        let crc = crc32c::crc32c(&block[4..used]);
+        if read_u32(&block, 0) != crc {
+            let expected = format!("checksum {:#010x}", read_u32(&block, 0));
+            return Err(self.corrupt(0, expected, format_args!("checksum {crc:#010x}")));
+        }
+        let version = read_u32(&block, 8);
+        if version != FORMAT_VERSION {
+            let file = self.name.clone();
+            return Err(LlamaError::Version { file, found: version, supported: FORMAT_VERSION });
+        }
+        let block = Block {
+            index: read_u32(&block, 12),
+            store: read_u64(&block, 16),
+            number: read_u64(&block, 24),
+            last: read_u32(&block, 36) & LAST != 0,
+            records: block[HEADER_BYTES..used].to_vec(),
+        };
+        self.offset += padded as u64;
+        Ok(block)
+    }
+}
+
+/// Reads and checks image `number`.
+pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -> Result<Image, LlamaError> {
+    let name = image_name(number);
+    let file = directory.open(&name, OpenMode::Read, direct).map_err(LlamaError::Device)?;
+    let length = file.length().map_err(LlamaError::Device)?;
+    let mut reader = Reader { name, file: &*file, length, offset: 0 };
+
+    let first = reader.block()?;
+    if first.number != number || first.index != 0 {
+        let found = format!("block {} of image {}", first.index, first.number);
+        return Err(reader.corrupt(0, format_args!("block 0 of image {number}"), found));
+    }
+    let start =
+        read_start(&first).ok_or_else(|| reader.corrupt(0, "the start of an image", "something else"))?;
+
+    let mut pages = Vec::new();
+    let mut index = 1;
+    loop {
+        let block = reader.block()?;
+        if (block.index, block.number, block.store) != (index, number, start.store) {
+            let found = format!("block {} of image {}", block.index, block.number);
+            return Err(reader.corrupt(0, format_args!("block {index} of image {number}"), found));
+        }
+        index += 1;
+        let mut records = Records { bytes: &block.records };
+        if block.last {
+            let (Some(count), Some(next_page)) = (records.u64(), records.u64()) else {
+                return Err(reader.corrupt(0, "the end of an image", "too few bytes"));
+            };
+            if count != pages.len() as u64 {
+                return Err(reader.corrupt(0, format_args!("{count} pages"), pages.len()));
+            }
+            return Ok(Image { start, pages, next_page: PageId(next_page) });
+        }
+        while !records.bytes.is_empty() {
+            pages.push(records.page().ok_or_else(|| reader.corrupt(0, "a page", "something else"))?);
+        }
+    }
+}
+
+fn read_start(block: &Block) -> Option<ImageStart> {
+    let mut records = Records { bytes: &block.records };
+    let (offset, sequence, chain) = (records.u64()?, records.u64()?, records.u32()?);
+    let (incarnation, segment_bytes) = (records.u64()?, records.u64()?);
+    let user_data_bytes = records.u32()?;
+    let user_data = records.take(user_data_bytes as usize)?.to_vec();
+    (offset > 0 && segment_bytes > 0 && segment_bytes.is_multiple_of(BLOCK_BYTES as u64)).then_some(
+        ImageStart {
+            store: block.store,
+            number: block.number,
+            start: Position { sequence, offset, chain },
+            incarnation,
+            segment_bytes,
+            user_data,
+        },
+    )
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use deuteron_device::MemoryDirectory;
+
+    fn write(directory: &Arc<dyn Directory>, pages: u64) -> Image {
+        let start = ImageStart {
+            store: 77,
+            number: 3,
+            start: Position { sequence: 9, offset: 12288, chain: 0xabcd },
+            incarnation: 2,
+            segment_bytes: 1 << 16,
+            user_data: b"remember".to_vec(),
+        };
+        let mut writer = ImageWriter::create(directory, true, &start).unwrap();
+        let mut expected = Vec::new();
+        for page in 1..=pages {
+            let mut fragments = Fragments::default();
+            assert!(fragments.push(FlashAddress::new(4096 * page, 128)));
+            let low_key = page.to_be_bytes().to_vec();
+            writer.add(PageId(page), 5, &low_key, &fragments).unwrap();
+            expected.push(ImagePage { page: PageId(page), tree: 5, low_key, fragments });
+        }
+        writer.finish(PageId(pages + 1)).unwrap();
+        writer.publish().unwrap();
+        Image { start, pages: expected, next_page: PageId(pages + 1) }
+    }
+
+    #[test]
+    fn an_image_survives_the_way_to_disk_and_back() {
+        for pages in [0, 1, 20_000] {
+            let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
+            let image = write(&directory, pages);
+            assert_eq!(directory.list().unwrap(), ["store-image-0000000000000003"]);
+            assert_eq!(read_image(&*directory, 3, true).unwrap(), image);
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_that_matters_is_noticed() {
+        let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
+        let image = write(&directory, 3);
+        let file = directory.open(&image_name(3), OpenMode::ReadWrite, false).unwrap();
+        for offset in 0..file.length().unwrap() {
+            let mut byte = [0];
+            file.read_at(&mut byte, offset).unwrap();
+            file.write_at(&[byte[0] ^ 0x10], offset).unwrap();
+            match read_image(&*directory, 3, false) {
+                Err(LlamaError::Corrupt { .. } | LlamaError::Version { .. }) => {}
+                Ok(read) => assert_eq!(read, image, "padding at {offset}"),
+                Err(other) => panic!("{other} at {offset}"),
+            }
+            file.write_at(&byte, offset).unwrap();
+        }
+        assert_eq!(image_number("store-image-3"), None);
+        assert!(is_unfinished_image("store-image-0000000000000003.tmp"));
+    }
+}

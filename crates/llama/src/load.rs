@@ -1,0 +1,207 @@
+//! Loading: what is on flash only becomes resident again.
+//!
+//! The address is read under a guard, the fragments without one, and the chain is installed under a guard if the page
+//! still refers to that address. An address means the same bytes for ever, so that is all that must be checked,
+//! and whoever comes second lets go of what it has read. Deltas that were put on the page meanwhile stay on top.
+
+use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
+use crate::fragment::Defect;
+use crate::llama::{Llama, chain};
+use crate::mapping_table::FRAGMENTS_MAX;
+use crate::node::{NodeKind, NodeRef, OwnedNode};
+use crate::page_id::PageId;
+use crate::segments::ReadFragment;
+use crate::snapshot::{PageState, Snapshot};
+
+/// A chain that is not published: nodes linked to each other, owned as a whole.
+pub(crate) struct OwnedChain {
+    /// Oldest first. All but the last are linked from the next.
+    nodes: Vec<OwnedNode>,
+}
+
+impl OwnedChain {
+    pub(crate) fn new(bottom: OwnedNode) -> OwnedChain {
+        OwnedChain { nodes: vec![bottom] }
+    }
+
+    pub(crate) fn push(&mut self, mut node: OwnedNode) {
+        node.link(self.head());
+        self.nodes.push(node);
+    }
+
+    pub(crate) fn head(&self) -> NodeRef<'_> {
+        self.nodes.last().expect("a chain has a node").as_ref()
+    }
+
+    /// Puts copies of the nodes above `end` of another chain on top.
+    pub(crate) fn push_copies(&mut self, head: NodeRef<'_>, end: NodeRef<'_>) {
+        let above: Vec<_> = chain(head).take_while(|node| node.as_ptr() != end.as_ptr()).collect();
+        for node in above.into_iter().rev() {
+            let copy = OwnedNode::delta(node.payload());
+            if let Some(address) = node.flash() {
+                copy.as_ref().set_flash(address);
+            }
+            self.push(copy);
+        }
+    }
+
+    /// Whether all of it is on flash.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.head().flash().is_some()
+    }
+}
+
+impl Llama {
+    /// Makes `page` resident, if it is not: reads its fragments and checks them. Blocks on the device.
+    ///
+    /// The page may be gone from memory again, or changed, when the caller looks: it executes its operation again.
+    /// Call it without a guard.
+    ///
+    /// # Errors
+    /// [`LlamaError::Corrupt`] if a fragment is not what was written; [`LlamaError::Device`] if it cannot be read.
+    /// Neither changes anything.
+    ///
+    /// # Panics
+    /// If `page` was never allocated.
+    pub fn load(&self, page: PageId) -> Result<(), LlamaError> {
+        while let Some(address) = self.missing(page) {
+            match self.read_fragments(page, address) {
+                Ok(fragments) => {
+                    if self.install_loaded(page, address, &fragments)? {
+                        self.counters.loads.add(1);
+                    }
+                }
+                // The page has been written anew meanwhile, and what it was removed.
+                Err(_) if self.missing(page) != Some(address) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of what of `page` is not in memory.
+    fn missing(&self, page: PageId) -> Option<FlashAddress> {
+        let guard = self.epochs.pin();
+        let snapshot = self.snapshot(page, &guard);
+        missing_in(snapshot).map(|(address, _)| address)
+    }
+
+    /// The fragments of a page, newest first.
+    fn read_fragments(&self, page: PageId, newest: FlashAddress) -> Result<Vec<ReadFragment>, LlamaError> {
+        let segments = &self.store.segments;
+        let mut fragments = Vec::with_capacity(FRAGMENTS_MAX);
+        let mut next = Some(newest);
+        while let Some(address) = next {
+            let read = segments.read(address)?;
+            self.counters.fragments_read.add(1);
+            self.counters.bytes_read.add(address.length());
+            let fragment = read.fragment().map_err(|defect| segments.corrupt(address.offset(), defect))?;
+            if fragment.page() != page {
+                let defect = Defect::new(16, page, fragment.page());
+                return Err(segments.corrupt(address.offset(), defect));
+            }
+            next = fragment.previous();
+            fragments.push(read);
+        }
+        Ok(fragments)
+    }
+
+    /// Puts what was read at `address` below what is in memory; whether it was still missing.
+    fn install_loaded(
+        &self,
+        page: PageId,
+        address: FlashAddress,
+        fragments: &[ReadFragment],
+    ) -> Result<bool, LlamaError> {
+        let guard = self.epochs.pin();
+        loop {
+            let snapshot = self.snapshot(page, &guard);
+            let Some((missing, stub)) = missing_in(snapshot) else { return Ok(false) };
+            if missing != address {
+                return Ok(false);
+            }
+            let mut loaded = self.build(fragments)?;
+            if let (Some(head), Some(stub)) = (snapshot.head(), stub) {
+                loaded.push_copies(head, stub);
+            }
+            // A node that was copied just before a flush took it is taken for unflushed; flushing it once more is
+            // harmless, but the page must be found for it.
+            let flushed = loaded.is_flushed();
+            if self.publish_chain(page, snapshot, loaded, &guard) {
+                if !flushed {
+                    self.table.mark_dirty(page);
+                }
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The chain that the fragments hold.
+    fn build(&self, fragments: &[ReadFragment]) -> Result<OwnedChain, LlamaError> {
+        let mut built: Option<OwnedChain> = None;
+        for read in fragments.iter().rev() {
+            let fragment = read.fragment().expect("checked when it was read");
+            let address = fragment.address();
+            let payloads: Vec<&[u8]> = fragment.payloads().collect();
+            for payload in payloads.into_iter().rev() {
+                match &mut built {
+                    Some(built) => {
+                        let node = OwnedNode::delta(payload);
+                        node.as_ref().set_flash(address);
+                        built.push(node);
+                    }
+                    None => {
+                        let Some(descriptor) = fragment.descriptor() else {
+                            unreachable!("the fragment without a previous one is full");
+                        };
+                        let adopts: Vec<PageId> = fragment.adopts().collect();
+                        let node = OwnedNode::base(payload, descriptor, &adopts);
+                        node.as_ref().set_flash(address);
+                        built = Some(OwnedChain::new(node));
+                    }
+                }
+            }
+        }
+        Ok(built.expect("a page has a fragment, and that a node"))
+    }
+
+    /// Replaces the chain of `expected`, if there is one, by `new`, which says the same.
+    pub(crate) fn publish_chain<'g>(
+        &self,
+        page: PageId,
+        expected: Snapshot<'g>,
+        mut new: OwnedChain,
+        guard: &'g deuteron_epoch::Guard<'_>,
+    ) -> bool {
+        let memory = new.head().chain_memory();
+        let head = new.nodes.pop().expect("a chain has a node");
+        match self.publish(page, expected.word(), head) {
+            Ok(_) => {
+                for node in new.nodes {
+                    // Owned by the published chain from now on.
+                    let _ = node.into_raw();
+                }
+                self.memory.change(memory, 0);
+                if let Some(old) = expected.head() {
+                    self.retire(old, guard);
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// The address of what is not in memory, and the stub that holds it if there is one.
+fn missing_in(snapshot: Snapshot<'_>) -> Option<(FlashAddress, Option<NodeRef<'_>>)> {
+    match snapshot.state() {
+        PageState::Free => None,
+        PageState::Stored(address) => Some((address, None)),
+        PageState::Resident(head) if !head.is_partial() => None,
+        PageState::Resident(head) => {
+            let stub = chain(head).last().filter(|node| node.kind() == NodeKind::Stub);
+            stub.and_then(|stub| Some((stub.flash()?, Some(stub))))
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! All interleavings of the transitions that must not go wrong together.
+
+use super::*;
+use crate::flash_address::FlashAddress;
+use crate::sync::AtomicBool;
+use loom::sync::Arc;
+use loom::thread;
+
+const PAGE: PageId = PageId(1);
+
+fn table() -> Arc<MappingTable> {
+    let table = MappingTable::new();
+    table.reserve(PAGE);
+    Arc::new(table)
+}
+
+fn pointer(number: usize) -> u64 {
+    (number * NODE_ALIGN) as u64
+}
+
+/// M1: of an install and an eviction that expect the same word one wins, and the replaced word has one owner.
+#[test]
+fn install_and_evict_replace_a_word_once() {
+    loom::model(|| {
+        let table = table();
+        assert!(table.replace(PAGE, 0, pointer(1)));
+        let stored = FlashAddress::new(4096, 64).to_raw();
+        let installer = {
+            let table = table.clone();
+            thread::spawn(move || table.replace(PAGE, pointer(1), pointer(2)))
+        };
+        let evictor = {
+            let table = table.clone();
+            thread::spawn(move || {
+                let claim = table.try_claim(PAGE).expect("nobody else claims");
+                let won = table.replace(PAGE, pointer(1), stored);
+                drop(claim);
+                won
+            })
+        };
+        let (installed, evicted) = (installer.join().unwrap(), evictor.join().unwrap());
+        assert!(installed ^ evicted);
+        assert_eq!(table.word(PAGE), if installed { pointer(2) } else { stored });
+    });
+}
+
+/// M2: an installed change is seen by the flusher, or leaves the page dirty.
+#[test]
+fn no_change_is_forgotten_by_the_flusher() {
+    loom::model(|| {
+        let table = table();
+        assert!(table.replace(PAGE, 0, pointer(1)));
+        table.mark_dirty(PAGE);
+        let installer = {
+            let table = table.clone();
+            thread::spawn(move || {
+                assert!(table.replace(PAGE, pointer(1), pointer(2)));
+                table.mark_dirty(PAGE);
+            })
+        };
+        assert!(table.take_dirty(PAGE));
+        let seen = table.word_after_take_dirty(PAGE);
+        installer.join().unwrap();
+        assert!(seen == pointer(2) || table.is_dirty(PAGE));
+    });
+}
+
+/// M3: the evictor never stores an address that the flusher's full rewrite has superseded.
+#[test]
+fn eviction_and_rewrite_agree_on_the_address() {
+    loom::model(|| {
+        let old = FlashAddress::new(4096, 64);
+        let new = FlashAddress::new(8192, 64);
+        let table = table();
+        let mut fragments = Fragments::default();
+        assert!(fragments.push(old));
+        table.set_fragments(PAGE, fragments);
+        // Stands for the head node's `flash`.
+        let flash = Arc::new(AtomicU64::new(old.to_raw()));
+        assert!(table.replace(PAGE, 0, pointer(1)));
+        let flusher = {
+            let (table, flash) = (table.clone(), flash.clone());
+            thread::spawn(move || {
+                if let Some(_claim) = table.try_claim(PAGE)
+                    && table.word(PAGE) == pointer(1)
+                {
+                    flash.store(new.to_raw(), Ordering::Relaxed);
+                    let mut fragments = Fragments::default();
+                    assert!(fragments.push(new));
+                    table.set_fragments(PAGE, fragments);
+                }
+            })
+        };
+        if let Some(_claim) = table.try_claim(PAGE) {
+            table.replace(PAGE, pointer(1), flash.load(Ordering::Relaxed));
+        }
+        flusher.join().unwrap();
+        if let Word::Stored(address) = Word::decode(table.word(PAGE)) {
+            assert_eq!(table.fragments(PAGE).newest(), Some(address));
+        }
+    });
+}
+
+/// M5: the flusher never takes a base that was installed under a hold which is still there.
+#[test]
+fn a_held_base_is_not_flushed() {
+    loom::model(|| {
+        let table = table();
+        assert!(table.replace(PAGE, 0, pointer(1)));
+        let posted = Arc::new(AtomicBool::new(false));
+        let splitter = {
+            let (table, posted) = (table.clone(), posted.clone());
+            thread::spawn(move || {
+                table.hold(PAGE);
+                assert!(table.replace(PAGE, pointer(1), pointer(2)));
+                posted.store(true, Ordering::Release);
+                table.release(PAGE);
+            })
+        };
+        let word = table.word_after_take_dirty(PAGE);
+        if !table.is_held(PAGE) && word == pointer(2) {
+            assert!(posted.load(Ordering::Acquire), "flushed before the separator was posted");
+        }
+        splitter.join().unwrap();
+    });
+}

@@ -1,0 +1,444 @@
+//! Recovery: from the newest image and the buffers after its scan start to the mapping table.
+//!
+//! 1. The newest image that is whole is read. Unfinished images are removed.
+//! 2. Buffers are read from the scan start, each at the end of the last one or at the start of the next segment, as
+//!    long as sequence number, chain and all checksums are right. Every fragment becomes the newest of its page,
+//!    unless the image knew a newer one. Where the row ends is the *tail*. If a later buffer of the store lies
+//!    behind it, bytes in between are corrupt; else the tail is where the machine stopped.
+//! 3. Pages count that are in the image, or are the first of a tree, or are adopted by a page that counts. Others
+//!    (right halves whose split did not become durable) are forgotten. Their identifiers are not given out again
+//!    before a later opening finds no trace of them, lest an old adoption bring back a page it did not mean.
+//! 4. Segments behind the tail are removed. Writing goes on at the tail in a new incarnation.
+//!
+//! Recovery itself writes nothing but those removals, and a crash during it leaves what it found.
+
+use crate::accounts::Accounts;
+use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
+use crate::flush::Flusher;
+use crate::flush_buffer::{BufferHeader, Position};
+use crate::fragment::{Defect, Fragment};
+use crate::free_list::FreeList;
+use crate::image::{Image, ImageStart, ImageWriter, image_number, is_unfinished_image, read_image};
+use crate::llama::Llama;
+use crate::mapping_table::{Fragments, MappingTable, Word};
+use crate::memory::MemoryCounter;
+use crate::options::Options;
+use crate::page_id::PageId;
+use crate::segments::{Segments, segment_index, segment_name};
+use crate::statistics::Counters;
+use crate::store::Store;
+use crate::sync::{AtomicBool, AtomicU64};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
+use deuteron_epoch::Epochs;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex};
+
+/// What [`Llama::open`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// What the last completed checkpoint was given to remember; empty in a new store.
+    pub user_data: Vec<u8>,
+    /// Every page that counts, sorted by tree and low key.
+    pub pages: Vec<RecoveredPage>,
+}
+
+/// A page that [`Llama::open`] found. It is on flash only until it is loaded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecoveredPage {
+    /// The tree of its descriptor.
+    pub tree: u32,
+    /// The low key of its descriptor.
+    pub low_key: Vec<u8>,
+    /// The page.
+    pub page: PageId,
+}
+
+/// Bytes read at once in the search for buffers behind the tail.
+const BEHIND_BYTES: usize = 1 << 20;
+
+/// What is known of a page.
+struct Known {
+    tree: u32,
+    low_key: Vec<u8>,
+    fragments: Fragments,
+    counts: bool,
+    adopts: Vec<PageId>,
+}
+
+/// What has been found so far.
+struct Scan<'a> {
+    segments: &'a Segments,
+    position: Position,
+    incarnation: u64,
+    known: HashMap<PageId, Known>,
+    next_page: PageId,
+}
+
+impl Llama {
+    /// Opens the store in `directory`, or creates it. Files of other names are left alone.
+    ///
+    /// # Errors
+    /// [`LlamaError`] if an option cannot be, the device fails, or the files are corrupt or of another version.
+    ///
+    /// ```
+    /// use deuteron_device::MemoryDirectory;
+    /// use deuteron_epoch::Epochs;
+    /// use deuteron_llama::{Llama, Options, OwnedNode, PageDescriptor};
+    /// use std::sync::Arc;
+    ///
+    /// let directory = Arc::new(MemoryDirectory::new());
+    /// let (llama, found) = Llama::open(directory, Options::default(), Epochs::new())?;
+    /// assert!(found.pages.is_empty());
+    ///
+    /// let page = llama.allocate();
+    /// let guard = llama.pin();
+    /// let root = OwnedNode::base(b"hello", PageDescriptor { tree: 1, low_key: b"", root: true }, &[]);
+    /// let free = llama.snapshot(page, &guard);
+    /// let installed = llama.install(page, free, root, &guard).expect("nobody else knows the page");
+    /// assert_eq!(installed.head().unwrap().payload(), b"hello");
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn open(
+        directory: Arc<dyn Directory>,
+        options: Options,
+        epochs: Arc<Epochs>,
+    ) -> Result<(Llama, Recovered), LlamaError> {
+        options.validate()?;
+        let image = newest_image(&directory, &options)?;
+        let options = Options { segment_bytes: image.start.segment_bytes, ..options };
+        options.validate()?;
+        let segments =
+            Segments::new(Arc::clone(&directory), image.start.store, options.segment_bytes, options.direct);
+        let existing = open_segments(&segments)?;
+
+        let mut scan = Scan {
+            segments: &segments,
+            position: image.start.start,
+            incarnation: image.start.incarnation,
+            known: HashMap::with_capacity(image.pages.len()),
+            next_page: image.next_page,
+        };
+        for page in image.pages {
+            scan.next_page = scan.next_page.max(PageId(page.page.0 + 1));
+            let known = Known {
+                tree: page.tree,
+                low_key: page.low_key,
+                fragments: page.fragments,
+                counts: true,
+                adopts: Vec::new(),
+            };
+            scan.known.insert(page.page, known);
+        }
+        scan.run()?;
+        scan.count()?;
+        let Scan { position, incarnation, known, next_page, .. } = scan;
+
+        let mut accounts = Accounts::new(options.segment_bytes);
+        let ends = known.values().filter(|known| known.counts).filter_map(|known| known.fragments.newest());
+        if let Some(beyond) =
+            ends.max_by_key(|address| address.end()).filter(|end| end.end() > position.offset)
+        {
+            let defect = Defect::new(0, "a flush buffer", "nothing, though the image refers to it");
+            return Err(segments.corrupt(beyond.offset(), defect));
+        }
+        remove_behind(&segments, &existing, position)?;
+        for &index in existing.iter().filter(|&&index| segments.file(index).is_some()) {
+            segments.check_header(index)?;
+            accounts.open(index);
+        }
+
+        let table = MappingTable::new();
+        for page in (1..next_page.0).map(PageId) {
+            table.reserve(page);
+        }
+        let mut pages = Vec::with_capacity(known.len());
+        for (&page, known) in known.iter().filter(|(_, known)| known.counts) {
+            for address in known.fragments.iter() {
+                let segment = segments.index(address.offset());
+                if !accounts.contains(segment) {
+                    let defect = Defect::new(0, format_args!("a fragment of {page}"), "no such segment");
+                    return Err(segments.corrupt(address.offset(), defect));
+                }
+                accounts.add(address);
+            }
+            let newest = known.fragments.newest().expect("a page that counts has a fragment");
+            table.set_fragments(page, known.fragments);
+            table.set_adopted(page);
+            table.replace(page, 0, Word::Stored(newest).encode());
+            pages.push(RecoveredPage { tree: known.tree, low_key: known.low_key.clone(), page });
+        }
+        pages.sort_unstable();
+        let free = (1..next_page.0).rev().map(PageId).filter(|page| !known.contains_key(page)).collect();
+
+        let mut flusher = Flusher::new(position, incarnation + 1, accounts, options.flush_buffer_bytes);
+        flusher.image_start = image.start.start;
+        flusher.image_number = image.start.number;
+        let llama = Llama {
+            memory: MemoryCounter::new(options.memory_bytes),
+            options,
+            epochs,
+            table,
+            pages: Arc::new(FreeList::new(next_page, free)),
+            counters: Counters::default(),
+            store: Store::new(segments, position.offset),
+            flusher: Mutex::new(flusher),
+            evict_hand: AtomicU64::new(0),
+            checkpointing: Arc::new(AtomicBool::new(false)),
+        };
+        Ok((llama, Recovered { user_data: image.start.user_data, pages }))
+    }
+}
+
+/// The newest image that is whole, made if the store is new.
+fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Image, LlamaError> {
+    let names = directory.list().map_err(LlamaError::Device)?;
+    let mut failure = None;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| image_number(name)).collect();
+    numbers.sort_unstable();
+    for &number in numbers.iter().rev() {
+        // An older image is removed for good before anything that it refers to, so where it is still there it is as
+        // good, if a longer scan.
+        match read_image(&**directory, number, options.direct) {
+            Ok(image) => {
+                for name in names.iter().filter(|name| is_unfinished_image(name)) {
+                    directory.remove(name).map_err(LlamaError::Device)?;
+                }
+                return Ok(image);
+            }
+            Err(error @ LlamaError::Corrupt { .. }) => failure = failure.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    if let Some(segment) = names.iter().find(|name| segment_index(name).is_some()) {
+        return Err(LlamaError::Corrupt {
+            file: segment.clone(),
+            offset: 0,
+            expected: "an image of its store beside it".to_owned(),
+            found: "none".to_owned(),
+        });
+    }
+    create(directory, options)
+}
+
+/// Makes a new store: an image without pages. The first segment comes with the first flush.
+fn create(directory: &Arc<dyn Directory>, options: &Options) -> Result<Image, LlamaError> {
+    // Two stores on one machine must differ, so that files that got mixed up are noticed; no more is asked.
+    let store = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
+    let segments = Segments::new(Arc::clone(directory), store, options.segment_bytes, options.direct);
+    let start = ImageStart {
+        store,
+        number: 0,
+        start: Position { sequence: 1, offset: segments.start(0), chain: 0 },
+        incarnation: 0,
+        segment_bytes: options.segment_bytes,
+        user_data: Vec::new(),
+    };
+    let mut writer = ImageWriter::create(directory, options.direct, &start).map_err(LlamaError::Device)?;
+    writer.finish(PageId(1)).map_err(LlamaError::Device)?;
+    writer.publish().map_err(LlamaError::Device)?;
+    Ok(Image { start, pages: Vec::new(), next_page: PageId(1) })
+}
+
+/// Opens all segment files; their numbers, sorted.
+fn open_segments(segments: &Segments) -> Result<Vec<u64>, LlamaError> {
+    let names = segments.directory.list().map_err(LlamaError::Device)?;
+    let mut existing: Vec<u64> = names.iter().filter_map(|name| segment_index(name)).collect();
+    existing.sort_unstable();
+    for &index in &existing {
+        segments.open(index, OpenMode::ReadWrite).map_err(LlamaError::Device)?;
+    }
+    Ok(existing)
+}
+
+/// Removes the segments that were begun when the machine stopped, in which no buffer has become durable.
+fn remove_behind(segments: &Segments, existing: &[u64], tail: Position) -> Result<(), LlamaError> {
+    let index = segments.index(tail.offset);
+    // The tail's own segment, too, if nothing has been written to it.
+    let empty = tail.offset <= segments.start(index);
+    if !empty && segments.file(index).is_none() {
+        let defect = Defect::new(0, "the segment with the tail of the store", "no such file");
+        return Err(segments.corrupt(tail.offset, defect));
+    }
+    let mut removed = false;
+    for &behind in existing.iter().filter(|&&other| other > index || (other == index && empty)) {
+        // Its header may be torn. But if it is whole it must be ours: nothing of another store is removed.
+        if segments.is_foreign(behind)? {
+            segments.check_header(behind)?;
+        }
+        segments.remove(behind).map_err(LlamaError::Device)?;
+        removed = true;
+    }
+    if removed { segments.directory.sync().map_err(LlamaError::Device) } else { Ok(()) }
+}
+
+impl Scan<'_> {
+    /// Reads buffers up to the tail.
+    fn run(&mut self) -> Result<(), LlamaError> {
+        while let Some((header, crc, bytes)) = self.next_buffer()? {
+            let fragments = header.fragments(&bytes).expect("checked by next_buffer");
+            for fragment in &fragments {
+                self.apply(fragment)?;
+            }
+            self.incarnation = self.incarnation.max(header.incarnation);
+            self.position =
+                Position { sequence: header.sequence + 1, offset: header.offset + header.length, chain: crc };
+        }
+        self.check_behind_tail()
+    }
+
+    /// Where the next buffer may be.
+    fn candidates(&self) -> impl Iterator<Item = u64> {
+        let segments = self.segments;
+        let offset = self.position.offset;
+        let index = segments.index(offset);
+        let here = (offset >= segments.start(index)).then_some(offset);
+        let next = if offset < segments.start(index) { index } else { index + 1 };
+        here.into_iter().chain([segments.start(next)])
+    }
+
+    /// The next buffer in the row, checked.
+    fn next_buffer(&self) -> Result<Option<(BufferHeader, u32, AlignedBuffer)>, LlamaError> {
+        for offset in self.candidates() {
+            let Some((header, crc)) = self.header_at(offset)? else { continue };
+            if header.sequence != self.position.sequence || header.chain != self.position.chain {
+                continue;
+            }
+            let mut bytes = AlignedBuffer::zeroed(header.length as usize);
+            let file = self.segments.file(self.segments.index(offset)).expect("its header was read");
+            file.read_at(&mut bytes, offset % self.segments.segment_bytes).map_err(LlamaError::Device)?;
+            // A torn buffer is the tail; what lies behind it decides whether that is well.
+            if header.fragments(&bytes).is_ok() {
+                return Ok(Some((header, crc, bytes)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn header_at(&self, offset: u64) -> Result<Option<(BufferHeader, u32)>, LlamaError> {
+        let segments = self.segments;
+        let (within, end) = (offset % segments.segment_bytes, segments.end(offset));
+        let Some(file) = segments.file(segments.index(offset)) else { return Ok(None) };
+        let length = file.length().map_err(LlamaError::Device)?;
+        if length < within + BLOCK_BYTES as u64 {
+            return Ok(None);
+        }
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        file.read_at(&mut block, within).map_err(LlamaError::Device)?;
+        let limit = end.min(offset - within + length);
+        Ok(BufferHeader::decode(&block, segments.store, offset, limit))
+    }
+
+    /// Buffers are written one after the other, each durable before the next is begun. So a later one behind the
+    /// tail means that the one at the tail was durable, and is damaged.
+    fn check_behind_tail(&self) -> Result<(), LlamaError> {
+        let segments = self.segments;
+        let tail = self.position.offset;
+        let end = segments.end(tail);
+        let index = segments.index(tail);
+        let mut later = None;
+        if let Some(file) = segments.file(index) {
+            let length = file.length().map_err(LlamaError::Device)?.min(segments.segment_bytes);
+            let mut chunk = AlignedBuffer::zeroed(BEHIND_BYTES);
+            let mut within = tail.max(segments.start(index)) % segments.segment_bytes;
+            while within + BLOCK_BYTES as u64 <= length && later.is_none() {
+                let bytes = (length - within).min(chunk.len() as u64) as usize / BLOCK_BYTES * BLOCK_BYTES;
+                file.read_at(&mut chunk[..bytes], within).map_err(LlamaError::Device)?;
+                later = chunk[..bytes].chunks_exact(BLOCK_BYTES).enumerate().find_map(|(block, bytes)| {
+                    let offset = end - segments.segment_bytes + within + (block * BLOCK_BYTES) as u64;
+                    let header = BufferHeader::decode(bytes, segments.store, offset, end)?.0;
+                    (header.sequence > self.position.sequence).then_some(header)
+                });
+                within += bytes as u64;
+            }
+        }
+        for later_index in segments.indexes().into_iter().filter(|&later| later > index) {
+            let header = self.header_at(segments.start(later_index))?.map(|(header, _)| header);
+            later = later.or(header.filter(|header| header.sequence > self.position.sequence));
+        }
+        match later {
+            None => Ok(()),
+            Some(later) => {
+                let expected = format!("flush buffer {}", self.position.sequence);
+                let found = format!("damage, and behind it flush buffer {}", later.sequence);
+                Err(segments.corrupt(tail, Defect::new(0, expected, found)))
+            }
+        }
+    }
+
+    /// Takes a fragment into account.
+    fn apply(&mut self, fragment: &Fragment<'_>) -> Result<(), LlamaError> {
+        let (page, address) = (fragment.page(), fragment.address());
+        self.next_page = self.next_page.max(PageId(page.0 + 1));
+        if let Some(descriptor) = fragment.descriptor() {
+            let known = self.known.entry(page).or_insert_with(|| Known {
+                tree: descriptor.tree,
+                low_key: descriptor.low_key.to_vec(),
+                fragments: Fragments::default(),
+                counts: false,
+                adopts: Vec::new(),
+            });
+            known.counts |= descriptor.root;
+            known.adopts.extend(fragment.adopts());
+            if known.fragments.newest().is_none_or(|newest| newest.offset() < address.offset()) {
+                if !known.counts {
+                    // The identifier may have had an earlier life that nobody adopted.
+                    known.tree = descriptor.tree;
+                    known.low_key = descriptor.low_key.to_vec();
+                }
+                known.fragments = Fragments::default();
+                let _ = known.fragments.push(address);
+            }
+            return Ok(());
+        }
+        let known = self.known.get_mut(&page);
+        let previous = fragment.previous();
+        let put = known.is_some_and(|known| put_on(&mut known.fragments, previous, address));
+        if put {
+            return Ok(());
+        }
+        let defect = Defect::new(32, format_args!("the fragment of {page} below"), "another");
+        Err(self.segments.corrupt(address.offset(), defect))
+    }
+
+    /// Finds out which pages count.
+    fn count(&mut self) -> Result<(), LlamaError> {
+        let mut counted: Vec<PageId> =
+            self.known.iter().filter(|(_, known)| known.counts).map(|(&page, _)| page).collect();
+        let mut seen: HashSet<PageId> = counted.iter().copied().collect();
+        while let Some(page) = counted.pop() {
+            let adopts = match self.known.get_mut(&page) {
+                Some(known) => {
+                    known.counts = true;
+                    std::mem::take(&mut known.adopts)
+                }
+                None => {
+                    return Err(LlamaError::Corrupt {
+                        file: segment_name(self.segments.index(self.position.offset)),
+                        offset: self.position.offset % self.segments.segment_bytes,
+                        expected: format!("{page}, which is adopted, before"),
+                        found: "no fragment of it".to_owned(),
+                    });
+                }
+            };
+            counted.extend(adopts.into_iter().filter(|&adoptee| seen.insert(adoptee)));
+        }
+        Ok(())
+    }
+}
+
+/// Puts a delta fragment on top; false if what it lies on is not there.
+fn put_on(fragments: &mut Fragments, previous: Option<FlashAddress>, address: FlashAddress) -> bool {
+    if fragments.newest().is_some_and(|newest| newest.offset() >= address.offset()) {
+        // The image knew it, or something newer.
+        return true;
+    }
+    while fragments.newest().is_some() && fragments.newest() != previous {
+        fragments.pop();
+    }
+    fragments.newest().is_some() && fragments.push(address)
+}

@@ -1,0 +1,260 @@
+//! Segment files: the logical store cut into pieces of equal size.
+//!
+//! Byte `o` of the store lies in the file `store-{o / segment_bytes:016x}.seg` at `o % segment_bytes`. A segment is
+//! allocated at its full size when it is begun, and removed when nothing in it is needed; its number is never
+//! used again. The first 4096 bytes are its header (little-endian; hence no fragment has the address 0):
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC-32C of bytes 4 to 4096 |
+//! | 4 | 4 | magic `DSEG` |
+//! | 8 | 4 | format version, 1 |
+//! | 12 | 4 | 0 |
+//! | 16 | 8 | store identifier |
+//! | 24 | 8 | number of the segment |
+//! | 32 | 8 | bytes of a segment |
+//! | 40 | | zeros |
+//!
+//! Flush buffers follow.
+
+use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
+use crate::flush_buffer::FORMAT_VERSION;
+use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
+/// Bytes of a segment before its first flush buffer.
+pub(crate) const SEGMENT_HEADER_BYTES: u64 = BLOCK_BYTES as u64;
+
+/// The segment files of one store.
+pub(crate) struct Segments {
+    pub(crate) directory: Arc<dyn Directory>,
+    /// Identifies the store, so that files of another one are not taken for its own.
+    pub(crate) store: u64,
+    pub(crate) segment_bytes: u64,
+    direct: bool,
+    files: RwLock<HashMap<u64, Arc<dyn File>>>,
+}
+
+/// A fragment's bytes as read, with what is around them in their blocks.
+pub(crate) struct ReadFragment {
+    buffer: AlignedBuffer,
+    start: usize,
+    address: FlashAddress,
+}
+
+impl ReadFragment {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.start + self.address.length() as usize]
+    }
+
+    /// The fragment, checked.
+    pub(crate) fn fragment(&self) -> Result<Fragment<'_>, Defect> {
+        let fragment = Fragment::decode(self.bytes(), self.address.offset())?;
+        if fragment.address() != self.address {
+            let found = format!("{} bytes", fragment.address().length());
+            return Err(Defect::new(8, format_args!("{} bytes", self.address.length()), found));
+        }
+        Ok(fragment)
+    }
+}
+
+/// The name of segment `index`.
+pub(crate) fn segment_name(index: u64) -> String {
+    format!("store-{index:016x}.seg")
+}
+
+/// The number of the segment called `name`, if it is a segment's name.
+pub(crate) fn segment_index(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("store-")?.strip_suffix(".seg")?;
+    let index = u64::from_str_radix(digits, 16).ok()?;
+    (segment_name(index) == name).then_some(index)
+}
+
+impl Segments {
+    pub(crate) fn new(
+        directory: Arc<dyn Directory>,
+        store: u64,
+        segment_bytes: u64,
+        direct: bool,
+    ) -> Segments {
+        Segments { directory, store, segment_bytes, direct, files: RwLock::default() }
+    }
+
+    /// The segment that holds `offset`.
+    pub(crate) fn index(&self, offset: u64) -> u64 {
+        offset / self.segment_bytes
+    }
+
+    /// The first byte behind the segment that holds `offset`.
+    pub(crate) fn end(&self, offset: u64) -> u64 {
+        (self.index(offset) + 1) * self.segment_bytes
+    }
+
+    /// Where the first buffer of segment `index` lies.
+    pub(crate) fn start(&self, index: u64) -> u64 {
+        index * self.segment_bytes + SEGMENT_HEADER_BYTES
+    }
+
+    /// The longest fragment that fits a segment, alone in its buffer.
+    pub(crate) fn fragment_bytes_max(&self) -> u64 {
+        self.segment_bytes - SEGMENT_HEADER_BYTES - BLOCK_BYTES as u64
+    }
+
+    /// The file of a segment, if it is there.
+    pub(crate) fn file(&self, index: u64) -> Option<Arc<dyn File>> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).get(&index).cloned()
+    }
+
+    /// The numbers of all segments that are open.
+    pub(crate) fn indexes(&self) -> Vec<u64> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    /// Opens a segment that exists, without looking into it.
+    pub(crate) fn open(&self, index: u64, mode: OpenMode) -> Result<Arc<dyn File>, DeviceError> {
+        let file = self.directory.open(&segment_name(index), mode, self.direct)?;
+        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(index, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Creates a segment with its header, durably.
+    pub(crate) fn create(&self, index: u64) -> Result<(), DeviceError> {
+        let name = segment_name(index);
+        match self.directory.remove(&name) {
+            // Left by an attempt that failed.
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        let file = self.directory.open(&name, OpenMode::CreateNew, self.direct)?;
+        let made = file
+            .allocate(self.segment_bytes)
+            .and_then(|()| file.write_durable_at(&self.header(index), 0))
+            .and_then(|()| file.sync())
+            .and_then(|()| self.directory.sync());
+        if let Err(error) = made {
+            // Gives the space back. If this fails too, the next attempt or the next opening does it.
+            let _ = self.directory.remove(&name);
+            return Err(error);
+        }
+        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(index, file);
+        Ok(())
+    }
+
+    fn header(&self, index: u64) -> AlignedBuffer {
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        write_u32(&mut block, 4, MAGIC);
+        write_u32(&mut block, 8, FORMAT_VERSION);
+        write_u64(&mut block, 16, self.store);
+        write_u64(&mut block, 24, index);
+        write_u64(&mut block, 32, self.segment_bytes);
+        let crc = crc32c::crc32c(&block[4..]);
+        write_u32(&mut block, 0, crc);
+        block
+    }
+
+    /// Whether an open segment has a whole header of another store.
+    pub(crate) fn is_foreign(&self, index: u64) -> Result<bool, LlamaError> {
+        let Some(file) = self.file(index) else { return Ok(false) };
+        if file.length().map_err(LlamaError::Device)? < SEGMENT_HEADER_BYTES {
+            return Ok(false);
+        }
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        file.read_at(&mut block, 0).map_err(LlamaError::Device)?;
+        let whole = read_u32(&block, 4) == MAGIC && read_u32(&block, 0) == crc32c::crc32c(&block[4..]);
+        Ok(whole && read_u64(&block, 16) != self.store)
+    }
+
+    /// Checks the header of an open segment.
+    pub(crate) fn check_header(&self, index: u64) -> Result<(), LlamaError> {
+        let name = segment_name(index);
+        let corrupt = |offset, expected: String, found: String| {
+            Err(LlamaError::Corrupt { file: name.clone(), offset, expected, found })
+        };
+        let Some(file) = self.file(index) else {
+            return corrupt(0, "the segment".to_owned(), "no such file".to_owned());
+        };
+        let length = file.length().map_err(LlamaError::Device)?;
+        if length < self.segment_bytes {
+            return corrupt(length, format!("{} bytes", self.segment_bytes), format!("{length} bytes"));
+        }
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        file.read_at(&mut block, 0).map_err(LlamaError::Device)?;
+        let crc = crc32c::crc32c(&block[4..]);
+        if read_u32(&block, 4) != MAGIC || read_u32(&block, 0) != crc {
+            let expected = format!("a segment header with checksum {crc:#010x}");
+            return corrupt(0, expected, format!("{:#010x}", read_u32(&block, 0)));
+        }
+        let version = read_u32(&block, 8);
+        if version != FORMAT_VERSION {
+            return Err(LlamaError::Version { file: name, found: version, supported: FORMAT_VERSION });
+        }
+        for (offset, what, expected) in
+            [(16, "store", self.store), (24, "segment", index), (32, "segment bytes", self.segment_bytes)]
+        {
+            let found = read_u64(&block, offset);
+            if found != expected {
+                return corrupt(offset as u64, format!("{what} {expected:#x}"), format!("{found:#x}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a segment. Durable once the directory is synced.
+    pub(crate) fn remove(&self, index: u64) -> Result<(), DeviceError> {
+        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&index);
+        match self.directory.remove(&segment_name(index)) {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Reads the fragment at `address`: one aligned read. Not checked yet.
+    pub(crate) fn read(&self, address: FlashAddress) -> Result<ReadFragment, LlamaError> {
+        let index = self.index(address.offset());
+        let Some(file) = self.file(index) else {
+            return Err(LlamaError::Corrupt {
+                file: segment_name(index),
+                offset: address.offset() % self.segment_bytes,
+                expected: "a fragment".to_owned(),
+                found: "no such segment".to_owned(),
+            });
+        };
+        let block = BLOCK_BYTES as u64;
+        let within = address.offset() % self.segment_bytes;
+        let from = within / block * block;
+        let to = (within + address.length()).next_multiple_of(block);
+        let mut buffer = AlignedBuffer::zeroed((to - from) as usize);
+        file.read_at(&mut buffer, from).map_err(LlamaError::Device)?;
+        Ok(ReadFragment { buffer, start: (within - from) as usize, address })
+    }
+
+    /// The error for a defect in the bytes at `offset` of the store.
+    pub(crate) fn corrupt(&self, offset: u64, defect: Defect) -> LlamaError {
+        LlamaError::Corrupt {
+            file: segment_name(self.index(offset)),
+            offset: offset % self.segment_bytes + defect.offset,
+            expected: defect.expected,
+            found: defect.found,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_segments_have_segment_names() {
+        assert_eq!(segment_index(&segment_name(0)), Some(0));
+        assert_eq!(segment_index(&segment_name(u64::MAX)), Some(u64::MAX));
+        for name in ["store-1.seg", "store-000000000000000G.seg", "store-image-0000000000000000", "log-0.seg"]
+        {
+            assert_eq!(segment_index(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! [`Statistics`]: what the store says of itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One counter; touched on slow paths only.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        // Relaxed: nothing depends on it.
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
+
+        /// Figures of a store since it was opened, and of its state now (the first six).
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Statistics {
+            /// Bytes of resident pages.
+            pub memory_bytes: u64,
+            /// Page identifiers ever given out.
+            pub page_ids: u64,
+            /// Pages with changes that no flush has taken.
+            pub dirty_pages: u64,
+            /// Segment files.
+            pub segments: u64,
+            /// Bytes of segment files.
+            pub disk_bytes: u64,
+            /// Bytes of live fragments.
+            pub live_bytes: u64,
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn fill(&self, statistics: &mut Statistics) {
+                $(statistics.$name = self.$name.get();)*
+            }
+        }
+
+        impl Statistics {
+            /// All figures with their names, in a fixed order.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![
+                    ("memory_bytes", self.memory_bytes),
+                    ("page_ids", self.page_ids),
+                    ("dirty_pages", self.dirty_pages),
+                    ("segments", self.segments),
+                    ("disk_bytes", self.disk_bytes),
+                    ("live_bytes", self.live_bytes),
+                    $((stringify!($name), self.$name),)*
+                ]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Bytes of flush buffers and images written.
+    bytes_written,
+    /// Flush buffers written.
+    buffers_written,
+    /// Fragments written with deltas only.
+    delta_fragments_written,
+    /// Fragments written with the whole page.
+    full_fragments_written,
+    /// Pages that a flush left for later because they were held.
+    flushes_held,
+    /// Pages loaded.
+    loads,
+    /// Fragments read.
+    fragments_read,
+    /// Bytes of fragments read.
+    bytes_read,
+    /// Pages that left memory.
+    pages_evicted,
+    /// Pages whose flushed part left memory under deltas that stay.
+    pages_evicted_in_part,
+    /// Checkpoints completed.
+    checkpoints,
+    /// Segments that the cleaner has worked on.
+    segments_cleaned,
+    /// Pages written anew for the cleaner.
+    pages_relocated,
+    /// Segments removed.
+    segments_removed,
+}
