@@ -6,7 +6,7 @@ use crate::buffers::{Buffers, Reservation};
 use crate::condition::Condition;
 use crate::flusher::{FlushCounters, Flusher};
 use crate::memory_window::MemoryWindow;
-use crate::reader::BufferReader;
+use crate::reader::{BufferReader, LogBuffer};
 use crate::record::{COMMIT_BYTES, HEAD_BYTES, OwnedRecord, Record, RecordView, bytes_from_head};
 use crate::recovery::{Opening, Recovery};
 use crate::ring::Ring;
@@ -204,7 +204,25 @@ impl Log {
     /// [`LogError::Missing`] if the LSN is truncated, or not stable; [`LogError::NotARecord`]; [`LogError::Corrupt`];
     /// those of the device.
     pub fn read_stable(&self, lsn: Lsn) -> Result<OwnedRecord, LogError> {
-        let lsn = lsn.0;
+        self.with_stable_buffer(lsn.0, |header, bytes| {
+            let record = BufferView::new(header, bytes).bytes_at(lsn.0).ok_or(LogError::NotARecord { lsn })?;
+            OwnedRecord::copy(record).map_err(|_| LogError::NotARecord { lsn })
+        })
+    }
+
+    /// The buffer that holds `lsn` from disk, for whoever wants many records of it. Blocks on the device.
+    ///
+    /// # Errors
+    /// Those of [`Log::read_stable`], but it does not look at the records.
+    pub fn read_stable_buffer(&self, lsn: Lsn) -> Result<LogBuffer, LogError> {
+        self.with_stable_buffer(lsn.0, |header, bytes| Ok(LogBuffer::copy(header, bytes)))
+    }
+
+    fn with_stable_buffer<T>(
+        &self,
+        lsn: u64,
+        take: impl FnOnce(&BufferHeader, &[u8]) -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
         let stable = self.window.stable();
         if lsn >= stable || self.segments.start().is_none_or(|start| lsn < start) {
             return Err(self.segments.missing(lsn, stable));
@@ -215,13 +233,12 @@ impl Log {
         loop {
             let mismatch = match reader.read(base)? {
                 Ok((header, bytes)) => {
-                    let view = BufferView::new(&header, bytes);
-                    if view.end().0 <= lsn {
-                        base = view.end().0;
+                    let end = BufferView::new(&header, bytes).end().0;
+                    if end <= lsn {
+                        base = end;
                         continue;
                     }
-                    let record = view.bytes_at(lsn).ok_or(LogError::NotARecord { lsn: Lsn(lsn) })?;
-                    return OwnedRecord::copy(record).map_err(|_| LogError::NotARecord { lsn: Lsn(lsn) });
+                    return take(&header, bytes);
                 }
                 Err(mismatch) => mismatch,
             };

@@ -133,6 +133,10 @@ pub struct LogBuffer {
 }
 
 impl LogBuffer {
+    pub(crate) fn copy(header: &BufferHeader, bytes: &[u8]) -> LogBuffer {
+        LogBuffer { header: *header, bytes: bytes.into() }
+    }
+
     /// Its records.
     pub fn view(&self) -> BufferView<'_> {
         BufferView::new(&self.header, &self.bytes)
