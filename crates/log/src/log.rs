@@ -205,7 +205,8 @@ impl Log {
     /// those of the device.
     pub fn read_stable(&self, lsn: Lsn) -> Result<OwnedRecord, LogError> {
         self.with_stable_buffer(lsn.0, |header, bytes| {
-            let record = BufferView::new(header, bytes).bytes_at(lsn.0).ok_or(LogError::NotARecord { lsn })?;
+            let record =
+                BufferView::new(header, bytes).bytes_at(lsn.0).ok_or(LogError::NotARecord { lsn })?;
             OwnedRecord::copy(record).map_err(|_| LogError::NotARecord { lsn })
         })
     }
