@@ -7,6 +7,7 @@ use std::time::Duration;
 pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
+    let number: usize = number.parse().map_err(|_| "expected a number of bytes, such as 256M".to_owned())?;
     let factor: usize = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1,
         "k" | "kib" => 1 << 10,
@@ -15,7 +16,6 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
         "t" | "tib" => 1 << 40,
         _ => return Err(format!("\"{unit}\" is not a unit; use k, M, G or T")),
     };
-    let number: usize = number.parse().map_err(|_| "expected a number of bytes, such as 256M".to_owned())?;
     number.checked_mul(factor).ok_or_else(|| "more bytes than a machine has".to_owned())
 }
 

@@ -313,7 +313,7 @@ fn json_rows(mut reader: impl BufRead, file: &FileArguments) -> impl Iterator<It
                 continue;
             }
             let bad = |reason: String| Some(Err(BadRow { line, reason, fatal: false }));
-            let json: JsonRow<'_> = match serde_json::from_slice(&text) {
+            let json: JsonRow<'_> = match serde_json::from_slice(text.trim_ascii_end()) {
                 Ok(json) => json,
                 Err(error) => return bad(json_reason(&error)),
             };

@@ -241,7 +241,7 @@ impl Expectation {
         let table = db.table(RECORDS_TABLE)?;
         let mut tx = db.begin_with(TransactionOptions::new().read_only(true))?;
         let mut next = 0;
-        for entry in tx.scan::<&[u8]>(&table, ..)? {
+        for entry in tx.scan(&table, ..)? {
             let (key, value) = entry?;
             let Some(number) =
                 number_of(&key).filter(|&number| number < self.shape.records && number >= next)
@@ -298,7 +298,7 @@ impl Expectation {
         let table = db.table(LEDGER_TABLE)?;
         let mut tx = db.begin_with(TransactionOptions::new().read_only(true))?;
         let mut found = BTreeMap::new();
-        for entry in tx.scan::<&[u8]>(&table, ..)? {
+        for entry in tx.scan(&table, ..)? {
             let (key, value) = entry?;
             match (<[u8; 12]>::try_from(&key[..]), Version::from_bytes(&value)) {
                 (Ok(key), Some(version)) if value.len() == Version::BYTES => {
@@ -513,7 +513,7 @@ mod tests {
             );
             let table = db.table(LEDGER_TABLE).unwrap();
             db.transact(|tx| {
-                let (key, _) = tx.scan::<&[u8]>(&table, ..)?.next_back().expect("a row")?;
+                let (key, _) = tx.scan(&table, ..)?.next_back().expect("a row")?;
                 tx.delete(&table, &key)
             })
             .unwrap();

@@ -109,9 +109,11 @@ fn start(settings: &ChildSettings<'_>) -> Outcome<Child> {
     let first: Vec<String> = settings.first.iter().map(u64::to_string).collect();
     let mut command = Command::new(program);
     command.arg("kill-child").arg(settings.database);
-    command.args(["--shape", &shape, "--first", &first.join(","), "--round", &settings.round.to_string()]);
+    command.args(["--shape", &shape, "--round", &settings.round.to_string()]);
     if settings.idle {
         command.arg("--idle");
+    } else {
+        command.args(["--first", &first.join(",")]);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command.spawn().map_err(|error| Failure::because("cannot start the workload's process", &error))

@@ -1,0 +1,61 @@
+//! `bench ycsb` and `demo`, small.
+
+use crate::support::{Scratch, run};
+
+#[test]
+fn the_report_holds_the_documented_fields_for_every_workload() {
+    let scratch = Scratch::new();
+    let db = scratch.path("ycsb.db");
+    let fixed = "bench ycsb --json --records 2000 --seconds 0.1 --warmup-seconds 0.05 --memory 64M --dir";
+    for (index, options) in [
+        "--durability delayed --ops-per-txn 4 --read-ratio 0.84 --skew 80-20 --threads 2",
+        "--durability sync --in-flight 16 --workload a",
+        "--durability none --workload e --threads 1",
+        "--workload f --skew zipf=0.99 --ops-per-txn 2",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let words = fixed.split(' ').chain([db.to_str().unwrap()]).chain(options.split(' '));
+        let report = run(words).ok().json();
+        for name in ["throughput_tps", "throughput_ops", "load_seconds"] {
+            assert!(report[name].is_f64(), "{name}: {report}");
+        }
+        for name in
+            ["records", "threads", "commits", "aborts", "peak_rss_bytes", "disk_bytes", "bytes_written_log"]
+        {
+            assert!(report[name].is_u64(), "{name}: {report}");
+        }
+        assert!(report["latency_us"]["p999"].as_f64().unwrap() > 0.0, "{report}");
+        assert_eq!(report["engine"], "deuteron");
+        assert!(report["commits"].as_u64().unwrap() > 0);
+        assert_eq!(report["load_seconds"].as_f64().unwrap() > 0.0, index == 0, "the load is used again");
+    }
+    let words = fixed.replace("2000", "3000");
+    run(words.split(' ').chain([db.to_str().unwrap()])).fails(2, "holds 2000 records");
+}
+
+#[test]
+fn the_map_is_measured_too() {
+    let report =
+        run("bench ycsb --json --engine map --records 1000 --seconds 0.1 --warmup-seconds 0".split(' '))
+            .ok()
+            .json();
+    assert_eq!(report["engine"], "map");
+}
+
+#[test]
+fn the_demonstration_finds_every_acknowledged_commit() {
+    let scratch = Scratch::new();
+    let directory = scratch.path("demo");
+    let words = "demo --json --records 5000 --seconds 1 --dir".split(' ');
+    let report = run(words.chain([directory.to_str().unwrap()])).ok().json();
+    assert_eq!((report["lost"].as_u64(), report["half_applied"].as_u64()), (Some(0), Some(0)), "{report}");
+    assert!(
+        report["acknowledged"].as_u64().unwrap() > 0 && report["checked"].as_u64().unwrap() > 0,
+        "{report}"
+    );
+    assert!(report["checked"].as_u64() >= report["acknowledged"].as_u64(), "{report}");
+    let again = run("demo --records 5000 --dir".split(' ').chain([directory.to_str().unwrap()]));
+    again.fails(2, "exists already");
+}

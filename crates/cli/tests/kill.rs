@@ -1,0 +1,29 @@
+//! The program, killed with SIGKILL at random moments, recoveries included, loses no acknowledged commit.
+
+use std::process::Command;
+
+#[test]
+fn rounds_of_kill_lose_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_deuteron"))
+        .args([
+            "kill-rounds",
+            "--json",
+            "--rounds",
+            "4",
+            "--records",
+            "3000",
+            "--seconds-max",
+            "0.5",
+            "--dir",
+        ])
+        .arg(scratch.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report["lost"].as_u64(), report["half_applied"].as_u64()), (Some(0), Some(0)), "{report}");
+    assert_eq!(report["rounds"], 4);
+    assert!(report["acknowledged"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["interrupted_recoveries"].as_u64().unwrap() > 0, "{report}");
+}
