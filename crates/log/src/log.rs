@@ -7,7 +7,9 @@ use crate::condition::Condition;
 use crate::flusher::{FlushCounters, Flusher};
 use crate::memory_window::MemoryWindow;
 use crate::reader::{BufferReader, LogBuffer};
-use crate::record::{COMMIT_BYTES, HEAD_BYTES, OwnedRecord, Record, RecordView, bytes_from_head};
+use crate::record::{
+    COMMIT_BYTES, HEAD_BYTES, OwnedRecord, Record, RecordView, UPDATE_HEAD_BYTES, bytes_from_head,
+};
 use crate::recovery::{Opening, Recovery};
 use crate::ring::Ring;
 use crate::segment::Segments;
@@ -125,7 +127,7 @@ impl Log {
 
     /// The longest value under a key of `key_bytes`.
     pub fn value_bytes_max(&self, key_bytes: usize) -> usize {
-        self.record_bytes_max.saturating_sub(crate::record::update_bytes(key_bytes, 0))
+        self.record_bytes_max.saturating_sub(UPDATE_HEAD_BYTES + key_bytes)
     }
 
     /// Copies the record into the log and returns its LSN. Never waits. Not durable until the log is stable beyond it.

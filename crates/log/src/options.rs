@@ -3,6 +3,7 @@
 use crate::LogError;
 use crate::block::HEADER_BYTES;
 use crate::buffer_word::LIMIT_MAX;
+use crate::record::UPDATE_HEAD_BYTES;
 use deuteron_device::BLOCK_BYTES;
 
 /// Options of a [`Log`](crate::Log); validated when it is opened.
@@ -64,7 +65,7 @@ impl LogOptions {
 
     /// The longest value under a key of `key_bytes`.
     pub const fn value_bytes_max(&self, key_bytes: usize) -> usize {
-        self.record_bytes_max().saturating_sub(crate::record::update_bytes(key_bytes, 0))
+        self.record_bytes_max().saturating_sub(UPDATE_HEAD_BYTES + key_bytes)
     }
 
     pub(crate) fn validate(&self) -> Result<(), LogError> {

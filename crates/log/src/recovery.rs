@@ -121,9 +121,7 @@ impl Opening {
             previous_crc = last.crc;
             rewrite(&segments, last)?;
         }
-        // A segment's name may be in the cache only, too.
-        segments.sync_directory()?;
-        segments.prepare(segments.base_of(scan.tail))?;
+        segments.renew(scan.tail)?;
         let recovery =
             Recovery { segments: segments.clone(), start: scan.start, tail: scan.tail, incarnation };
         Ok(Opening { segments, recovery, previous_crc, incarnation, index })

@@ -164,11 +164,37 @@ impl Segments {
     /// # Errors
     /// The device's. If the disk is full there is only a spare more or less than before, and this may be tried again.
     pub(crate) fn prepare(&self, base: u64) -> Result<Arc<dyn File>, LogError> {
-        debug_assert_eq!(self.base_of(base), base);
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = self.get(base) {
-            return Ok(file);
+        match self.get(base) {
+            Some(file) => Ok(file),
+            None => self.make(base, &mut spares),
         }
+    }
+
+    /// Discards what was left over when the log was last open: spares, and the segments from `tail` on, which hold no
+    /// buffer; if one starts right there it is made anew.
+    ///
+    /// None of them is trusted, because an earlier process may have seen a sync of them fail, and then neither
+    /// their length nor their name need be what they seem.
+    pub(crate) fn renew(&self, tail: u64) -> Result<(), LogError> {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        let beyond: Vec<u64> = self.files().range(tail + 1..).map(|(&base, _)| base).collect();
+        for name in beyond.iter().map(|&base| segment_name(base)).chain(spares.drain(..)) {
+            self.directory.remove(&name).map_err(LogError::device("remove an unused segment"))?;
+        }
+        self.files().retain(|&base, _| base <= tail);
+        if self.base_of(tail) == tail {
+            // Renamed over the old file, so that at no time there is none: it may be the only one that says how far
+            // the log has come.
+            self.make(tail, &mut spares)?;
+            Ok(())
+        } else {
+            self.sync_directory()
+        }
+    }
+
+    fn make(&self, base: u64, spares: &mut Vec<String>) -> Result<Arc<dyn File>, LogError> {
+        debug_assert_eq!(self.base_of(base), base);
         let (spare, is_new) = match spares.pop() {
             Some(spare) => (spare, false),
             None => (format!("log-{base:016x}.spare"), true),
