@@ -20,10 +20,10 @@ pub enum ProxyError {
         #[source]
         source: DcError,
     },
-    /// An operation whose bytes were left in the log could not be read back.
-    #[error("reading back the operation at log position {lsn}")]
+    /// Operations whose bytes were left in the log could not be read back.
+    #[error("reading back operations from log position {lsn} on")]
     ReadBack {
-        /// Where the operation lies.
+        /// Where the first of them lies.
         lsn: Lsn,
         /// The cause.
         #[source]

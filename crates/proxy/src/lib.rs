@@ -73,6 +73,7 @@ mod batch;
 pub mod error;
 mod held;
 pub mod host;
+mod log_source;
 pub mod options;
 mod outcomes;
 pub mod proxy;

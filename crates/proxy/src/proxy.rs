@@ -321,26 +321,26 @@ impl Proxy {
         log: &L,
         statistics: &mut ProxyStatistics,
     ) -> Result<(), ProxyError> {
-        let mut lsns = lsns.iter().copied().peekable();
-        while lsns.peek().is_some() {
+        let mut left = lsns;
+        while let Some(&next) = left.first() {
             let mut part = Held::default();
-            while part.len() < self.options.batch_operations_max.max(1)
-                && (part.len() == 0 || part.cost() < self.options.side_buffer_bytes_max)
-                && let Some(lsn) = lsns.next()
-            {
-                let mut is_update = false;
-                let read = log.read_back(lsn, &mut |entry| {
-                    if let Entry::Update { table, key, value, .. } = entry {
-                        part.push(lsn, table, key, value);
-                        is_update = true;
-                    }
-                });
-                read.map_err(|source| ProxyError::ReadBack { lsn, source })?;
-                if !is_update {
-                    return Err(ProxyError::NotAnUpdate { lsn });
-                }
-                statistics.operations_read_back += 1;
+            let read = log.read_back(left, &mut |entry| {
+                let (Entry::Update { table, key, value, .. }, Some(&lsn)) = (entry, left.get(part.len()))
+                else {
+                    return ControlFlow::Break(());
+                };
+                part.push(lsn, table, key, value);
+                let full = part.len() >= self.options.batch_operations_max
+                    || part.cost() >= self.options.side_buffer_bytes_max;
+                if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            // What was read before the failure is read again by the next step.
+            read.map_err(|source| ProxyError::ReadBack { lsn: next, source })?;
+            if part.len() == 0 {
+                return Err(ProxyError::NotAnUpdate { lsn: next });
             }
+            statistics.operations_read_back += part.len() as u64;
+            left = &left[part.len()..];
             let mut batch = Batch::new(self.options.batch_operations_max);
             for operation in part.operations(timestamp) {
                 batch.push(operation, &*self.dc, statistics)?;

@@ -50,7 +50,7 @@ pub trait RecordSource {
     /// Where the stretch starts.
     fn start(&self) -> Lsn;
 
-    /// Where it ends (exclusive).
+    /// Where the next one starts.
     fn end(&self) -> Lsn;
 
     /// Visits every record in the order of the log, until told to stop.
@@ -67,17 +67,17 @@ pub trait RecordSource {
     }
 }
 
-/// A log that records can be read from again.
+/// A log that updates can be read from again.
 pub trait ReadBack {
-    /// Reads the record at `lsn`, from wherever it is. The log keeps it while the proxy's
-    /// [redo scan start point](crate::Proxy::redo_scan_start_point) is at or below `lsn`.
+    /// Reads the records at `lsns`, which ascend, from wherever they are, until told to stop. The log keeps them while
+    /// the proxy's [redo scan start point](crate::Proxy::redo_scan_start_point) is at or below.
     ///
     /// # Errors
-    /// Whatever keeps the log from reading it.
+    /// Whatever keeps the log from reading the next one.
     fn read_back(
         &self,
-        lsn: Lsn,
-        take: &mut dyn FnMut(Entry<'_>),
+        lsns: &[Lsn],
+        take: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }
 
@@ -88,8 +88,8 @@ pub trait StableLog: ReadBack {
     where
         Self: 'a;
 
-    /// The first stable buffer that starts at or above `after`, if there is one. Asked again with the same
-    /// position it lends the same buffer, as long as that has not been released.
+    /// The stable buffer that starts at `after`, where another one ends, if it is stable yet. Asked again with the
+    /// same position it lends the same buffer, as long as that has not been released.
     fn next_stable(&self, after: Lsn) -> Option<Self::Buffer<'_>>;
 
     /// The proxy will not ask for buffers below `upto` any more.
@@ -124,11 +124,16 @@ impl RecordSource for RecordSlice<'_> {
 impl ReadBack for RecordSlice<'_> {
     fn read_back(
         &self,
-        lsn: Lsn,
-        take: &mut dyn FnMut(Entry<'_>),
+        lsns: &[Lsn],
+        take: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let found = self.entries.binary_search_by_key(&lsn, |(lsn, _)| *lsn);
-        take(self.entries[found.map_err(|_| format!("no record at {lsn} in this stretch of the log"))?].1);
+        for lsn in lsns {
+            let found = self.entries.binary_search_by_key(lsn, |(lsn, _)| *lsn);
+            let index = found.map_err(|_| format!("no record at {lsn} in this stretch of the log"))?;
+            if take(self.entries[index].1).is_break() {
+                break;
+            }
+        }
         Ok(())
     }
 }

@@ -108,8 +108,11 @@ impl MemoryLog {
         lsn
     }
 
-    /// Seals the buffer and makes it stable.
+    /// Seals the buffer and makes it stable. Buffers start at multiples of 256.
     pub fn flush(&mut self) {
+        if let Some(buffer) = self.buffers.last_mut() {
+            buffer.end = buffer.end.next_multiple_of(256);
+        }
         self.stable = self.buffers.len();
     }
 
@@ -122,7 +125,7 @@ impl MemoryLog {
 
     /// Where the next buffer starts.
     pub fn tail(&self) -> Lsn {
-        Lsn(self.buffers.last().map_or(0, |buffer| buffer.end.next_multiple_of(256)))
+        Lsn(self.buffers.last().map_or(0, |buffer| buffer.end))
     }
 
     pub fn released(&self) -> Lsn {
@@ -144,14 +147,18 @@ impl MemoryLog {
 impl ReadBack for MemoryLog {
     fn read_back(
         &self,
-        lsn: Lsn,
-        take: &mut dyn FnMut(Entry<'_>),
+        lsns: &[Lsn],
+        take: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        assert!(lsn >= self.truncated, "{lsn} is read back after truncation at {}", self.truncated);
-        self.read_backs.fetch_add(1, SeqCst);
-        let mut entries = self.buffers[..self.stable].iter().flat_map(|buffer| &buffer.entries);
-        let (_, entry) = entries.find(|(at, _)| *at == lsn).ok_or("no such record")?;
-        take(entry.entry());
+        for lsn in lsns {
+            assert!(*lsn >= self.truncated, "{lsn} is read back after truncation at {}", self.truncated);
+            self.read_backs.fetch_add(1, SeqCst);
+            let mut entries = self.buffers[..self.stable].iter().flat_map(|buffer| &buffer.entries);
+            let (_, entry) = entries.find(|(at, _)| at == lsn).ok_or("no such record")?;
+            if take(entry.entry()).is_break() {
+                break;
+            }
+        }
         Ok(())
     }
 }
@@ -161,7 +168,7 @@ impl StableLog for MemoryLog {
 
     fn next_stable(&self, after: Lsn) -> Option<Buffer> {
         assert!(after >= self.released(), "a released buffer is asked for");
-        self.buffers[..self.stable].iter().find(|buffer| buffer.start >= after.0).cloned()
+        self.buffers[..self.stable].iter().find(|buffer| buffer.start == after.0).cloned()
     }
 
     fn release(&self, upto: Lsn) {

@@ -1,0 +1,112 @@
+//! [`deuteron_log::Log`] as the proxy's [`StableLog`].
+
+use crate::{Commit, Entry, ReadBack, RecordSource, StableLog};
+use deuteron_contract::Lsn;
+use deuteron_log::{BufferView, Log, LogBuffer, LogError, Record, StableBuffer};
+use std::error::Error;
+use std::ops::ControlFlow;
+
+impl<'r> From<Record<'r>> for Entry<'r> {
+    #[inline]
+    fn from(record: Record<'r>) -> Self {
+        match record {
+            Record::Upsert { transaction, table, key, value } => {
+                Entry::Update { transaction, table, key, value: Some(value) }
+            }
+            Record::Delete { transaction, table, key } => {
+                Entry::Update { transaction, table, key, value: None }
+            }
+            Record::Commit { transaction, timestamp, .. } => Entry::Commit { transaction, timestamp },
+            Record::Abort { transaction } => Entry::Abort { transaction },
+            _ => Entry::Other,
+        }
+    }
+}
+
+impl RecordSource for BufferView<'_> {
+    fn start(&self) -> Lsn {
+        self.base()
+    }
+
+    fn end(&self) -> Lsn {
+        BufferView::end(self)
+    }
+
+    fn visit<'a, B>(&'a self, mut visit: impl FnMut(Lsn, Entry<'a>) -> ControlFlow<B>) -> ControlFlow<B> {
+        self.records().try_for_each(|(lsn, record)| visit(lsn, record.into()))
+    }
+
+    /// Follows the links.
+    fn visit_commits(&self, mut visit: impl FnMut(Commit)) {
+        for commit in self.commits() {
+            visit(Commit { transaction: commit.transaction, timestamp: commit.timestamp });
+        }
+    }
+}
+
+/// What a buffer's owner can do as well as its view.
+macro_rules! source_by_view {
+    ($buffer:ty) => {
+        impl RecordSource for $buffer {
+            fn start(&self) -> Lsn {
+                self.base()
+            }
+
+            fn end(&self) -> Lsn {
+                <$buffer>::end(self)
+            }
+
+            fn visit<'a, B>(
+                &'a self,
+                mut visit: impl FnMut(Lsn, Entry<'a>) -> ControlFlow<B>,
+            ) -> ControlFlow<B> {
+                self.view().records().try_for_each(|(lsn, record)| visit(lsn, record.into()))
+            }
+
+            fn visit_commits(&self, visit: impl FnMut(Commit)) {
+                self.view().visit_commits(visit);
+            }
+        }
+    };
+}
+
+source_by_view!(StableBuffer<'_>);
+source_by_view!(LogBuffer);
+
+impl ReadBack for Log {
+    fn read_back(
+        &self,
+        lsns: &[Lsn],
+        take: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        // Each buffer that holds some of them is read once.
+        let mut left = lsns;
+        while let Some(&next) = left.first() {
+            let buffer = self.read_stable_buffer(next)?;
+            for (lsn, record) in buffer.view().records() {
+                if left.first() == Some(&lsn) {
+                    left = &left[1..];
+                    if take(record.into()).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+            if left.first().is_some_and(|&lsn| lsn < LogBuffer::end(&buffer)) {
+                return Err(LogError::NotARecord { lsn: left[0] }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StableLog for Log {
+    type Buffer<'a> = StableBuffer<'a>;
+
+    fn next_stable(&self, after: Lsn) -> Option<StableBuffer<'_>> {
+        Log::next_stable(self, after)
+    }
+
+    fn release(&self, upto: Lsn) {
+        Log::release(self, upto);
+    }
+}
