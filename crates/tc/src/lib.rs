@@ -1,1 +1,38 @@
 //! The transaction component: timestamps, versions, commit, conflicts.
+#![warn(missing_docs)]
+
+mod clock;
+mod collect;
+mod commit;
+mod component;
+mod core;
+mod error;
+mod host;
+mod memory;
+mod mvcc_table;
+mod options;
+mod ordered_index;
+mod planted;
+mod range_timestamps;
+mod read;
+mod record;
+mod scan;
+mod schedule;
+mod skip_list;
+mod statistics;
+mod status;
+mod sync;
+mod transaction;
+mod transaction_table;
+mod version;
+mod version_manager;
+mod workspace;
+mod write;
+
+pub use component::TransactionComponent;
+pub use error::{Conflict, ConflictCause, ConflictPlace, TcError};
+pub use host::{Host, Stall};
+pub use options::{BeginOptions, Isolation, TcOptions};
+pub use scan::{Entry, Scan, ScanCursor};
+pub use statistics::TcStatistics;
+pub use transaction::{Committed, Transaction};

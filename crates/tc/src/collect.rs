@@ -1,0 +1,266 @@
+//! Garbage collection (paper 2.4): what no active transaction can see is cut off, what the data component has is
+//! evicted when memory is short (rules R11, R12).
+
+use crate::core::Core;
+
+use crate::planted::{Bug, is_planted};
+use crate::record::{REMOVED, Record};
+use crate::schedule::point;
+use crate::statistics::Counter;
+use crate::status::Status;
+use crate::sync::{Ordering, lock};
+use crate::version::{PRUNED, Version, VersionState};
+use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_epoch::Guard;
+use deuteron_log::{AppendError, Record as LogRecord};
+
+
+/// Records that one step looks at for having settled.
+const SETTLE_MAX: usize = 256;
+/// Buckets that one step sweeps.
+const SWEEP_BUCKETS: usize = 1024;
+/// A guard is held for so many buckets.
+const GUARD_BUCKETS: usize = 64;
+
+impl Core {
+    /// One unit of background work; whether there was any to do.
+    pub(crate) fn collect_step(&self) -> bool {
+        // An error means a log that has stopped; whoever appends next is told.
+        let mut worked = self.renew_ceiling().unwrap_or(false);
+        worked |= self.tell_untold_aborts();
+        self.find_oldest_active();
+        let guard = self.epochs.pin();
+        let (settled, _) = self.index.settle(SETTLE_MAX, |record| self.is_settled(record), &guard);
+        drop(guard);
+        if settled > 0 {
+            self.counters.add(Counter::Settled, settled as u64);
+            worked = true;
+        }
+        if self.account.is_over_target() {
+            worked |= self.sweep(SWEEP_BUCKETS.min(self.table.buckets()));
+        }
+        worked
+    }
+
+    fn tell_untold_aborts(&self) -> bool {
+        let mut untold = lock(&self.untold_aborts);
+        let before = untold.len();
+        while let Some(&transaction) = untold.last() {
+            if self.versions.append(&LogRecord::Abort { transaction }) == Err(AppendError::Full) {
+                break;
+            }
+            untold.pop();
+        }
+        untold.len() < before
+    }
+
+    /// Moves the clock hand over `buckets` buckets; whether anything was dropped. Records that have been used since the hand
+    /// last came by are spared once, unless memory is short indeed.
+    pub(crate) fn sweep(&self, buckets: usize) -> bool {
+        let horizon = self.find_oldest_active().max(self.forced_horizon());
+        let start = self.clock_hand.fetch_add(buckets, Ordering::Relaxed);
+        let mut dropped = false;
+        let mut guard = self.epochs.pin();
+        for offset in 0..buckets {
+            if offset % GUARD_BUCKETS == GUARD_BUCKETS - 1 {
+                guard.repin();
+            }
+            let bucket = (start + offset) % self.table.buckets();
+            self.table.for_each_in_bucket(bucket, &guard, |record| {
+                dropped |= self.maintain(record, horizon, &guard);
+                let spared = record.take_referenced() && !self.account.is_over_hard();
+                if !spared && self.account.is_over_target() {
+                    dropped |= self.evict(record, &guard);
+                }
+            });
+        }
+        dropped
+    }
+
+    /// Whether everything in the record is at the data component, and visible to all, and nothing uncommitted is above it.
+    fn is_settled(&self, record: &Record) -> bool {
+        self.is_settled_from(record.head.load(Ordering::SeqCst))
+    }
+
+    fn is_settled_from(&self, head: *mut Version) -> bool {
+        let mut current = head;
+        loop {
+            if current == REMOVED || current == PRUNED {
+                return true;
+            }
+            // SAFETY: reached through a record's head; the callers have a guard (V1).
+            let Some(version) = (unsafe { current.as_ref() }) else { return true };
+            match version.state() {
+                VersionState::Committed(at) => return self.is_applied(version, at),
+                VersionState::Aborted => current = version.next.load(Ordering::Acquire),
+                VersionState::Pending(_) => return false,
+            }
+        }
+    }
+
+    fn is_applied(&self, version: &Version, at: Timestamp) -> bool {
+        version.lsn().is_none_or(|lsn| self.versions.is_applied(lsn, version.commit_lsn(), at))
+    }
+
+    /// Unlinks aborted versions, and drops those below the newest that everybody sees; whether there were any. Does
+    /// nothing if somebody else is at it.
+    pub(crate) fn maintain(&self, record: &Record, horizon: Timestamp, guard: &Guard<'_>) -> bool {
+        let Some(_maintenance) = record.try_maintain() else { return false };
+        let mut dropped = 0;
+        let mut link = &record.head;
+        loop {
+            let current = link.load(Ordering::Acquire);
+            if current == REMOVED || current == PRUNED {
+                break;
+            }
+            // SAFETY: reached through the head under the guard (V1).
+            let Some(version) = (unsafe { current.as_ref() }) else { break };
+            match version.state() {
+                VersionState::Aborted => {
+                    let next = version.next.load(Ordering::Acquire);
+                    // The head may be prepended to at any time; then the version is found below the new head.
+                    if link.compare_exchange(current, next, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                        dropped += 1;
+                        // SAFETY: unlinked under the maintenance lock (E1), stamped (V2).
+                        unsafe { self.retire_version(version, guard) };
+                    }
+                    continue;
+                }
+                VersionState::Committed(at) if at < horizon => {
+                    dropped += self.cut_below(version, guard);
+                    break;
+                }
+                _ => link = &version.next,
+            }
+        }
+        if dropped > 0 {
+            self.counters.add(Counter::VersionsDropped, dropped);
+        }
+        dropped > 0
+    }
+
+    /// Drops everything below a version that everybody sees. The caller has the maintenance lock.
+    fn cut_below(&self, version: &Version, guard: &Guard<'_>) -> u64 {
+        let below = version.next.load(Ordering::Acquire);
+        if below == PRUNED || below.is_null() || !Self::all_stamped(below) {
+            return 0;
+        }
+        version.next.store(PRUNED, Ordering::Release);
+        // SAFETY: unlinked by the store, all stamped (V2), under the maintenance lock (E1).
+        unsafe { self.retire_chain(below, guard) }
+    }
+
+    /// Whether no writer holds on to a version of the chain (V2): one whose transaction was aborted by somebody else may lie
+    /// below later versions.
+    fn all_stamped(chain: *mut Version) -> bool {
+        let mut current = chain;
+        while current != PRUNED {
+            // SAFETY: the callers have a guard and the maintenance lock (V1).
+            let Some(version) = (unsafe { current.as_ref() }) else { break };
+            if !version.is_stamped() {
+                return false;
+            }
+            current = version.next.load(Ordering::Acquire);
+        }
+        true
+    }
+
+    /// # Safety
+    /// The chain is unlinked, all of it is stamped, and the caller, who has the maintenance lock, unlinked it.
+    unsafe fn retire_chain(&self, chain: *mut Version, guard: &Guard<'_>) -> u64 {
+        let (mut current, mut count) = (chain, 0);
+        while current != PRUNED {
+            // SAFETY: retired below, under the guard: still there.
+            let Some(version) = (unsafe { current.as_ref() }) else { break };
+            current = version.next.load(Ordering::Acquire);
+            // SAFETY: the caller's contract.
+            unsafe { self.retire_version(version, guard) };
+            count += 1;
+        }
+        count
+    }
+
+    /// A writer has put `new` on top: what lies below the version beneath it goes if everybody sees that version. This keeps
+    /// the chain of a hot record short without a collector.
+    pub(crate) fn prune_below(&self, record: &Record, new: *const Version, guard: &Guard<'_>) {
+        // SAFETY: installed by the caller, who has not stamped it.
+        let beneath = unsafe { &*new }.next.load(Ordering::Acquire);
+        if beneath == PRUNED {
+            return;
+        }
+        // SAFETY: linked, under the guard (V1).
+        let Some(version) = (unsafe { beneath.as_ref() }) else { return };
+        let below = version.next.load(Ordering::Relaxed);
+        let seen_by_all = match version.state() {
+            VersionState::Committed(at) => at < self.known_horizon() && !below.is_null() && below != PRUNED,
+            VersionState::Aborted => true,
+            VersionState::Pending(_) => false,
+        };
+        if seen_by_all {
+            self.maintain(record, self.known_horizon(), guard);
+        }
+    }
+
+    /// R12: removes a record if the data component has all of it: freeze, then fold the read timestamp into the floor, then
+    /// unlink.
+    fn evict(&self, record: &Record, guard: &Guard<'_>) -> bool {
+        // Only to spare the trouble: E3 is kept even if it is queued just now.
+        if record.is_queued() {
+            return false;
+        }
+        let Some(maintenance) = record.try_maintain() else { return false };
+        let head = record.head.load(Ordering::SeqCst);
+        if head == REMOVED || !Self::all_stamped(head) || !self.is_settled_from(head) {
+            return false;
+        }
+        let early = record.own_read_timestamp();
+        point();
+        // That this is the head which was found settled makes the swap safe.
+        if record.head.compare_exchange(head, REMOVED, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        point();
+        if is_planted(Bug::NoFreeze) {
+            self.table.stripe(record.hash).raise_floor(early);
+        }
+        self.table.remove_frozen(record, guard);
+        // SAFETY: unlinked by the swap, all stamped, under the maintenance lock, which is kept for ever.
+        unsafe { self.retire_chain(head, guard) };
+        maintenance.keep();
+        self.counters.add(Counter::Evictions, 1);
+        true
+    }
+
+    /// Aborts every transaction whose first log record lies before `lsn`, so that the log can be cut there; how many.
+    pub(crate) fn abort_writers_before(&self, lsn: Lsn) -> usize {
+        // Under a guard no slot of a writer is given to another transaction (T2).
+        let guard = self.epochs.pin();
+        let mut aborted = Vec::new();
+        for slot in self.transactions.slots() {
+            if !slot.first_lsn().is_some_and(|first| first < lsn) {
+                continue;
+            }
+            if matches!(slot.status.load(), Status::Active(_)) && slot.status.abort() {
+                // If it is gone, the transaction has noticed, and has told the log itself.
+                aborted.extend(slot.begin().map(|begin| TransactionId(begin.0)));
+            }
+        }
+        drop(guard);
+        for transaction in &aborted {
+            self.tell_abort(*transaction);
+        }
+        aborted.len()
+    }
+
+    /// How many records there are.
+    #[cfg(test)]
+    pub(crate) fn records(&self) -> usize {
+        let guard = self.epochs.pin();
+        let mut count = 0;
+        for bucket in 0..self.table.buckets() {
+            self.table.for_each_in_bucket(bucket, &guard, |_| count += 1);
+        }
+        count
+    }
+}
+

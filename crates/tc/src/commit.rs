@@ -1,0 +1,268 @@
+//! The end of a transaction: refresh if pushed, reserve, swap, fill, stamp (rules R7 to R9).
+
+use crate::core::Core;
+use crate::error::{ConflictCause, ConflictPlace, TcError};
+use crate::host::Stall;
+use crate::options::Isolation;
+use crate::planted::{Bug, is_planted};
+use crate::read::{Attempt, Failure, Own, Reader};
+use crate::record::KeyRef;
+use crate::schedule::point;
+use crate::statistics::Counter;
+use crate::status::Status;
+use crate::sync::lock;
+use crate::transaction::{Committed, Phase, Transaction};
+use crate::workspace::{Observed, Workspace};
+use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_log::{AppendError, CommitReservation, Record as LogRecord};
+
+/// A refresh that found something changed: where, and by a version of which time.
+pub(crate) struct Changed {
+    pub(crate) cause: ConflictCause,
+    pub(crate) table: deuteron_contract::TableId,
+    pub(crate) place: ConflictPlace,
+    pub(crate) other: Option<Timestamp>,
+}
+
+/// Why a refresh failed.
+pub(crate) enum RefreshFailure {
+    Error(TcError),
+    Changed(Box<Changed>),
+}
+
+impl From<TcError> for RefreshFailure {
+    fn from(error: TcError) -> RefreshFailure {
+        RefreshFailure::Error(error)
+    }
+}
+
+impl Transaction {
+    /// Commits. When it returns, others see what the transaction has written; [`Committed::durable_at`] tells when it is
+    /// durable.
+    ///
+    /// # Errors
+    /// [`TcError`]; a conflict if the transaction had to commit later than it began and what it had read has changed.
+    /// After an error from the log the outcome is an abort, unless the log stopped working altogether.
+    pub fn commit(&mut self) -> Result<Committed, TcError> {
+        self.check_active()?;
+        if self.workspace.writes.is_empty() {
+            return Ok(self.commit_read_only());
+        }
+        for round in 0.. {
+            let Status::Active(lower_bound) = self.workspace.slot().status.load() else {
+                return Err(self.conflict_of_transaction(ConflictCause::LogPinned));
+            };
+            point();
+            let mut at = self.begin;
+            if lower_bound != self.begin {
+                if round >= self.workspace.core.options.refreshes_max {
+                    return Err(self.conflict_of_transaction(ConflictCause::PushedTooOften));
+                }
+                at = self.workspace.core.clock.tick();
+                if let Err(error) = self.workspace.core.cover(at) {
+                    self.roll_back();
+                    return Err(error);
+                }
+                self.refresh(at)?;
+            }
+            point();
+            match self.try_commit(lower_bound, at) {
+                Ok(Some(committed)) => return Ok(committed),
+                Ok(None) => {}
+                Err(error) => {
+                    self.roll_back();
+                    return Err(error);
+                }
+            }
+        }
+        unreachable!("the rounds are limited by refreshes_max")
+    }
+
+    /// A transaction that wrote nothing cannot have been pushed. Its place is its begin (paper 2.3.1).
+    fn commit_read_only(&mut self) -> Committed {
+        let read = self.workspace.read_lsn;
+        let durable = read < self.workspace.core.versions.stable_lsn() || read == Lsn(0);
+        self.workspace.slot().status.abort();
+        self.phase = Phase::Ended;
+        self.workspace.counts.add(Counter::Commits);
+        self.workspace.slot().end();
+        Committed { timestamp: self.begin, durable_at: (!durable).then_some(read) }
+    }
+
+    /// R8: reserve, then swap, then fill. `None` if the transaction has been pushed meanwhile.
+    fn try_commit(&mut self, lower_bound: Timestamp, at: Timestamp) -> Result<Option<Committed>, TcError> {
+        let id = self.id();
+        let workspace = &mut **self.workspace;
+        let reservation = workspace.core.reserve_commit()?;
+        let mut lsn = reservation.lsn();
+        workspace.slot().set_commit_lsn(lsn);
+        // From before the swap: as soon as the status says so, others may take the versions for what they are.
+        let guard = workspace.core.epochs.pin();
+        if is_planted(Bug::LogOrder) {
+            reservation.cancel();
+            if !workspace.slot().status.commit(lower_bound, at) {
+                return Ok(None);
+            }
+            point();
+            let late = workspace.core.reserve_commit()?;
+            lsn = late.lsn();
+            late.fill(id, at, 0);
+        } else {
+            if !workspace.slot().status.commit(lower_bound, at) {
+                drop(guard);
+                reservation.cancel();
+                return Ok(None);
+            }
+            reservation.fill(id, at, 0);
+        }
+        self.phase = Phase::Ended;
+        point();
+        for write in 0..workspace.writes.len() {
+            // SAFETY: the guard is from before the swap, hence from before the stamping.
+            unsafe { workspace.version_of(write) }.stamp_committed(at, lsn);
+        }
+        drop(guard);
+        workspace.counts.add(Counter::Commits);
+        if at != self.begin {
+            workspace.counts.add(Counter::RefreshedCommits);
+        }
+        // The versions are stamped: the horizon may pass.
+        workspace.slot().end();
+        Ok(Some(Committed { timestamp: at, durable_at: Some(lsn) }))
+    }
+
+    /// R7: what was read must be what is visible at `at`.
+    fn refresh(&mut self, at: Timestamp) -> Result<(), TcError> {
+        if self.options.isolation != Isolation::Serializable || is_planted(Bug::NoRefresh) {
+            return Ok(());
+        }
+        if self.workspace.reads_forgotten {
+            return Err(self.conflict_of_transaction(ConflictCause::ReadsForgotten));
+        }
+        match self.workspace.refresh(at) {
+            Ok(()) => Ok(()),
+            Err(RefreshFailure::Error(error)) => {
+                self.roll_back();
+                Err(error)
+            }
+            Err(RefreshFailure::Changed(changed)) => {
+                let Changed { cause, table, place, other } = *changed;
+                Err(self.conflict(cause, table, place, other))
+            }
+        }
+    }
+
+    pub(crate) fn conflict_of_transaction(&mut self, cause: ConflictCause) -> TcError {
+        self.conflict(cause, deuteron_contract::TableId(0), ConflictPlace::Transaction, None)
+    }
+
+    /// R9: aborts, if the transaction is active: its versions become garbage, and the log is told.
+    pub(crate) fn roll_back(&mut self) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        self.phase = Phase::Ended;
+        let id = self.id();
+        let workspace = &mut **self.workspace;
+        workspace.slot().status.abort();
+        workspace.counts.add(Counter::Aborts);
+        if !workspace.writes.is_empty() {
+            let guard = workspace.core.epochs.pin();
+            let horizon = workspace.core.known_horizon();
+            for entry in &workspace.writes {
+                // SAFETY: not stamped yet, and then under the guard (see `WriteEntry`).
+                let (record, version) = unsafe { (&*entry.record, &*entry.version) };
+                version.stamp_aborted();
+                point();
+                workspace.core.maintain(record, horizon, &guard);
+            }
+        }
+        if self.logged {
+            workspace.core.tell_abort(id);
+        }
+        workspace.slot().end();
+    }
+}
+
+impl Workspace {
+    fn refresh(&mut self, at: Timestamp) -> Result<(), RefreshFailure> {
+        for index in 0..self.reads.len() {
+            let read = &self.reads[index];
+            let key = KeyRef { hash: read.hash, table: read.table, key: self.key_of(read) };
+            let reader = Reader { at, slot: self.slot, own: Own::Beneath };
+            let (now, commit_lsn) = match self.core.observe(key, reader) {
+                Ok(now) => now,
+                Err(Failure::Error(error)) => return Err(error.into()),
+                Err(Failure::TooOld) => {
+                    return Err(changed(ConflictCause::SnapshotTooOld, key, None));
+                }
+            };
+            if now != read.observed {
+                let other = match now {
+                    Observed::Version(other) => Some(other),
+                    Observed::Absent => None,
+                };
+                return Err(changed(ConflictCause::ReadChanged, key, other));
+            }
+            self.read_lsn = self.read_lsn.max(commit_lsn);
+        }
+        for scan in 0..self.scans.len() {
+            self.refresh_scan(scan, at)?;
+        }
+        Ok(())
+    }
+}
+
+fn changed(cause: ConflictCause, key: KeyRef<'_>, other: Option<Timestamp>) -> RefreshFailure {
+    let place = ConflictPlace::Key(key.key.to_vec());
+    RefreshFailure::Changed(Box::new(Changed { cause, table: key.table, place, other }))
+}
+
+impl Core {
+    /// Reads a key only to see which version is there, and protects that (R3).
+    fn observe(&self, key: KeyRef<'_>, reader: Reader) -> Result<(Observed, Lsn), Failure> {
+        let mut fetched = None;
+        loop {
+            let guard = self.epochs.pin();
+            match self.attempt_read(key, reader, fetched.as_ref(), &guard) {
+                Attempt::Found { version, at, commit_lsn } => {
+                    let observed = if version.is_absent() { Observed::Absent } else { Observed::Version(at) };
+                    return Ok((observed, commit_lsn));
+                }
+                // Looking beneath its own versions, the reader does not find any.
+                Attempt::Own(_) => unreachable!("the reader looks beneath its own versions"),
+                Attempt::Fetched => {
+                    let Some(fetched) = fetched.take() else { continue };
+                    let absent = fetched.value.is_none();
+                    let observed =
+                        if absent { Observed::Absent } else { Observed::Version(fetched.timestamp) };
+                    return Ok((observed, Lsn(0)));
+                }
+                Attempt::Miss { generation } => {
+                    drop(guard);
+                    fetched = Some(self.fetch(key, generation, reader.at)?);
+                }
+                Attempt::TooOld => return Err(Failure::TooOld),
+            }
+        }
+    }
+
+    /// Reserves a commit record, waiting for room.
+    fn reserve_commit(&self) -> Result<CommitReservation<'_>, TcError> {
+        loop {
+            match self.versions.reserve_commit() {
+                Ok(reservation) => return Ok(reservation),
+                Err(AppendError::Full) => self.stall(Stall::Log)?,
+                Err(other) => return Err(TcError::Append(other)),
+            }
+        }
+    }
+
+    /// R9: the proxy keeps what a transaction has logged until it hears how it ended. Aborts do not wait for room in
+    /// the log; the collector sees to those that found none.
+    pub(crate) fn tell_abort(&self, transaction: TransactionId) {
+        if self.versions.append(&LogRecord::Abort { transaction }) == Err(AppendError::Full) {
+            lock(&self.untold_aborts).push(transaction);
+        }
+    }
+}

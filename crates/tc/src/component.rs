@@ -1,0 +1,120 @@
+//! [`TransactionComponent`]: what the facade holds.
+
+use crate::core::Core;
+use crate::error::TcError;
+use crate::host::Host;
+use crate::options::{BeginOptions, TcOptions};
+use crate::statistics::TcStatistics;
+use crate::transaction::Transaction;
+use crate::version_manager::VersionManager;
+use deuteron_contract::{DataComponent, Lsn, Timestamp};
+use deuteron_epoch::Epochs;
+use deuteron_log::Log;
+use std::sync::Arc;
+
+/// The transaction component. See the [crate](crate).
+///
+/// Dropping it leaves active transactions as they are; they can still be ended.
+pub struct TransactionComponent {
+    core: Arc<Core>,
+}
+
+impl TransactionComponent {
+    /// A component over a log and a data component, with an empty table: everything before
+    /// [`TcOptions::clock_start`] is at the data component, or in the log before its tail and will be posted before any
+    /// transaction begins.
+    ///
+    /// # Errors
+    /// [`TcError::Append`] if the log has stopped.
+    pub fn open(
+        options: TcOptions,
+        log: Arc<Log>,
+        data_component: Arc<dyn DataComponent>,
+        epochs: Arc<Epochs>,
+        host: Arc<dyn Host>,
+    ) -> Result<TransactionComponent, TcError> {
+        let versions = VersionManager::new(log, data_component);
+        let core = Arc::new(Core::new(options, versions, epochs, host));
+        core.renew_ceiling()?;
+        Ok(TransactionComponent { core })
+    }
+
+    /// Begins a strictly serializable transaction.
+    #[inline]
+    pub fn begin(&self) -> Transaction {
+        self.begin_with(BeginOptions::default())
+    }
+
+    /// Begins a transaction.
+    #[inline]
+    pub fn begin_with(&self, options: BeginOptions) -> Transaction {
+        Transaction::new(self.core.pool.take(&self.core), options)
+    }
+
+    // ---- the proxy ------------------------------------------------------------------------------------------
+
+    /// The proxy may post a version only if its final timestamp is below the horizon: then every transaction, active or yet to
+    /// begin, sees it or something newer.
+    pub fn horizon(&self) -> Timestamp {
+        self.core.horizon()
+    }
+
+    /// The proxy's report: every operation with an LSN below `o_lsn`, a commit record below `t_lsn` and a final timestamp
+    /// below `posted` has been applied.
+    pub fn report_progress(&self, t_lsn: Lsn, o_lsn: Lsn, posted: Timestamp) {
+        self.core.versions.report_progress(t_lsn, o_lsn, posted);
+    }
+
+    // ---- background duties ----------------------------------------------------------------------------------
+
+    /// One unit of background work: leases timestamps, settles records that the data component has got, drops versions
+    /// and evicts records when memory is short. Whether there was anything to do.
+    pub fn collect_step(&self) -> bool {
+        self.core.collect_step()
+    }
+
+    /// Moves the horizon past old transactions, because what they hold back is too much: their next read of something posted
+    /// since fails with [`crate::ConflictCause::SnapshotTooOld`]. Each call gives up half of the time between the
+    /// oldest transaction and now.
+    pub fn force_horizon(&self) {
+        self.core.force_horizon();
+    }
+
+    /// Aborts every active transaction whose first log record lies before `lsn`, so that the log can be cut there; how many.
+    pub fn abort_writers_before(&self, lsn: Lsn) -> usize {
+        self.core.abort_writers_before(lsn)
+    }
+
+    /// The first log record of the transaction that has been writing for the longest, if any is writing.
+    pub fn oldest_writer(&self) -> Option<Lsn> {
+        self.core.transactions.slots().filter_map(|slot| slot.first_lsn()).min()
+    }
+
+    /// Logs the clock's ceiling anew. To be called, and the log flushed, before the log is cut: the record that stated the
+    /// ceiling may be in what goes.
+    ///
+    /// # Errors
+    /// [`TcError::Append`] if the log has stopped, [`TcError::Stopped`] if the host says so.
+    pub fn log_clock_ceiling(&self) -> Result<Lsn, TcError> {
+        self.core.log_ceiling()
+    }
+
+    // ---- looking on -----------------------------------------------------------------------------------------
+
+    /// What the component says of itself.
+    pub fn statistics(&self) -> TcStatistics {
+        let mut statistics = self.core.counters.statistics();
+        let clock = self.core.clock.last();
+        let oldest = self.core.find_oldest_active();
+        statistics.memory_bytes = self.core.account.used() + self.core.transactions.bytes() as u64;
+        statistics.clock = clock.0;
+        statistics.oldest_active_lag = clock.0.saturating_sub(oldest.0);
+        statistics
+    }
+}
+
+impl Drop for TransactionComponent {
+    fn drop(&mut self) {
+        self.core.pool.close();
+    }
+}

@@ -1,0 +1,182 @@
+//! The errors of the transaction component, and the conflict, which is an outcome with a type of its own.
+
+use deuteron_contract::{DcError, TableId, Timestamp};
+use deuteron_log::{AppendError, LogError};
+use std::fmt;
+use std::ops::Bound;
+
+/// Why two transactions could not both go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConflictCause {
+    /// Another transaction has an uncommitted version of a key that this one wanted to write (or, under snapshot
+    /// isolation, has committed one since this one began).
+    WriteWrite,
+    /// The transaction had to commit later than it began, and by then a key that it had read was changed.
+    ReadChanged,
+    /// The same, for a range that it had scanned.
+    RangeChanged,
+    /// The versions that it would have to see were given up for want of memory.
+    SnapshotTooOld,
+    /// It had to commit later than it began, but had read more than it could remember to look at again.
+    ReadsForgotten,
+    /// Readers pushed it again each time that it was about to commit.
+    PushedTooOften,
+    /// It kept the log from being cut for too long.
+    LogPinned,
+}
+
+impl ConflictCause {
+    /// The word that reports use.
+    ///
+    /// ```
+    /// assert_eq!(deuteron_tc::ConflictCause::ReadChanged.name(), "read-changed");
+    /// ```
+    pub fn name(self) -> &'static str {
+        match self {
+            ConflictCause::WriteWrite => "write-write",
+            ConflictCause::ReadChanged => "read-changed",
+            ConflictCause::RangeChanged => "range-changed",
+            ConflictCause::SnapshotTooOld => "snapshot-too-old",
+            ConflictCause::ReadsForgotten => "reads-forgotten",
+            ConflictCause::PushedTooOften => "pushed-too-often",
+            ConflictCause::LogPinned => "log-pinned",
+        }
+    }
+}
+
+/// Where a conflict arose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConflictPlace {
+    /// On a key.
+    Key(Vec<u8>),
+    /// In a range that was scanned.
+    Range {
+        /// Its lower end.
+        lower: Bound<Vec<u8>>,
+        /// Its upper end.
+        upper: Bound<Vec<u8>>,
+    },
+    /// Nowhere in particular.
+    Transaction,
+}
+
+/// A conflict: the transaction has been aborted, and running it again helps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The table, where there is a place.
+    pub table: TableId,
+    /// The key or the range.
+    pub place: ConflictPlace,
+    /// Why.
+    pub cause: ConflictCause,
+    /// The timestamp of the transaction that gave way.
+    pub own: Timestamp,
+    /// The timestamp of the other, where it is known.
+    pub other: Option<Timestamp>,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} conflict", self.cause.name())?;
+        let end = |bound: &Bound<Vec<u8>>, formatter: &mut fmt::Formatter<'_>| match bound {
+            Bound::Unbounded => Ok(()),
+            Bound::Included(key) => write!(formatter, "\"{}\"", key.escape_ascii()),
+            Bound::Excluded(key) => write!(formatter, "\"{}\" (excluded)", key.escape_ascii()),
+        };
+        match &self.place {
+            ConflictPlace::Key(key) => write!(formatter, " in table {} on key \"{}\"", self.table, key.escape_ascii())?,
+            ConflictPlace::Range { lower, upper } => {
+                write!(formatter, " in table {} in range ", self.table)?;
+                end(lower, formatter)?;
+                formatter.write_str("..")?;
+                end(upper, formatter)?;
+            }
+            ConflictPlace::Transaction => {}
+        }
+        write!(formatter, " (own timestamp {}", self.own)?;
+        if let Some(other) = self.other {
+            write!(formatter, ", other {other}")?;
+        }
+        formatter.write_str(")")
+    }
+}
+
+/// What can go wrong in a transaction. After any error but those of [`TcError::is_harmless`] the transaction is
+/// aborted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TcError {
+    /// The transaction met another one and gave way.
+    #[error("{0}")]
+    Conflict(Box<Conflict>),
+    /// A key is empty or too long.
+    #[error("key of {found} bytes; a key has between 1 and {limit} bytes")]
+    KeySize {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+    /// A value is too long for the log.
+    #[error("value of {found} bytes; the limit for this key is {limit} bytes")]
+    ValueSize {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+    /// A write in a transaction that was declared to be read-only.
+    #[error("the transaction was declared to be read-only")]
+    ReadOnly,
+    /// The transaction has been aborted by an earlier error.
+    #[error("the transaction has been aborted by an earlier error")]
+    Aborted,
+    /// The transaction writes more than the component's memory can hold until it commits.
+    #[error("the transaction has written {found} versions; memory holds {limit}")]
+    TransactionTooLarge {
+        /// Versions written.
+        found: usize,
+        /// The most that one transaction may write.
+        limit: usize,
+    },
+    /// Memory stayed exhausted although everybody helped to free some.
+    #[error("the memory of the transaction component stayed exhausted")]
+    MemoryExhausted,
+    /// The log refused a record.
+    #[error("the log refused a record")]
+    Append(#[source] AppendError),
+    /// The log could not be read.
+    #[error("the log could not be read")]
+    Log(#[source] LogError),
+    /// The data component failed.
+    #[error("the data component failed")]
+    DataComponent(#[source] DcError),
+    /// The host of this component said that waiting is pointless.
+    #[error("stopped: {reason}")]
+    Stopped {
+        /// What the host said.
+        reason: String,
+    },
+}
+
+impl TcError {
+    /// Whether running the transaction again may help.
+    ///
+    /// ```
+    /// assert!(deuteron_tc::TcError::MemoryExhausted.is_retryable());
+    /// assert!(!deuteron_tc::TcError::ReadOnly.is_retryable());
+    /// ```
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, TcError::Conflict(_) | TcError::MemoryExhausted)
+    }
+
+    /// Whether the transaction lives on: the operation was refused before it did anything.
+    ///
+    /// ```
+    /// assert!(deuteron_tc::TcError::KeySize { found: 0, limit: 4096 }.is_harmless());
+    /// ```
+    pub fn is_harmless(&self) -> bool {
+        matches!(self, TcError::KeySize { .. } | TcError::ValueSize { .. } | TcError::ReadOnly)
+    }
+}

@@ -1,0 +1,127 @@
+//! The account of this component's memory, in bytes, against its budget.
+//!
+//! ```text
+//!   0 ............. target ...... soft ...... hard (the budget) ...... limit
+//!                   the collector   reads no    operations help the     writers
+//!                   evicts above    longer      collector               stall
+//!                                   cache
+//! ```
+//!
+//! Counters are sharded: a thread adds to its own and carries over to the total when [`CARRY_BYTES`] have gathered, so
+//! the total is right to within that much for each shard.
+
+use crate::sync::{AtomicU64, Ordering, Padded};
+
+#[cfg(not(loom))]
+const SHARDS: usize = 16;
+#[cfg(loom)]
+const SHARDS: usize = 1;
+const CARRY_BYTES: i64 = 32 << 10;
+
+/// See the [module](self).
+pub(crate) struct Account {
+    shards: [Padded<AtomicU64>; SHARDS],
+    total: Padded<AtomicU64>,
+    carry_bytes: i64,
+    budget: u64,
+}
+
+impl Account {
+    pub(crate) fn new(budget: u64) -> Account {
+        Account {
+            shards: std::array::from_fn(|_| Padded(AtomicU64::new(0))),
+            total: Padded(AtomicU64::new(0)),
+            // A small budget wants to be known exactly.
+            carry_bytes: CARRY_BYTES.min(budget as i64 / 1024),
+            budget,
+        }
+    }
+
+    /// Adds an allocation.
+    #[inline]
+    pub(crate) fn add(&self, bytes: usize) {
+        self.change(bytes as i64);
+    }
+
+    /// Takes off what has been unlinked.
+    #[inline]
+    pub(crate) fn subtract(&self, bytes: usize) {
+        self.change(-(bytes as i64));
+    }
+
+    #[inline]
+    fn change(&self, by: i64) {
+        let shard = &self.shards[shard_of_thread() % SHARDS].0;
+        let sum = (shard.fetch_add(by as u64, Ordering::Relaxed) as i64).wrapping_add(by);
+        if sum.abs() > self.carry_bytes {
+            // Two threads of one shard may both carry: each takes exactly what it moves.
+            let moved = shard.swap(0, Ordering::Relaxed);
+            self.total.0.fetch_add(moved, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes in use, to within the carry.
+    pub(crate) fn used(&self) -> u64 {
+        (self.total.0.load(Ordering::Relaxed) as i64).max(0) as u64
+    }
+
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// The collector evicts above this.
+    pub(crate) fn is_over_target(&self) -> bool {
+        self.used() > self.budget - self.budget / 4
+    }
+
+    /// Reads no longer put what they have read into the table above this.
+    pub(crate) fn is_over_soft(&self) -> bool {
+        self.used() > self.budget - self.budget / 8
+    }
+
+    /// Every operation that allocates helps the collector above this.
+    pub(crate) fn is_over_hard(&self) -> bool {
+        self.used() > self.budget
+    }
+
+    /// Writers stall above this.
+    pub(crate) fn is_over_limit(&self) -> bool {
+        self.used() > self.budget + self.budget / 4
+    }
+}
+
+/// A number for the calling thread, by which it picks its shard of anything.
+#[inline]
+pub(crate) fn shard_of_thread() -> usize {
+    #[cfg(not(loom))]
+    {
+        use std::sync::atomic::AtomicUsize;
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        std::thread_local! {
+            static SHARD: usize = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        SHARD.with(|shard| *shard)
+    }
+    #[cfg(loom)]
+    0
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_threads_add_and_subtract_comes_out_even() {
+        let account = Account::new(1 << 20);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| account.add(100)));
+            }
+        });
+        let used = account.used();
+        assert!((3_900_000..=4_000_000).contains(&used), "{used}");
+        assert!(account.is_over_limit());
+        (0..40_000).for_each(|_| account.subtract(100));
+        assert!(account.used() < 100_000 && !account.is_over_target());
+    }
+}

@@ -1,0 +1,271 @@
+//! The latch-free MVCC hash table (paper 2.2): buckets of records, and stripes that remember what records forget.
+//!
+//! A bucket is a singly linked chain. A record is prepended with a compare-and-swap, and removed in two steps: bit 0 of its own
+//! `next` is set, then its predecessor is swapped past it by whoever comes by.
+//!
+//! A *stripe* is a run of neighbouring buckets. It has a *floor*, a timestamp at or above every read of its keys that no
+//! record remembers (rules R12 and R13), and a *generation*, which counts evictions, so that who has been away to
+//! read the data component can tell that nothing was evicted meanwhile (rule R14).
+//!
+//! # Invariants
+//!
+//! - **B1** A chain holds at most one record of a key that is not frozen. (An insertion succeeds only if the bucket's head
+//!   is still the one from which the chain was searched, and records enter at the head only.)
+//! - **B2** Links are followed under a guard. A record is retired after it has been unlinked (and E3).
+//! - **B3** The link of a removed record never changes again.
+
+use crate::memory::Account;
+use crate::record::{KeyRef, Record};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use deuteron_contract::{TableId, Timestamp};
+use deuteron_epoch::Guard;
+use foldhash::fast::FixedState;
+use std::hash::{BuildHasher, Hasher};
+use std::ptr;
+
+const REMOVED_BIT: usize = 1;
+
+fn is_marked(link: *mut Record) -> bool {
+    link.addr() & REMOVED_BIT != 0
+}
+
+fn marked(link: *mut Record) -> *mut Record {
+    link.map_addr(|address| address | REMOVED_BIT)
+}
+
+fn unmarked(link: *mut Record) -> *mut Record {
+    link.map_addr(|address| address & !REMOVED_BIT)
+}
+
+/// What a run of buckets remembers of evicted records and of reads without a record.
+pub(crate) struct Stripe {
+    floor: AtomicU64,
+    generation: AtomicU64,
+}
+
+impl Stripe {
+    #[inline]
+    pub(crate) fn floor(&self) -> Timestamp {
+        Timestamp(self.floor.load(Ordering::SeqCst))
+    }
+
+    /// R12, R13: every key of the stripe that has no record counts as read at `to`.
+    pub(crate) fn raise_floor(&self, to: Timestamp) {
+        self.floor.fetch_max(to.0, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// R14: a record of the stripe goes.
+    pub(crate) fn begin_generation(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct MvccTable {
+    buckets: Box<[AtomicPtr<Record>]>,
+    stripes: Box<[Stripe]>,
+    /// Buckets of a stripe, as a power of two.
+    stripe_shift: u32,
+    hasher: FixedState,
+    account: std::sync::Arc<Account>,
+}
+
+impl MvccTable {
+    /// A table of `buckets` buckets, a power of two.
+    pub(crate) fn new(buckets: usize, seed: u64, account: std::sync::Arc<Account>) -> MvccTable {
+        assert!(buckets.is_power_of_two());
+        let stripe_shift = if buckets > 1 << 10 { 4 } else { 0 };
+        let stripe = || Stripe { floor: AtomicU64::new(0), generation: AtomicU64::new(0) };
+        MvccTable {
+            buckets: new_buckets(buckets),
+            stripes: (0..buckets >> stripe_shift).map(|_| stripe()).collect(),
+            stripe_shift,
+            hasher: FixedState::with_seed(seed),
+            account,
+        }
+    }
+
+    /// Bytes of the arrays.
+    pub(crate) fn fixed_bytes(&self) -> usize {
+        size_of_val(&*self.buckets) + size_of_val(&*self.stripes)
+    }
+
+    pub(crate) fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// Table and key with their hash.
+    #[inline]
+    pub(crate) fn key<'k>(&self, table: TableId, key: &'k [u8]) -> KeyRef<'k> {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(table.0);
+        hasher.write(key);
+        KeyRef { hash: hasher.finish(), table, key }
+    }
+
+    #[inline]
+    fn index(&self, hash: u64) -> usize {
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    #[inline]
+    pub(crate) fn stripe(&self, hash: u64) -> &Stripe {
+        &self.stripes[self.index(hash) >> self.stripe_shift]
+    }
+
+    /// The record of `key`, frozen perhaps.
+    #[inline]
+    pub(crate) fn find<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> Option<&'g Record> {
+        let head = self.buckets[self.index(key.hash)].load(Ordering::SeqCst);
+        Self::search(head, key, guard)
+    }
+
+    #[inline]
+    fn search<'g>(mut link: *mut Record, key: KeyRef<'_>, _guard: &'g Guard<'_>) -> Option<&'g Record> {
+        loop {
+            // SAFETY: under a guard (B2); what a removed record links to was in the chain when the guard was made,
+            // or came later (B3).
+            let record = unsafe { unmarked(link).as_ref() }?;
+            if record.is(key) {
+                return Some(record);
+            }
+            link = record.next.load(Ordering::Acquire);
+        }
+    }
+
+    /// Links `new`, a record of `key` that nobody else knows. If there is one already, it is returned and `new` is
+    /// the caller's still.
+    pub(crate) fn insert<'g>(
+        &self,
+        key: KeyRef<'_>,
+        new: *mut Record,
+        guard: &'g Guard<'_>,
+    ) -> Result<&'g Record, &'g Record> {
+        let bucket = &self.buckets[self.index(key.hash)];
+        loop {
+            let head = bucket.load(Ordering::SeqCst);
+            if let Some(record) = Self::search(head, key, guard) {
+                return Err(record);
+            }
+            // SAFETY: nobody else knows it.
+            unsafe { (*new).next.store(head, Ordering::Relaxed) };
+            if bucket.compare_exchange(head, new, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                // SAFETY: linked, and removed records outlive the guard (B2).
+                let record = unsafe { &*new };
+                self.account.add(record.bytes());
+                return Ok(record);
+            }
+        }
+    }
+
+    /// R12: finishes the removal of a frozen record: what its readers relied on goes into the floor, then it is
+    /// unlinked. Anybody may help; each step may be done twice.
+    pub(crate) fn remove_frozen(&self, record: &Record, guard: &Guard<'_>) {
+        let stripe = self.stripe(record.hash);
+        if !crate::planted::is_planted(crate::planted::Bug::NoFloor)
+            && !crate::planted::is_planted(crate::planted::Bug::NoFreeze)
+        {
+            stripe.raise_floor(record.own_read_timestamp());
+        }
+        crate::schedule::point();
+        stripe.begin_generation();
+        crate::schedule::point();
+        let mut link = record.next.load(Ordering::Acquire);
+        while !is_marked(link) {
+            match record.next.compare_exchange(link, marked(link), Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => link = now,
+            }
+        }
+        self.sweep_removed(self.index(record.hash), guard);
+    }
+
+    /// Unlinks every removed record of a bucket.
+    fn sweep_removed(&self, bucket: usize, guard: &Guard<'_>) {
+        'restart: loop {
+            let mut previous = &self.buckets[bucket];
+            let mut current = previous.load(Ordering::Acquire);
+            // SAFETY: under a guard (B2). `previous` was not removed when `current` was read from it, for a removed
+            // record's link is marked, which makes the swap below fail.
+            while let Some(record) = unsafe { unmarked(current).as_ref() } {
+                if is_marked(current) {
+                    continue 'restart;
+                }
+                let next = record.next.load(Ordering::Acquire);
+                if !is_marked(next) {
+                    previous = &record.next;
+                    current = next;
+                    continue;
+                }
+                let successor = unmarked(next);
+                if previous.compare_exchange(current, successor, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+                    continue 'restart;
+                }
+                self.account.subtract(record.bytes());
+                if record.set_unlinked() {
+                    // SAFETY: unlinked by the swap, which succeeds once, and not referred to by the index (E3).
+                    unsafe { Self::retire(record, guard) };
+                }
+                current = successor;
+            }
+            return;
+        }
+    }
+
+    /// # Safety
+    /// The record is unlinked, and the caller is the one who has to retire it (E3).
+    pub(crate) unsafe fn retire(record: &Record, guard: &Guard<'_>) {
+        let pointer = ptr::from_ref(record).cast_mut();
+        // SAFETY: unlinked; retired once by E3; `free` may run anywhere.
+        unsafe { guard.retire(pointer.cast(), record.bytes(), Record::free) };
+    }
+
+    /// Calls `visit` on each record of bucket `bucket`, until it returns false.
+    pub(crate) fn for_each_in_bucket<'g>(
+        &self,
+        bucket: usize,
+        _guard: &'g Guard<'_>,
+        mut visit: impl FnMut(&'g Record),
+    ) {
+        let mut link = self.buckets[bucket].load(Ordering::Acquire);
+        // SAFETY: as in `search`.
+        while let Some(record) = unsafe { unmarked(link).as_ref() } {
+            link = record.next.load(Ordering::Acquire);
+            if !is_marked(link) {
+                visit(record);
+            }
+        }
+    }
+
+    /// Every record, for the destructor: nobody else uses the table.
+    pub(crate) fn take_all(&mut self) -> Vec<*mut Record> {
+        let mut all = Vec::new();
+        for bucket in &mut self.buckets {
+            let mut link = bucket.swap(ptr::null_mut(), Ordering::Relaxed);
+            // SAFETY: `&mut self`; linked records are alive.
+            while let Some(record) = unsafe { unmarked(link).as_ref() } {
+                all.push(unmarked(link));
+                link = record.next.load(Ordering::Relaxed);
+            }
+        }
+        all
+    }
+}
+
+/// One allocation of zeros: the kernel provides the pages as they are touched.
+#[cfg(not(loom))]
+fn new_buckets(buckets: usize) -> Box<[AtomicPtr<Record>]> {
+    let zeroed = Box::<[AtomicPtr<Record>]>::new_zeroed_slice(buckets);
+    // SAFETY: all bits zero is a null pointer.
+    unsafe { zeroed.assume_init() }
+}
+
+#[cfg(loom)]
+fn new_buckets(buckets: usize) -> Box<[AtomicPtr<Record>]> {
+    (0..buckets).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
+}

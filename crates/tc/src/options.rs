@@ -1,0 +1,99 @@
+//! Options of the component and of a transaction.
+
+use deuteron_contract::Timestamp;
+
+/// Options of a [`TransactionComponent`](crate::TransactionComponent).
+///
+/// ```
+/// use deuteron_tc::TcOptions;
+/// let options = TcOptions { memory_bytes: 256 << 20, ..TcOptions::default() };
+/// assert!(options.key_bytes_max >= 4096);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcOptions {
+    /// The budget for the MVCC table with its records, versions and cached values. The log's ring is not part of it.
+    pub memory_bytes: usize,
+    /// Of the hash of keys. Nothing persistent depends on it; one seed makes runs repeatable.
+    pub hash_seed: u64,
+    /// The longest key.
+    pub key_bytes_max: usize,
+    /// The longest value, should it be less than what the log takes.
+    pub value_bytes_max: usize,
+    /// The clock starts above it: the ceiling that recovery found.
+    pub clock_start: Timestamp,
+    /// How many timestamps are leased at a time. A restart skips up to so many.
+    pub clock_lease: u64,
+    /// Ranges whose read timestamps are kept apart.
+    pub range_timestamps: usize,
+    /// A transaction that has read more than this many keys and scans forgets them, and cannot commit if it must do so
+    /// later than it began.
+    pub reads_max: usize,
+    /// The first batch of a scan reads about so much from the data component; later ones up to 64 times as much.
+    pub scan_batch_bytes: usize,
+    /// A batch of a scan takes at most so many records from this component.
+    pub scan_batch_records_max: usize,
+    /// A transaction gives up after so many refreshes (rule R7).
+    pub refreshes_max: usize,
+}
+
+impl Default for TcOptions {
+    fn default() -> TcOptions {
+        TcOptions {
+            memory_bytes: 256 << 20,
+            hash_seed: 0x0D15_EA5E,
+            key_bytes_max: 4096,
+            value_bytes_max: usize::MAX,
+            clock_start: Timestamp(0),
+            clock_lease: 1 << 32,
+            range_timestamps: 256,
+            reads_max: 1 << 20,
+            scan_batch_bytes: 4 << 10,
+            scan_batch_records_max: 512,
+            refreshes_max: 16,
+        }
+    }
+}
+
+impl TcOptions {
+    /// So small that every rare path is common.
+    ///
+    /// ```
+    /// assert!(deuteron_tc::TcOptions::tiny_for_tests().memory_bytes < 100_000);
+    /// ```
+    pub fn tiny_for_tests() -> TcOptions {
+        TcOptions {
+            memory_bytes: 64 << 10,
+            key_bytes_max: 256,
+            clock_lease: 256,
+            range_timestamps: 2,
+            reads_max: 64,
+            scan_batch_bytes: 32,
+            scan_batch_records_max: 2,
+            ..TcOptions::default()
+        }
+    }
+
+    /// Buckets of the hash table: an eighth of the budget, and about one for each 128 bytes of it.
+    pub(crate) fn buckets(&self) -> usize {
+        (self.memory_bytes / 64).max(2).next_power_of_two() / 2
+    }
+}
+
+/// How far a transaction is kept apart from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// Strictly serializable.
+    #[default]
+    Serializable,
+    /// All reads as of the begin, no lost updates; write skew is possible. Reads are never looked at again.
+    Snapshot,
+}
+
+/// Options of one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct BeginOptions {
+    /// How far it is kept apart from the others.
+    pub isolation: Isolation,
+    /// It will not write; a write is an error. It needs to remember nothing of what it reads.
+    pub read_only: bool,
+}

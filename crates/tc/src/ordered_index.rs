@@ -1,0 +1,238 @@
+//! The ordered index of the records whose newest versions the data component may not have: what a scan merges with
+//! the data component's records.
+//!
+//! The hash table has no order. Putting every record that is written into an ordered structure at once would cost an update
+//! as much again; so writers only *queue* the record (a flag and a push on a list of their own), and whoever scans
+//! first brings the queued records into the order. The collector takes out what the data component has got, from the
+//! queues just as from the order; without scans nothing is ever ordered.
+//!
+//! ```text
+//!   writer: install, set QUEUED ─► queues[shard] ── collect ─► waiting ── (a scan) ─► list + ordered
+//!                                                                │                      │
+//!                                          collector: settled ───┴──────────────────────┴──► cleared
+//! ```
+//!
+//! # Invariants
+//!
+//! - **O1** A record that has been queued stays in a queue, in `waiting` or in `list` until it is *settled*: its newest
+//!   version is at the data component, visible to all, and no uncommitted one is above it.
+//! - **O2** After [`OrderedIndex::complete`] the list holds every record that was queued before the call and has not
+//!   settled since (rule R10).
+//! - **O3** `list` and the vectors change under the mutex only; the list is read without it, under a guard.
+//! - **O4** A record leaves the list before its QUEUED flag is cleared, so that the list never refers to a record that has
+//!   been retired (see E3).
+//!
+//! # Why a record that is just being written again is not missed
+//!
+//! The collector takes a settled record out, clears the flag and looks at the record again; a writer installs and then
+//! looks at the flag. Either the writer finds the flag cleared and queues the record, or the collector finds the
+//! record not settled and puts it back, still under the mutex. A scan that published its range before the collector
+//! began may miss the version meanwhile; but then it was installed after the collector's first look, thus after the
+//! publication, and its writer finds the range.
+
+use crate::memory::Account;
+use crate::mvcc_table::MvccTable;
+use crate::record::Record;
+use crate::skip_list::SkipList;
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock, publication_fence};
+use deuteron_epoch::Guard;
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::Arc;
+
+#[cfg(not(loom))]
+const SHARDS: usize = 16;
+#[cfg(loom)]
+const SHARDS: usize = 1;
+
+/// [`OrderedIndex::unordered`] while somebody changes things under the mutex.
+const CHANGING: usize = usize::MAX;
+
+/// A record that the index refers to (E3).
+#[derive(Clone, Copy)]
+struct Reference(*const Record);
+
+// SAFETY: records are shared between threads; the flag QUEUED keeps this one alive (E3).
+unsafe impl Send for Reference {}
+
+impl Reference {
+    fn record<'g>(self, _guard: &'g Guard<'_>) -> &'g Record {
+        // SAFETY: QUEUED keeps it alive (E3), and after it has been cleared the guard does.
+        unsafe { &*self.0 }
+    }
+}
+
+#[derive(Default)]
+struct Holdings {
+    /// Not in the list, oldest first.
+    waiting: VecDeque<Reference>,
+    /// In the list, oldest first.
+    ordered: VecDeque<Reference>,
+}
+
+/// See the [module](self).
+pub(crate) struct OrderedIndex {
+    queues: [Padded<AtomicPtr<Record>>; SHARDS],
+    /// How many are waiting; [`CHANGING`] while it may not be relied on.
+    unordered: Padded<AtomicUsize>,
+    /// Counts records that leave (rule R10).
+    departures: AtomicU64,
+    list: SkipList,
+    holdings: Mutex<Holdings>,
+}
+
+impl OrderedIndex {
+    pub(crate) fn new(account: Arc<Account>) -> OrderedIndex {
+        OrderedIndex {
+            queues: std::array::from_fn(|_| Padded(AtomicPtr::new(ptr::null_mut()))),
+            unordered: Padded(AtomicUsize::new(0)),
+            departures: AtomicU64::new(0),
+            list: SkipList::new(account),
+            holdings: Mutex::new(Holdings::default()),
+        }
+    }
+
+    /// A version has been installed in `record`: sees to it that scans find it.
+    #[inline]
+    pub(crate) fn note(&self, record: &Record, shard: usize) {
+        publication_fence();
+        if record.set_queued() {
+            let queue = &self.queues[shard % SHARDS].0;
+            let mut top = queue.load(Ordering::Relaxed);
+            loop {
+                record.queue_next.store(top, Ordering::Relaxed);
+                let new = ptr::from_ref(record).cast_mut();
+                match queue.compare_exchange_weak(top, new, Ordering::SeqCst, Ordering::Relaxed) {
+                    Ok(_) => return,
+                    Err(now) => top = now,
+                }
+            }
+        }
+    }
+
+    /// How many records have left; see [`OrderedIndex::list`].
+    pub(crate) fn departures(&self) -> u64 {
+        self.departures.load(Ordering::SeqCst)
+    }
+
+    /// Brings everything queued so far into the list (O2).
+    pub(crate) fn complete(&self, guard: &Guard<'_>) {
+        publication_fence();
+        // The queues first: what has left them since is counted by `unordered`, which is set before they are emptied.
+        if self.queues.iter().all(|queue| queue.0.load(Ordering::SeqCst).is_null())
+            && self.unordered.0.load(Ordering::SeqCst) == 0
+        {
+            return;
+        }
+        let mut holdings = lock(&self.holdings);
+        self.unordered.0.store(CHANGING, Ordering::SeqCst);
+        self.collect_queues(&mut holdings);
+        let Holdings { waiting, ordered } = &mut *holdings;
+        self.list.insert_all(waiting.iter().map(|reference| reference.record(guard)));
+        ordered.extend(waiting.drain(..));
+        self.unordered.0.store(0, Ordering::SeqCst);
+    }
+
+    /// The records in order. What a walk does not find was not queued before [`OrderedIndex::complete`], or has
+    /// settled: if [`OrderedIndex::departures`] is after the walk what it was before the data component was
+    /// read, then the former (rule R10).
+    pub(crate) fn list(&self) -> &SkipList {
+        &self.list
+    }
+
+    fn collect_queues(&self, holdings: &mut Holdings) {
+        for queue in &self.queues {
+            let start = holdings.waiting.len();
+            let mut top = queue.0.swap(ptr::null_mut(), Ordering::SeqCst);
+            // SAFETY: queued records are alive (E3); `queue_next` is the queue's while they are in it.
+            while let Some(record) = unsafe { top.as_ref() } {
+                holdings.waiting.push_back(Reference(record));
+                top = record.queue_next.load(Ordering::Relaxed);
+            }
+            holdings.waiting.make_contiguous()[start..].reverse();
+        }
+    }
+
+    /// Takes out up to `count_max` records that `is_settled`. Returns how many, and how many remain. 0 if
+    /// somebody else is at it.
+    pub(crate) fn settle(
+        &self,
+        count_max: usize,
+        is_settled: impl Fn(&Record) -> bool,
+        guard: &Guard<'_>,
+    ) -> (usize, usize) {
+        let Ok(mut holdings) = self.holdings.try_lock() else { return (0, 0) };
+        self.unordered.0.store(CHANGING, Ordering::SeqCst);
+        self.collect_queues(&mut holdings);
+        let Holdings { waiting, ordered } = &mut *holdings;
+        let mut settled = self.settle_some(waiting, count_max, false, &is_settled, guard);
+        settled += self.settle_some(ordered, count_max, true, &is_settled, guard);
+        self.unordered.0.store(waiting.len(), Ordering::SeqCst);
+        (settled, waiting.len() + ordered.len())
+    }
+
+    fn settle_some(
+        &self,
+        references: &mut VecDeque<Reference>,
+        count_max: usize,
+        listed: bool,
+        is_settled: &impl Fn(&Record) -> bool,
+        guard: &Guard<'_>,
+    ) -> usize {
+        // Oldest first, so that those behind a record that is not settled are mostly not settled either; unless it
+        // is one that is written again and again.
+        let (mut settled, mut misses) = (0, 0);
+        for _ in 0..count_max.min(references.len()) {
+            let Some(reference) = references.pop_front() else { break };
+            let record = reference.record(guard);
+            if !is_settled(record) {
+                references.push_back(reference);
+                misses += 1;
+                if misses > 8 + settled {
+                    break;
+                }
+                continue;
+            }
+            self.departures.fetch_add(1, Ordering::SeqCst);
+            crate::schedule::point();
+            if listed {
+                self.list.remove(record, guard);
+            }
+            if record.clear_queued() {
+                // SAFETY: unlinked, not in the list any more, and the flags say that it is ours to retire (E3).
+                unsafe { MvccTable::retire(record, guard) };
+                settled += 1;
+                continue;
+            }
+            crate::schedule::point();
+            publication_fence();
+            if is_settled(record) || !record.set_queued() {
+                // Done; or a writer has found the flag cleared and queued it anew.
+                settled += 1;
+            } else {
+                if listed {
+                    self.list.insert_all(std::iter::once(record));
+                }
+                references.push_back(reference);
+            }
+        }
+        settled
+    }
+
+    /// For the destructor of the component: frees the records that only the index refers to any more (E3). To be called
+    /// before those of the table are freed.
+    pub(crate) fn free_unlinked(&mut self) {
+        let mut holdings = lock(&self.holdings);
+        self.collect_queues(&mut holdings);
+        let Holdings { waiting, ordered } = &mut *holdings;
+        for reference in waiting.drain(..).chain(ordered.drain(..)) {
+            // SAFETY: alive by E3; `&mut self` says that nobody else uses the component.
+            let record = unsafe { &*reference.0 };
+            if record.clear_queued() {
+                let (pointer, bytes) = (ptr::from_ref(record).cast_mut(), record.bytes());
+                // SAFETY: the flags say that it is ours to free.
+                unsafe { Record::free(pointer.cast(), bytes) };
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The planted bugs: each leaves out one rule, in the crate's own tests only, and must be caught there.
+//!
+//! They are those of the executable model of the design, one for one. Outside of tests [`is_planted`] is a constant
+//! and the rule sites compile to the rules.
+
+/// A rule left out. The names are those of `docs/design/transactions.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) enum Bug {
+    /// R3: readers do not raise the read timestamp.
+    NoReadTimestamp,
+    /// R3: readers do not look at the head again.
+    NoRecheck,
+    /// R2: readers go past an active older writer without pushing it.
+    NoPush,
+    /// R5: writers do not push themselves beyond readers and the version below.
+    NoSelfPush,
+    /// R7: a pushed transaction commits without refreshing its reads.
+    NoRefresh,
+    /// R4: scans do not publish their range.
+    NoRange,
+    /// R8: the commit record is reserved after the status word has been swapped.
+    LogOrder,
+    /// R11: the proxy posts versions that are younger than the horizon.
+    EagerApply,
+    /// C2 of the contract: the data component orders versions by arrival.
+    LsnOrder,
+    /// R12: the read timestamp of an evicted record is read before the record is frozen.
+    NoFreeze,
+    /// R12: the read timestamp of an evicted record is not folded into the floor.
+    NoFloor,
+    /// R10: scans read the data component first, and do not look again.
+    DcFirst,
+}
+
+#[cfg(test)]
+std::thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants `bug` for the calling thread.
+#[cfg(test)]
+pub(crate) fn plant(bug: Option<Bug>) {
+    PLANTED.with(|planted| planted.set(bug));
+}
+
+/// Whether `bug` is planted in the calling thread.
+#[cfg(test)]
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    PLANTED.with(|planted| planted.get() == Some(bug))
+}
+
+/// Never, outside of tests.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) const fn is_planted(_: Bug) -> bool {
+    false
+}

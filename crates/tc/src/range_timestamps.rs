@@ -1,0 +1,285 @@
+//! The read timestamps of ranges: what records are to single keys, for scans, which also read what is not there.
+//!
+//! A scan publishes its range and timestamp *before* it looks at records (rule R4); a writer installs its version and
+//! then consults the published ranges (rule R5). A bounded array that may only err upward: where a range finds no room,
+//! a floor for all keys stands in for it. A range that errs costs the writer a refresh, not an abort.
+//!
+//! The precedent is CockroachDB's timestamp cache; the paper has no ranges (section 8.2).
+//!
+//! # Invariants
+//!
+//! - **G1** From the moment [`RangeTimestamps::publish`] returns until no transaction older than the range's timestamp is
+//!   active, [`RangeTimestamps::latest`] returns at least that timestamp for each key of the range.
+//! - **G2** An entry's place is taken by another only when the entry's timestamp is below the oldest active transaction:
+//!   later ones begin above it, so it can push nobody any more.
+//! - **G3** Entries are immutable, read under a guard, and retired when they are replaced.
+
+use crate::sync::{AtomicPtr, AtomicU64, Ordering, Padded, publication_fence};
+use deuteron_contract::{TableId, Timestamp};
+use deuteron_epoch::Guard;
+use std::ops::Bound;
+use std::ptr;
+
+/// [`Place::timestamp`] while the entry is being changed: look at the entry itself.
+const CHANGING: u64 = u64::MAX;
+
+/// A range of keys of one table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyRange<'k> {
+    pub(crate) table: TableId,
+    pub(crate) lower: Bound<&'k [u8]>,
+    pub(crate) upper: Bound<&'k [u8]>,
+}
+
+impl KeyRange<'_> {
+    pub(crate) fn contains(&self, table: TableId, key: &[u8]) -> bool {
+        let above = match self.lower {
+            Bound::Included(lower) => key >= lower,
+            Bound::Excluded(lower) => key > lower,
+            Bound::Unbounded => true,
+        };
+        let below = match self.upper {
+            Bound::Included(upper) => key <= upper,
+            Bound::Excluded(upper) => key < upper,
+            Bound::Unbounded => true,
+        };
+        table == self.table && above && below
+    }
+
+    /// Whether no key can be in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        match (self.lower, self.upper) {
+            (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+            (
+                Bound::Included(lower) | Bound::Excluded(lower),
+                Bound::Included(upper) | Bound::Excluded(upper),
+            ) => lower >= upper,
+            // No key is shorter than one byte.
+            (_, Bound::Excluded(upper)) => upper.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+struct Entry {
+    table: TableId,
+    lower: Bound<Box<[u8]>>,
+    upper: Bound<Box<[u8]>>,
+    timestamp: Timestamp,
+}
+
+impl Entry {
+    fn range(&self) -> KeyRange<'_> {
+        KeyRange {
+            table: self.table,
+            lower: self.lower.as_ref().map(|key| &**key),
+            upper: self.upper.as_ref().map(|key| &**key),
+        }
+    }
+}
+
+struct Place {
+    /// The entry's timestamp, so that most entries need not be looked at; 0: free.
+    timestamp: AtomicU64,
+    entry: AtomicPtr<Entry>,
+}
+
+/// Where a transaction published a range, so that it may widen it while it is active (G2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(usize);
+
+/// See the [module](self).
+pub(crate) struct RangeTimestamps {
+    places: Box<[Place]>,
+    /// At or above every timestamp published: most writers need to read nothing else.
+    newest: Padded<AtomicU64>,
+    /// Stands in for the ranges that found no place.
+    floor: AtomicU64,
+}
+
+impl RangeTimestamps {
+    pub(crate) fn new(places: usize) -> RangeTimestamps {
+        let place = || Place { timestamp: AtomicU64::new(0), entry: AtomicPtr::new(ptr::null_mut()) };
+        RangeTimestamps {
+            places: (0..places).map(|_| place()).collect(),
+            newest: Padded(AtomicU64::new(0)),
+            floor: AtomicU64::new(0),
+        }
+    }
+
+    /// R4: no transaction that installs a version in `range` from now on commits at or below `at` unseen (G1). With a
+    /// ticket of the same transaction, the range takes the place of the one published then, which it contains.
+    /// `oldest_active` is asked at most twice.
+    pub(crate) fn publish(
+        &self,
+        range: KeyRange<'_>,
+        at: Timestamp,
+        widened: Option<Ticket>,
+        oldest_active: impl FnMut(bool) -> Timestamp,
+        guard: &Guard<'_>,
+    ) -> Option<Ticket> {
+        if crate::planted::is_planted(crate::planted::Bug::NoRange) {
+            return None;
+        }
+        let Some(ticket) = widened.or_else(|| self.claim(oldest_active)) else {
+            self.floor.fetch_max(at.0, Ordering::SeqCst);
+            self.newest.0.fetch_max(at.0, Ordering::SeqCst);
+            publication_fence();
+            return None;
+        };
+        let place = &self.places[ticket.0];
+        let entry = Box::into_raw(Box::new(Entry {
+            table: range.table,
+            lower: range.lower.map(Box::from),
+            upper: range.upper.map(Box::from),
+            timestamp: at,
+        }));
+        let old = place.entry.swap(entry, Ordering::SeqCst);
+        place.timestamp.store(at.0, Ordering::SeqCst);
+        self.newest.0.fetch_max(at.0, Ordering::SeqCst);
+        publication_fence();
+        if !old.is_null() {
+            // SAFETY: unlinked by the swap, from `Box::into_raw`, retired once (G3).
+            unsafe { guard.retire_box(old) };
+        }
+        Some(ticket)
+    }
+
+    /// A place whose entry can push nobody any more (G2).
+    fn claim(&self, mut oldest_active: impl FnMut(bool) -> Timestamp) -> Option<Ticket> {
+        for exactly in [false, true] {
+            let oldest = oldest_active(exactly);
+            for (index, place) in self.places.iter().enumerate() {
+                let seen = place.timestamp.load(Ordering::SeqCst);
+                if seen < oldest.0
+                    && place
+                        .timestamp
+                        .compare_exchange(seen, CHANGING, Ordering::SeqCst, Ordering::Relaxed)
+                        .is_ok()
+                {
+                    return Some(Ticket(index));
+                }
+            }
+        }
+        None
+    }
+
+    /// R5: the latest timestamp above `begin` at which a range was read that contains the key. The caller has installed
+    /// its version.
+    #[inline]
+    pub(crate) fn latest(
+        &self,
+        table: TableId,
+        key: &[u8],
+        begin: Timestamp,
+        guard: &Guard<'_>,
+    ) -> Option<Timestamp> {
+        publication_fence();
+        if self.newest.0.load(Ordering::SeqCst) <= begin.0 {
+            return None;
+        }
+        self.search(table, key, begin, guard)
+    }
+
+    #[cold]
+    fn search(&self, table: TableId, key: &[u8], begin: Timestamp, _guard: &Guard<'_>) -> Option<Timestamp> {
+        let mut latest = self.floor.load(Ordering::SeqCst);
+        for place in &self.places {
+            if place.timestamp.load(Ordering::SeqCst) <= begin.0 {
+                continue;
+            }
+            // SAFETY: read under the guard (G3).
+            let Some(entry) = (unsafe { place.entry.load(Ordering::SeqCst).as_ref() }) else { continue };
+            if entry.range().contains(table, key) {
+                latest = latest.max(entry.timestamp.0);
+            }
+        }
+        (latest > begin.0).then_some(Timestamp(latest))
+    }
+}
+
+impl Drop for RangeTimestamps {
+    fn drop(&mut self) {
+        for place in &self.places {
+            let entry = place.entry.load(Ordering::Relaxed);
+            if !entry.is_null() {
+                // SAFETY: `&mut self`; from `Box::into_raw`.
+                drop(unsafe { Box::from_raw(entry) });
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use deuteron_epoch::Epochs;
+
+    const TABLE: TableId = TableId(1);
+
+    fn range<'k>(lower: &'k [u8], upper: &'k [u8]) -> KeyRange<'k> {
+        KeyRange { table: TABLE, lower: Bound::Included(lower), upper: Bound::Excluded(upper) }
+    }
+
+    #[test]
+    fn a_key_in_a_published_range_counts_as_read() {
+        let (epochs, ranges) = (Epochs::new(), RangeTimestamps::new(2));
+        let guard = epochs.pin();
+        assert_eq!(ranges.latest(TABLE, b"c", Timestamp(0), &guard), None);
+        let ticket = ranges.publish(range(b"b", b"d"), Timestamp(10), None, |_| Timestamp(5), &guard);
+        assert_eq!(ranges.latest(TABLE, b"c", Timestamp(9), &guard), Some(Timestamp(10)));
+        assert_eq!(ranges.latest(TABLE, b"c", Timestamp(10), &guard), None);
+        assert_eq!(ranges.latest(TABLE, b"d", Timestamp(9), &guard), None);
+        assert_eq!(ranges.latest(TableId(2), b"c", Timestamp(9), &guard), None);
+        ranges.publish(range(b"b", b"z"), Timestamp(10), ticket, |_| Timestamp(5), &guard);
+        assert_eq!(ranges.latest(TABLE, b"d", Timestamp(9), &guard), Some(Timestamp(10)));
+    }
+
+    #[test]
+    fn a_full_table_errs_upward() {
+        let (epochs, ranges) = (Epochs::new(), RangeTimestamps::new(1));
+        let guard = epochs.pin();
+        assert!(ranges.publish(range(b"b", b"d"), Timestamp(10), None, |_| Timestamp(5), &guard).is_some());
+        assert!(ranges.publish(range(b"x", b"y"), Timestamp(12), None, |_| Timestamp(5), &guard).is_none());
+        assert_eq!(ranges.latest(TABLE, b"anything", Timestamp(9), &guard), Some(Timestamp(12)));
+        // Once the first is too old to matter its place is free.
+        assert!(ranges.publish(range(b"f", b"g"), Timestamp(14), None, |_| Timestamp(13), &guard).is_some());
+        assert_eq!(ranges.latest(TABLE, b"f", Timestamp(13), &guard), Some(Timestamp(14)));
+    }
+
+    #[test]
+    fn crossed_bounds_hold_no_key() {
+        assert!(range(b"d", b"b").is_empty() && range(b"b", b"b").is_empty() && !range(b"b", b"c").is_empty());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+    use deuteron_epoch::Epochs;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// R4 against R5: the scan finds the version, or the writer finds the range.
+    #[test]
+    fn loom_the_scan_or_the_writer_sees_the_other() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let shared = Arc::new((Epochs::new(), RangeTimestamps::new(1), AtomicU64::new(0)));
+            let other = Arc::clone(&shared);
+            let scan = thread::spawn(move || {
+                let (epochs, ranges, version) = &*other;
+                let range =
+                    KeyRange { table: TableId(1), lower: Bound::Unbounded, upper: Bound::Unbounded };
+                ranges.publish(range, Timestamp(10), None, |_| Timestamp(5), &epochs.pin());
+                version.load(Ordering::SeqCst) == 1
+            });
+            let (epochs, ranges, version) = &*shared;
+            version.store(1, Ordering::SeqCst);
+            let pushed = ranges.latest(TableId(1), b"k", Timestamp(6), &epochs.pin()).is_some();
+            assert!(scan.join().unwrap() || pushed);
+        });
+    }
+}

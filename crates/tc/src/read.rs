@@ -1,0 +1,452 @@
+//! Which version a reader sees, and how it makes sure that it stays the one (rules R2, R3, R12 to R14).
+
+use crate::core::Core;
+use crate::error::{ConflictCause, TcError};
+use crate::mvcc_table::Stripe;
+use crate::planted::{Bug, is_planted};
+use crate::record::{EMBEDDED_BYTES_MAX, KeyRef, REMOVED, Record};
+use crate::schedule::point;
+use crate::status::Status;
+use crate::sync::{Ordering, publication_fence};
+use crate::transaction_table::SlotIndex;
+use crate::version::{PRUNED, Payload, Version, VersionState};
+use deuteron_contract::{Lsn, Timestamp};
+use deuteron_epoch::Guard;
+use std::ptr;
+
+/// Who reads, and as of when.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader {
+    /// As of this timestamp: the begin of the transaction, or the final timestamp in a refresh.
+    pub(crate) at: Timestamp,
+    pub(crate) slot: SlotIndex,
+    /// What to do with the reader's own versions.
+    pub(crate) own: Own,
+}
+
+/// What a reader does with a version of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Own {
+    /// Sees it.
+    Visible,
+    /// Looks beneath it: the refresh of a key that the transaction has overwritten since.
+    Beneath,
+    /// Sees those with a lower ordinal, and looks beneath the later ones: the refresh of a scan.
+    VisibleBefore(u64),
+}
+
+/// What a reader found at the end of its walk down a chain.
+#[derive(Clone, Copy)]
+pub(crate) enum Visible<'g> {
+    /// A version that is committed.
+    Committed { version: &'g Version, at: Timestamp, commit_lsn: Lsn },
+    /// A version that the reader's own transaction wrote.
+    Own(&'g Version),
+    /// What the data component holds.
+    Unresolved,
+    /// Nothing: the versions that it should see have been dropped.
+    Pruned,
+}
+
+/// One attempt to read a key, under a guard.
+pub(crate) enum Attempt<'g> {
+    /// This version.
+    Found { version: &'g Version, at: Timestamp, commit_lsn: Lsn },
+    /// This version, of the reader's own transaction.
+    Own(&'g Version),
+    /// What has been fetched from the data component.
+    Fetched,
+    /// The data component must be asked. The generation of the stripe goes into [`Fetched`].
+    Miss { generation: u64 },
+    /// The versions that the reader should see have been given up.
+    TooOld,
+}
+
+/// A record fetched from the data component (R14): good as long as nothing has been evicted from the stripe since the
+/// generation was read, which was before the data component was. (What had been evicted by then had been applied.)
+pub(crate) struct Fetched {
+    generation: u64,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+impl Core {
+    /// The version in the chain from `head` that is visible to `reader`, and whether a newer one is committed. Active older
+    /// writers on the way are pushed (R2).
+    #[inline]
+    pub(crate) fn visible<'g>(
+        &self,
+        head: *mut Version,
+        reader: Reader,
+        _guard: &'g Guard<'_>,
+    ) -> (Visible<'g>, bool) {
+        let (mut current, mut newer) = (head, false);
+        loop {
+            if current == PRUNED {
+                return (Visible::Pruned, newer);
+            }
+            // SAFETY: reached through a record's head under a guard (V1).
+            let Some(version) = (unsafe { current.as_ref::<'g>() }) else { return (Visible::Unresolved, newer) };
+            point();
+            match version.state() {
+                VersionState::Committed(at) if at > reader.at => newer = true,
+                VersionState::Committed(at) => {
+                    return (Visible::Committed { version, at, commit_lsn: version.commit_lsn() }, newer);
+                }
+                VersionState::Aborted => {}
+                VersionState::Pending(slot) if slot == reader.slot => {
+                    let sees = match reader.own {
+                        Own::Visible => true,
+                        Own::Beneath => false,
+                        Own::VisibleBefore(ordinal) => version.ordinal() < ordinal,
+                    };
+                    if sees {
+                        return (Visible::Own(version), newer);
+                    }
+                }
+                VersionState::Pending(slot) => match self.settle_against(slot, reader.at) {
+                    Settled::Invisible => {}
+                    Settled::Newer => newer = true,
+                    Settled::Visible(at, commit_lsn) => {
+                        return (Visible::Committed { version, at, commit_lsn }, newer);
+                    }
+                },
+            }
+            current = version.next.load(Ordering::Acquire);
+        }
+    }
+
+    /// R2: what a version whose writer has not stamped it is to a reader at `at`. After `Invisible` the writer will not
+    /// commit at or below `at`.
+    fn settle_against(&self, slot: SlotIndex, at: Timestamp) -> Settled {
+        let slot = self.transactions.slot(slot);
+        loop {
+            match slot.status.load() {
+                Status::Aborted => return Settled::Invisible,
+                Status::Committed(other) if other > at => return Settled::Newer,
+                Status::Committed(other) => return Settled::Visible(other, slot.commit_lsn()),
+                Status::Active(lower_bound) if lower_bound > at => return Settled::Invisible,
+                Status::Active(lower_bound) => {
+                    point();
+                    if is_planted(Bug::NoPush) || slot.status.push(lower_bound, at) {
+                        return Settled::Invisible;
+                    }
+                }
+            }
+        }
+    }
+
+    /// R3: one attempt to read `key`, with what has been fetched for it from the data component, if anything has.
+    #[inline]
+    pub(crate) fn attempt_read<'g>(
+        &self,
+        key: KeyRef<'_>,
+        reader: Reader,
+        fetched: Option<&Fetched>,
+        guard: &'g Guard<'_>,
+    ) -> Attempt<'g> {
+        loop {
+            let stripe = self.table.stripe(key.hash);
+            let Some(record) = self.table.find(key, guard) else {
+                match self.attempt_without_record(key, reader, stripe, fetched, guard) {
+                    Some(attempt) => return attempt,
+                    None => continue,
+                }
+            };
+            point();
+            let head = record.head.load(Ordering::SeqCst);
+            if head == REMOVED {
+                self.table.remove_frozen(record, guard);
+                continue;
+            }
+            let (visible, newer) = self.visible(head, reader, guard);
+            point();
+            match visible {
+                Visible::Committed { version, at, commit_lsn } => {
+                    if self.protect(record, head, reader.at, newer) {
+                        return Attempt::Found { version, at, commit_lsn };
+                    }
+                }
+                Visible::Own(version) => return Attempt::Own(version),
+                Visible::Pruned => return Attempt::TooOld,
+                Visible::Unresolved => {
+                    let generation = stripe.generation();
+                    if fetched.is_none_or(|fetched| fetched.generation != generation) {
+                        return Attempt::Miss { generation };
+                    }
+                    // An eviction of this very record that has not begun its generation yet shows in the head.
+                    if self.protect(record, head, reader.at, newer) {
+                        if let Some(fetched) = fetched {
+                            self.resolve_base(record, fetched);
+                        }
+                        return Attempt::Fetched;
+                    }
+                }
+            }
+        }
+    }
+
+    /// R3: raises the read timestamp, then looks at the head again. False if it has changed: start over. If a newer version
+    /// is committed it protects the older one, for writers go above it.
+    #[inline]
+    fn protect(&self, record: &Record, head: *mut Version, at: Timestamp, newer: bool) -> bool {
+        record.set_referenced();
+        if newer {
+            return true;
+        }
+        if !is_planted(Bug::NoReadTimestamp) {
+            record.raise_read_timestamp(at);
+        }
+        point();
+        publication_fence();
+        // Pairs with the writer's installation, which comes before its look at the read timestamp (R5).
+        is_planted(Bug::NoRecheck) || record.head.load(Ordering::SeqCst) == head
+    }
+
+    /// R13: a read of a key without a record. `None`: start over.
+    #[cold]
+    fn attempt_without_record<'g>(
+        &self,
+        key: KeyRef<'_>,
+        reader: Reader,
+        stripe: &Stripe,
+        fetched: Option<&Fetched>,
+        guard: &'g Guard<'_>,
+    ) -> Option<Attempt<'g>> {
+        let generation = stripe.generation();
+        let Some(fetched) = fetched.filter(|fetched| fetched.generation == generation) else {
+            return Some(Attempt::Miss { generation });
+        };
+        if self.account.is_over_soft() {
+            // The floor of the stripe protects the read, instead of a record.
+            if !is_planted(Bug::NoReadTimestamp) {
+                stripe.raise_floor(reader.at);
+            }
+            point();
+            publication_fence();
+            // Pairs with the writer's publication of a record, which comes before its look at the floor (E4).
+            if self.table.find(key, guard).is_some() || stripe.generation() != generation {
+                return None;
+            }
+            return Some(Attempt::Fetched);
+        }
+        let base_bytes = Version::base_bytes(fetched.value.as_deref());
+        let embeds = base_bytes <= EMBEDDED_BYTES_MAX;
+        let read_timestamp = if is_planted(Bug::NoReadTimestamp) { Timestamp(0) } else { reader.at };
+        let new = Record::allocate(key, read_timestamp, if embeds { base_bytes } else { 0 });
+        let Ok(record) = self.table.insert(key, new, guard) else {
+            // SAFETY: not linked, so nobody knows it.
+            unsafe { Record::free(new.cast(), (*new).bytes()) };
+            return None;
+        };
+        point();
+        record.set_referenced();
+        // Only now is it known that nothing was evicted until there was a record: what has been fetched is its base.
+        if stripe.generation() != generation {
+            return None;
+        }
+        let base = if embeds {
+            // SAFETY: allocated with room for it; nobody else writes there, for only this call knows of the room.
+            unsafe {
+                let base = Record::embedded(new);
+                Version::write_base(base, fetched.timestamp, fetched.value.as_deref(), ptr::null_mut(), true);
+                base
+            }
+        } else {
+            Version::allocate_base(fetched.timestamp, fetched.value.as_deref(), ptr::null_mut())
+        };
+        self.link_base(record, base).then_some(Attempt::Fetched)
+    }
+
+    /// Links a base to a record whose chain is empty. Frees it and returns false if the chain is not.
+    fn link_base(&self, record: &Record, base: *mut Version) -> bool {
+        // SAFETY: just made, by the caller.
+        let bytes = unsafe { (*base).bytes() };
+        let linked =
+            record.head.compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if linked {
+            self.account.add(bytes);
+        } else if bytes > 0 {
+            // SAFETY: not linked, so nobody knows it, and not embedded.
+            unsafe { Version::free(base.cast(), bytes) };
+        }
+        linked
+    }
+
+    /// Keeps what has been fetched as the base of a record: the read cache. Does nothing if that cannot be done at once.
+    fn resolve_base(&self, record: &Record, fetched: &Fetched) {
+        if self.account.is_over_soft() {
+            return;
+        }
+        let Some(_maintenance) = record.try_maintain() else { return };
+        let base = Version::allocate_base(fetched.timestamp, fetched.value.as_deref(), ptr::null_mut());
+        let mut link = &record.head;
+        loop {
+            let next = link.load(Ordering::Acquire);
+            if next == PRUNED || next == REMOVED {
+                break;
+            }
+            // SAFETY: reached through the head, under the caller's guard (V1).
+            match unsafe { next.as_ref() } {
+                Some(version) => link = &version.next,
+                None => {
+                    // By a swap, for the head may be prepended to at any time; a version's own link is ours (E1).
+                    if link.compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                        // SAFETY: linked, under the caller's guard.
+                        self.account.add(unsafe { (*base).bytes() });
+                        return;
+                    }
+                }
+            }
+        }
+        // SAFETY: not linked, so nobody knows it.
+        unsafe { Version::free(base.cast(), (*base).bytes()) };
+    }
+
+    /// Asks the data component for `key` on behalf of a reader that met a miss. Never under a guard.
+    pub(crate) fn fetch(&self, key: KeyRef<'_>, generation: u64, at: Timestamp) -> Result<Fetched, Failure> {
+        point();
+        let record = self.versions.get(key.table, key.key).map_err(TcError::DataComponent)?;
+        point();
+        // R11: looked at after the data component.
+        if at < self.forced_horizon() {
+            return Err(Failure::TooOld);
+        }
+        let (timestamp, value) = record.map_or((Timestamp(0), None), |record| (record.timestamp, record.value));
+        if timestamp > at {
+            return Err(Failure::TooOld);
+        }
+        Ok(Fetched { generation, timestamp, value })
+    }
+
+    /// The value of a committed version whose bytes have been recycled from the log's memory. `None`: read the key again.
+    /// Never under a guard.
+    #[cold]
+    pub(crate) fn load_recycled(
+        &self,
+        key: KeyRef<'_>,
+        lsn: Lsn,
+        written: Option<(Timestamp, Lsn)>,
+    ) -> Result<Option<Vec<u8>>, TcError> {
+        let Some((at, _)) = written.filter(|(at, commit)| self.versions.is_applied(lsn, *commit, *at))
+        else {
+            return match self.versions.read_stable(lsn) {
+                Ok(value) => Ok(Some(value)),
+                // It may have been applied, and the log cut, in between.
+                Err(_) if written.is_some_and(|(at, commit)| self.versions.is_applied(lsn, commit, at)) => Ok(None),
+                Err(error) => Err(TcError::Log(error)),
+            };
+        };
+        let record = self.versions.get(key.table, key.key).map_err(TcError::DataComponent)?;
+        match record {
+            Some(record) if record.timestamp == at => {
+                if let Some(value) = &record.value {
+                    self.cache_version(key, lsn, at, value);
+                }
+                Ok(record.value)
+            }
+            // A newer version has been posted since: the reader may be below the forced horizon, or it finds the newer
+            // version now.
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts an inline copy in the place of an applied version whose bytes the log has no longer: the read cache.
+    fn cache_version(&self, key: KeyRef<'_>, lsn: Lsn, at: Timestamp, value: &[u8]) {
+        if self.account.is_over_soft() {
+            return;
+        }
+        let guard = self.epochs.pin();
+        let Some(record) = self.table.find(key, &guard) else { return };
+        let Some(_maintenance) = record.try_maintain() else { return };
+        let mut link = &record.head;
+        loop {
+            let current = link.load(Ordering::Acquire);
+            if current == PRUNED || current == REMOVED {
+                return;
+            }
+            // SAFETY: reached through the head under the guard (V1).
+            let Some(version) = (unsafe { current.as_ref() }) else { return };
+            if version.state() != VersionState::Committed(at) || version.lsn() != Some(lsn) {
+                link = &version.next;
+                continue;
+            }
+            let copy = Version::allocate_base(at, Some(value), version.next.load(Ordering::Acquire));
+            if link.compare_exchange(current, copy, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                self.account.add(Version::base_bytes(Some(value)));
+                // SAFETY: unlinked under the maintenance lock (E1), stamped (V2).
+                unsafe { self.retire_version(version, &guard) };
+            } else {
+                // SAFETY: not linked, so nobody knows it.
+                unsafe { Version::free(copy.cast(), Version::base_bytes(Some(value))) };
+            }
+            return;
+        }
+    }
+
+    /// # Safety
+    /// The version is unlinked and stamped, and the caller, who held the maintenance lock, is the one who unlinked it.
+    pub(crate) unsafe fn retire_version(&self, version: &Version, guard: &Guard<'_>) {
+        let bytes = version.bytes();
+        if bytes > 0 {
+            self.account.subtract(bytes);
+            let pointer = ptr::from_ref(version).cast_mut();
+            // SAFETY: the caller's contract; `free` may run anywhere.
+            unsafe { guard.retire(pointer.cast(), bytes, Version::free) };
+        }
+    }
+}
+
+enum Settled {
+    Invisible,
+    Newer,
+    Visible(Timestamp, Lsn),
+}
+
+/// Why a read failed: an error, or a conflict to which the caller adds the place.
+pub(crate) enum Failure {
+    Error(TcError),
+    TooOld,
+}
+
+impl From<TcError> for Failure {
+    fn from(error: TcError) -> Failure {
+        Failure::Error(error)
+    }
+}
+
+impl Failure {
+    /// The error, with `conflict` making one of a cause.
+    pub(crate) fn into_error(self, conflict: impl FnOnce(ConflictCause) -> TcError) -> TcError {
+        match self {
+            Failure::Error(error) => error,
+            Failure::TooOld => conflict(ConflictCause::SnapshotTooOld),
+        }
+    }
+}
+
+/// Copies an inline or cached value into `value`. What is left to do if it is in neither place.
+pub(crate) enum Copied {
+    Absent,
+    Present,
+    /// Recycled from the log's memory.
+    Recycled(Lsn),
+}
+
+impl Core {
+    #[inline]
+    pub(crate) fn copy_value(&self, version: &Version, value: &mut Vec<u8>, guard: &Guard<'_>) -> Copied {
+        let bytes = match version.payload() {
+            Payload::Absent => return Copied::Absent,
+            Payload::Inline(bytes) => bytes,
+            // SAFETY: the version was reached under the guard, and the writer has its LSN from `append`.
+            Payload::Logged(lsn) => match unsafe { self.versions.read_cached(lsn, guard) } {
+                Some(bytes) => bytes,
+                None => return Copied::Recycled(lsn),
+            },
+        };
+        value.clear();
+        value.extend_from_slice(bytes);
+        Copied::Present
+    }
+}

@@ -1,0 +1,258 @@
+//! A record entry of the MVCC hash table: the key, its read timestamp, its versions. One allocation.
+//!
+//! ```text
+//!   next            the next record of the bucket; bit 0 set: this record is removed from the chain
+//!   hash            of table and key
+//!   head            the newest version, NULL (nothing but the unresolved base), or REMOVED
+//!   read_timestamp  bit 63 UNFOLDED, else the latest timestamp at which the newest version was read
+//!   queue_next      the next record of a queue of the ordered index, see `ordered_index`
+//!   table, flags, bytes, key length
+//!   key, then perhaps an embedded base version
+//! ```
+//!
+//! # Life
+//!
+//! ```text
+//!   in the chain ── evict: head := REMOVED ──► frozen ── floor raised ── next marked ──► unlinked ──► retired
+//! ```
+//!
+//! # Invariants
+//!
+//! - **E1** The chain of versions is prepended to by anybody with a compare-and-swap of `head`. Everything else (cutting
+//!   it, unlinking aborted versions, replacing one, resolving a base below others, freezing) is done by the
+//!   holder of [`MAINTENANCE`], which nobody waits for: who does not get it lets it be.
+//! - **E2** A frozen record stays frozen; whoever meets one helps to remove it and starts over (rule R12).
+//! - **E3** A record with [`QUEUED`] set is referred to by the ordered index. It is retired by whoever comes second: the
+//!   one who unlinks it from the bucket, or the one who drops that reference.
+//! - **E4** [`UNFOLDED`] is set in a fresh record, and is cleared by taking the floor of its stripe into account.
+//!   Until then the read timestamp alone does not protect what was read before the record came (rule R13).
+
+use crate::mvcc_table::Stripe;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::version::Version;
+use deuteron_contract::{TableId, Timestamp};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr;
+
+/// `head` of a record that is being removed.
+pub(crate) const REMOVED: *mut Version = ptr::without_provenance_mut(4);
+
+const UNFOLDED: u64 = 1 << 63;
+
+/// Used since the collector last came by.
+const REFERENCED: u32 = 1;
+/// E3: in a queue or in the ordered index.
+const QUEUED: u32 = 2;
+/// E1: somebody changes the chain of versions.
+const MAINTENANCE: u32 = 4;
+/// E3: unlinked from the bucket.
+const UNLINKED: u32 = 8;
+
+/// A base version up to this many bytes is embedded in the record that is allocated for it.
+pub(crate) const EMBEDDED_BYTES_MAX: usize = 512;
+
+/// See the [module](self).
+#[repr(C)]
+pub(crate) struct Record {
+    pub(crate) next: AtomicPtr<Record>,
+    pub(crate) hash: u64,
+    pub(crate) head: AtomicPtr<Version>,
+    read_timestamp: AtomicU64,
+    pub(crate) queue_next: AtomicPtr<Record>,
+    table: u32,
+    flags: AtomicU32,
+    bytes: u32,
+    key_length: u32,
+    // The key follows, then perhaps an embedded version, 8-byte aligned.
+}
+
+/// A table and a key with their hash: what identifies a record.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyRef<'k> {
+    pub(crate) hash: u64,
+    pub(crate) table: TableId,
+    pub(crate) key: &'k [u8],
+}
+
+impl Record {
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, align_of::<Record>()).expect("keys and values are far below isize::MAX")
+    }
+
+    fn embedded_offset(key_length: usize) -> usize {
+        (size_of::<Record>() + key_length).next_multiple_of(align_of::<Version>())
+    }
+
+    /// A record without versions, not yet linked, with room for an embedded version of `embedded_bytes`.
+    pub(crate) fn allocate(key: KeyRef<'_>, read_timestamp: Timestamp, embedded_bytes: usize) -> *mut Record {
+        let mut bytes = size_of::<Record>() + key.key.len();
+        if embedded_bytes > 0 {
+            bytes = Self::embedded_offset(key.key.len()) + embedded_bytes;
+        }
+        let layout = Self::layout(bytes);
+        // SAFETY: the size is not zero.
+        let record = unsafe { alloc(layout) }.cast::<Record>();
+        if record.is_null() {
+            handle_alloc_error(layout);
+        }
+        let content = Record {
+            next: AtomicPtr::new(ptr::null_mut()),
+            hash: key.hash,
+            head: AtomicPtr::new(ptr::null_mut()),
+            read_timestamp: AtomicU64::new(read_timestamp.0 | UNFOLDED),
+            queue_next: AtomicPtr::new(ptr::null_mut()),
+            table: key.table.0,
+            flags: AtomicU32::new(0),
+            bytes: bytes as u32,
+            key_length: key.key.len() as u32,
+        };
+        // SAFETY: fresh memory with room for the header and the key.
+        unsafe {
+            record.write(content);
+            record.add(1).cast::<u8>().copy_from_nonoverlapping(key.key.as_ptr(), key.key.len());
+        }
+        record
+    }
+
+    /// Where the embedded version of a record goes that was allocated with room for one.
+    ///
+    /// # Safety
+    /// `record` was allocated so, and is alive.
+    pub(crate) unsafe fn embedded(record: *mut Record) -> *mut Version {
+        // SAFETY: the caller's contract.
+        let key_length = unsafe { (*record).key_length } as usize;
+        record.cast::<u8>().wrapping_add(Self::embedded_offset(key_length)).cast()
+    }
+
+    /// # Safety
+    /// `pointer` came from [`Record::allocate`], `bytes` is [`Record::bytes`], and nobody uses it any more.
+    pub(crate) unsafe fn free(pointer: *mut u8, bytes: usize) {
+        #[cfg(loom)]
+        // SAFETY: the caller's contract; loom's atomics own memory.
+        unsafe {
+            ptr::drop_in_place(pointer.cast::<Record>());
+        }
+        // SAFETY: the caller's contract.
+        unsafe { dealloc(pointer, Self::layout(bytes)) };
+    }
+
+    /// The size of the allocation.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    pub(crate) fn table(&self) -> TableId {
+        TableId(self.table)
+    }
+
+    #[inline]
+    pub(crate) fn key(&self) -> &[u8] {
+        let key = ptr::from_ref(self).wrapping_add(1).cast::<u8>();
+        // SAFETY: `allocate` wrote this many bytes behind the header, and nobody changes them.
+        unsafe { std::slice::from_raw_parts(key, self.key_length as usize) }
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, key: KeyRef<'_>) -> bool {
+        self.hash == key.hash && self.table == key.table.0 && self.key() == key.key
+    }
+
+    // ---- the read timestamp ---------------------------------------------------------------------------------
+
+    /// R3: raises the read timestamp to at least `to`. It may only err upward.
+    #[inline]
+    pub(crate) fn raise_read_timestamp(&self, to: Timestamp) {
+        let mut seen = self.read_timestamp.load(Ordering::SeqCst);
+        while seen & !UNFOLDED < to.0 {
+            let new = seen & UNFOLDED | to.0;
+            match self.read_timestamp.compare_exchange_weak(seen, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// What a writer compares itself with (R5), the floor of the stripe taken into account (E4).
+    #[inline]
+    pub(crate) fn read_timestamp(&self, stripe: &Stripe) -> Timestamp {
+        let mut seen = self.read_timestamp.load(Ordering::SeqCst);
+        while seen & UNFOLDED != 0 {
+            let new = (seen & !UNFOLDED).max(stripe.floor().0);
+            match self.read_timestamp.compare_exchange_weak(seen, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => seen = new,
+                Err(now) => seen = now,
+            }
+        }
+        Timestamp(seen)
+    }
+
+    /// What is folded into the floor when the record goes (R12). The floor itself need not be.
+    pub(crate) fn own_read_timestamp(&self) -> Timestamp {
+        Timestamp(self.read_timestamp.load(Ordering::SeqCst) & !UNFOLDED)
+    }
+
+    // ---- the flags ------------------------------------------------------------------------------------------
+
+    /// Gives the record a second chance.
+    #[inline]
+    pub(crate) fn set_referenced(&self) {
+        if self.flags.load(Ordering::Relaxed) & REFERENCED == 0 {
+            self.flags.fetch_or(REFERENCED, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the second chance away; whether there was one.
+    pub(crate) fn take_referenced(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & REFERENCED != 0
+            && self.flags.fetch_and(!REFERENCED, Ordering::Relaxed) & REFERENCED != 0
+    }
+
+    /// E1: the right to change the chain, given back on drop; `None` if somebody else has it.
+    pub(crate) fn try_maintain(&self) -> Option<Maintenance<'_>> {
+        let before = self.flags.fetch_or(MAINTENANCE, Ordering::Acquire);
+        (before & MAINTENANCE == 0).then_some(Maintenance { record: self, _not_send: std::marker::PhantomData })
+    }
+
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & QUEUED != 0
+    }
+
+    /// E3: the ordered index will refer to the record; false if it does already, or if the record is gone.
+    #[inline]
+    pub(crate) fn set_queued(&self) -> bool {
+        // The load spares hot records the locked instruction. SeqCst: it is the look after the installation of a
+        // version, see `ordered_index`.
+        self.flags.load(Ordering::SeqCst) & QUEUED == 0
+            && self.flags.fetch_or(QUEUED, Ordering::SeqCst) & (QUEUED | UNLINKED) == 0
+    }
+
+    /// E3: the ordered index gives up its reference; true if the caller has to retire the record.
+    pub(crate) fn clear_queued(&self) -> bool {
+        self.flags.fetch_and(!QUEUED, Ordering::SeqCst) & UNLINKED != 0
+    }
+
+    /// E3: the record has been unlinked from its bucket; true if the caller has to retire it.
+    pub(crate) fn set_unlinked(&self) -> bool {
+        self.flags.fetch_or(UNLINKED, Ordering::SeqCst) & QUEUED == 0
+    }
+}
+
+/// The right to change a record's chain of versions (E1).
+pub(crate) struct Maintenance<'r> {
+    record: &'r Record,
+    _not_send: std::marker::PhantomData<*mut ()>,
+}
+
+impl Maintenance<'_> {
+    /// Keeps the right for ever: the record is frozen and its chain is gone.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Maintenance<'_> {
+    fn drop(&mut self) {
+        self.record.flags.fetch_and(!MAINTENANCE, Ordering::Release);
+    }
+}

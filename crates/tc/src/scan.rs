@@ -1,0 +1,601 @@
+//! Range scans: the records of the ordered index merged with those of the data component (rules R4, R7, R10).
+//!
+//! A scan goes batch by batch. Between batches it holds nothing but the cursor: no guard, no latch, no more memory than a
+//! batch. For each batch it
+//!
+//! 1. notes how many records have left the ordered index so far;
+//! 2. reads a batch from the data component, whose last key says how far the batch goes;
+//! 3. publishes the range so far (R4);
+//! 4. brings the ordered index up to date and walks it;
+//! 5. reads the data component again if a record has left the index since 1 (R10): the order that is always right is the
+//!    index first, then the data component, for what leaves the index is at the data component by then.
+
+use crate::core::Core;
+use crate::error::{ConflictCause, ConflictPlace, TcError};
+use crate::commit::{Changed, RefreshFailure};
+use crate::planted::{Bug, is_planted};
+use crate::range_timestamps::{KeyRange, Ticket};
+use crate::read::{Copied, Failure, Own, Reader, Visible};
+use crate::record::REMOVED;
+use crate::schedule::point;
+use crate::statistics::Counter;
+use crate::sync::Ordering;
+use crate::transaction::Transaction;
+use crate::workspace::{ScanEntry, Workspace};
+use deuteron_contract::{Direction, Lsn, Record as StoredRecord, ScanRequest, TableId, Timestamp};
+use foldhash::fast::FixedState;
+use std::cmp;
+use std::hash::{BuildHasher, Hasher};
+use std::ops::Bound;
+
+/// Later batches grow up to this many times the first.
+const BATCH_GROWTH_MAX: usize = 64;
+
+/// A key and its value, as a scan returns them.
+pub type Entry = (Vec<u8>, Vec<u8>);
+
+/// Where a scan is. Made for one transaction; see [`Transaction::scan_batch`].
+#[derive(Clone, Debug)]
+pub struct ScanCursor {
+    table: TableId,
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+    direction: Direction,
+    batch_bytes: usize,
+    done: bool,
+    /// What has been published and remembered for the transaction, and the near end of it.
+    progress: Option<Progress>,
+}
+
+#[derive(Clone, Debug)]
+struct Progress {
+    transaction: Timestamp,
+    start: Bound<Vec<u8>>,
+    ticket: Option<Ticket>,
+    /// The entry in the scan set, and how many versions the transaction had written.
+    entry: Option<usize>,
+    own: u64,
+}
+
+impl ScanCursor {
+    /// A cursor over a range, at the end where `direction` starts.
+    ///
+    /// ```
+    /// use deuteron_contract::{Direction, TableId};
+    /// use std::ops::Bound;
+    /// let from_b = Bound::Included(b"b".to_vec());
+    /// let cursor = deuteron_tc::ScanCursor::new(TableId(1), from_b, Bound::Unbounded, Direction::Forward);
+    /// assert!(!cursor.is_done());
+    /// ```
+    pub fn new(table: TableId, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>, direction: Direction) -> ScanCursor {
+        let mut cursor =
+            ScanCursor { table, lower, upper, direction, batch_bytes: 0, done: false, progress: None };
+        cursor.done = cursor.range().is_empty();
+        cursor
+    }
+
+    /// Whether the scan has reached its end.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    fn range(&self) -> KeyRange<'_> {
+        KeyRange {
+            table: self.table,
+            lower: self.lower.as_ref().map(Vec::as_slice),
+            upper: self.upper.as_ref().map(Vec::as_slice),
+        }
+    }
+
+    fn near(&mut self) -> &mut Bound<Vec<u8>> {
+        match self.direction {
+            Direction::Forward => &mut self.lower,
+            Direction::Reverse => &mut self.upper,
+        }
+    }
+}
+
+/// The records of a range, one by one; made by [`Transaction::scan`]. After an error it is over.
+pub struct Scan<'t> {
+    transaction: &'t mut Transaction,
+    cursor: ScanCursor,
+    batch: std::vec::IntoIter<Entry>,
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Result<Entry, TcError>;
+
+    fn next(&mut self) -> Option<Result<Entry, TcError>> {
+        loop {
+            if let Some(entry) = self.batch.next() {
+                return Some(Ok(entry));
+            }
+            match self.transaction.scan_batch(&mut self.cursor) {
+                Ok(Some(batch)) => self.batch = batch.into_iter(),
+                Ok(None) => return None,
+                Err(error) => {
+                    self.cursor.done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// Restricts `range` to what lies up to and including `last`, in the direction of the scan.
+fn up_to<'k>(range: KeyRange<'k>, direction: Direction, last: Option<&'k [u8]>) -> KeyRange<'k> {
+    match (last, direction) {
+        (None, _) => range,
+        (Some(last), Direction::Forward) => KeyRange { upper: Bound::Included(last), ..range },
+        (Some(last), Direction::Reverse) => KeyRange { lower: Bound::Included(last), ..range },
+    }
+}
+
+fn compare(a: &[u8], b: &[u8], direction: Direction) -> cmp::Ordering {
+    match direction {
+        Direction::Forward => a.cmp(b),
+        Direction::Reverse => b.cmp(a),
+    }
+}
+
+/// What this component knows of a key in the range.
+struct Known {
+    key: Vec<u8>,
+    what: What,
+    at: Timestamp,
+    commit_lsn: Lsn,
+}
+
+enum What {
+    /// The transaction's own version was there first: part of the answer, not of what has to stay as it is.
+    Own(Option<Vec<u8>>),
+    OwnRecycled(Lsn),
+    Absent,
+    Present(Vec<u8>),
+    /// The log has the value no longer in memory.
+    Recycled(Lsn),
+}
+
+/// One batch.
+struct Segment {
+    entries: Vec<Entry>,
+    /// The last key that the batch covers; `None`: the whole range.
+    last: Option<Vec<u8>>,
+    ticket: Option<Ticket>,
+    read_lsn: Lsn,
+}
+
+/// What is read for one batch, and why.
+struct SegmentRequest<'k> {
+    range: KeyRange<'k>,
+    direction: Direction,
+    /// The near end of what has been published under `ticket`.
+    start: Bound<&'k [u8]>,
+    ticket: Option<Ticket>,
+    bytes_max: usize,
+    /// Whether values are wanted.
+    values: bool,
+}
+
+/// A running digest of committed records: those of a scan and of its refresh are equal if both saw the same.
+fn fold(digest: &mut [u64; 2], key: &[u8], at: Timestamp) {
+    for (word, seed) in digest.iter_mut().zip([0x5CA9, 0xD16E57]) {
+        let mut hasher = FixedState::with_seed(seed).build_hasher();
+        hasher.write_u64(*word);
+        hasher.write(key);
+        hasher.write_u64(at.0);
+        *word = hasher.finish();
+    }
+}
+
+impl Transaction {
+    /// The records of a range, the transaction's own writes included. The range is protected as a whole: that nothing comes
+    /// between is part of what was read.
+    pub fn scan(
+        &mut self,
+        table: TableId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Scan<'_> {
+        let cursor =
+            ScanCursor::new(table, lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec), direction);
+        Scan { transaction: self, cursor, batch: Vec::new().into_iter() }
+    }
+
+    /// The next batch of a scan, or `None` at its end. The transaction may read and write between batches; a batch shows its
+    /// writes up to then.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn scan_batch(&mut self, cursor: &mut ScanCursor) -> Result<Option<Vec<Entry>>, TcError> {
+        self.check_active()?;
+        while !cursor.done {
+            let segment = match self.next_segment(cursor) {
+                Ok(segment) => segment,
+                Err(failure) => {
+                    let (lower, upper) = (cursor.lower.clone(), cursor.upper.clone());
+                    let error = failure.into_error(|cause| {
+                        self.conflict(cause, cursor.table, ConflictPlace::Range { lower, upper }, None)
+                    });
+                    self.roll_back();
+                    return Err(error);
+                }
+            };
+            match segment.last {
+                Some(last) => {
+                    *cursor.near() = Bound::Excluded(last);
+                    cursor.done = cursor.range().is_empty();
+                }
+                None => cursor.done = true,
+            }
+            if !segment.entries.is_empty() {
+                return Ok(Some(segment.entries));
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_segment(&mut self, cursor: &mut ScanCursor) -> Result<Segment, Failure> {
+        let (begin, reader) = (self.begin, self.reader());
+        let remembers = self.remembers_reads();
+        let workspace = &mut **self.workspace;
+        workspace.counts.add(Counter::ScanBatches);
+        workspace.core.make_room()?;
+        let first_bytes = workspace.core.options.scan_batch_bytes;
+        cursor.batch_bytes = (cursor.batch_bytes * 2).clamp(first_bytes, first_bytes * BATCH_GROWTH_MAX);
+        let own = workspace.writes.len() as u64;
+        let near = cursor.near().clone();
+        let progress = match cursor.progress.take() {
+            Some(progress) if progress.transaction == begin => progress,
+            _ => Progress { transaction: begin, start: near, ticket: None, entry: None, own },
+        };
+        let request = SegmentRequest {
+            range: cursor.range(),
+            direction: cursor.direction,
+            start: progress.start.as_ref().map(Vec::as_slice),
+            ticket: progress.ticket,
+            bytes_max: cursor.batch_bytes,
+            values: true,
+        };
+        let known_entry = progress.entry.filter(|_| progress.own == own && !workspace.reads_forgotten);
+        let mut digest = known_entry.map_or([0; 2], |entry| workspace.scans[entry].digest);
+        let segment = workspace.core.read_segment(&request, reader, &mut digest)?;
+        workspace.read_lsn = workspace.read_lsn.max(segment.read_lsn);
+        let entry = if remembers {
+            workspace.remember_scan(known_entry, &request, segment.last.as_deref(), digest, own)
+        } else {
+            None
+        };
+        let Progress { start, .. } = progress;
+        cursor.progress = Some(Progress { transaction: begin, start, ticket: segment.ticket, entry, own });
+        Ok(segment)
+    }
+}
+
+impl Workspace {
+    /// Adds a batch to the scan set (R7): to the entry of the batches before it, if the transaction has not written since.
+    fn remember_scan(
+        &mut self,
+        entry: Option<usize>,
+        request: &SegmentRequest<'_>,
+        last: Option<&[u8]>,
+        digest: [u64; 2],
+        own: u64,
+    ) -> Option<usize> {
+        if self.reads_forgotten {
+            return None;
+        }
+        if entry.is_none() && self.reads.len() + self.scans.len() >= self.core.options.reads_max {
+            self.forget_reads();
+            return None;
+        }
+        let covered = up_to(request.range, request.direction, last);
+        let (lower, upper) = (covered.lower.map(<[u8]>::to_vec), covered.upper.map(<[u8]>::to_vec));
+        match entry {
+            Some(index) => {
+                let entry = &mut self.scans[index];
+                entry.digest = digest;
+                match request.direction {
+                    Direction::Forward => entry.upper = upper,
+                    Direction::Reverse => entry.lower = lower,
+                }
+                Some(index)
+            }
+            None => {
+                let (table, direction) = (request.range.table, request.direction);
+                self.scans.push(ScanEntry { table, lower, upper, direction, digest, own });
+                Some(self.scans.len() - 1)
+            }
+        }
+    }
+
+    /// R7: a scan must find at `at` what it found.
+    pub(crate) fn refresh_scan(&mut self, scan: usize, at: Timestamp) -> Result<(), RefreshFailure> {
+        let entry = &self.scans[scan];
+        let reader = Reader { at, slot: self.slot, own: Own::VisibleBefore(entry.own) };
+        let whole = KeyRange {
+            table: entry.table,
+            lower: entry.lower.as_ref().map(Vec::as_slice),
+            upper: entry.upper.as_ref().map(Vec::as_slice),
+        };
+        let start = match entry.direction {
+            Direction::Forward => whole.lower,
+            Direction::Reverse => whole.upper,
+        };
+        let fail = |cause| {
+            let place = ConflictPlace::Range { lower: entry.lower.clone(), upper: entry.upper.clone() };
+            RefreshFailure::Changed(Box::new(Changed { cause, table: entry.table, place, other: None }))
+        };
+        let (mut digest, mut ticket, mut read_lsn) = ([0; 2], None, Lsn(0));
+        let mut last: Option<Vec<u8>> = None;
+        loop {
+            let mut range = whole;
+            if let Some(last) = &last {
+                match entry.direction {
+                    Direction::Forward => range.lower = Bound::Excluded(last),
+                    Direction::Reverse => range.upper = Bound::Excluded(last),
+                }
+            }
+            if range.is_empty() {
+                break;
+            }
+            let request = SegmentRequest {
+                range,
+                direction: entry.direction,
+                start,
+                ticket,
+                bytes_max: self.core.options.scan_batch_bytes * BATCH_GROWTH_MAX,
+                values: false,
+            };
+            let segment = match self.core.read_segment(&request, reader, &mut digest) {
+                Ok(segment) => segment,
+                Err(Failure::Error(error)) => return Err(error.into()),
+                Err(Failure::TooOld) => return Err(fail(ConflictCause::SnapshotTooOld)),
+            };
+            ticket = segment.ticket;
+            read_lsn = read_lsn.max(segment.read_lsn);
+            match segment.last {
+                Some(key) => last = Some(key),
+                None => break,
+            }
+        }
+        if digest != entry.digest {
+            return Err(fail(ConflictCause::RangeChanged));
+        }
+        self.read_lsn = self.read_lsn.max(read_lsn);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// One batch as the reader sees it; see the [module](self). Folds the committed records into `digest`.
+    fn read_segment(
+        &self,
+        request: &SegmentRequest<'_>,
+        reader: Reader,
+        digest: &mut [u64; 2],
+    ) -> Result<Segment, Failure> {
+        let mut ticket = request.ticket;
+        loop {
+            let before = *digest;
+            match self.try_read_segment(request, reader, digest, &mut ticket)? {
+                Some(segment) => return Ok(segment),
+                None => *digest = before,
+            }
+        }
+    }
+
+    /// `None`: a value was recycled just then; start over.
+    fn try_read_segment(
+        &self,
+        request: &SegmentRequest<'_>,
+        reader: Reader,
+        digest: &mut [u64; 2],
+        ticket: &mut Option<Ticket>,
+    ) -> Result<Option<Segment>, Failure> {
+        let direction = request.direction;
+        let departures = self.index.departures();
+        point();
+        let mut batch = self.scan_stored(request.range, direction, request.bytes_max)?;
+        point();
+        let mut last = batch.last.take();
+        let (known, walked_to) = self.walk_index(request, reader, last.as_deref(), ticket)?;
+        if walked_to.is_some() {
+            last = walked_to;
+        }
+        point();
+        if self.index.departures() != departures && !is_planted(Bug::DcFirst) {
+            // What has left the index may not have been at the data component when that was read.
+            let covered = up_to(request.range, direction, last.as_deref());
+            batch = self.scan_stored(covered, direction, request.bytes_max)?;
+            if batch.last.is_some() {
+                last = batch.last.take();
+            }
+        }
+        point();
+        // R11: looked at after the data component.
+        if reader.at < self.forced_horizon() {
+            return Err(Failure::TooOld);
+        }
+        let mut merge = Merge {
+            core: self,
+            table: request.range.table,
+            values: request.values,
+            at: reader.at,
+            digest,
+            entries: Vec::new(),
+            read_lsn: Lsn(0),
+        };
+        if !merge.run(known, batch.records, direction, last.as_deref())? {
+            return Ok(None);
+        }
+        let Merge { entries, read_lsn, .. } = merge;
+        Ok(Some(Segment { entries, last, ticket: *ticket, read_lsn }))
+    }
+
+    fn scan_stored(&self, range: KeyRange<'_>, direction: Direction, bytes_max: usize) -> Result<Stored, TcError> {
+        let KeyRange { table, lower, upper } = range;
+        let request = ScanRequest { table, lower, upper, direction, bytes_max };
+        let batch = self.versions.scan(&request).map_err(TcError::DataComponent)?;
+        let last = match batch.records.last() {
+            Some(record) if !batch.complete => Some(record.key.clone()),
+            _ => None,
+        };
+        Ok(Stored { records: batch.records, last })
+    }
+
+    /// R4, then the walk. Returns what is known here up to `last`, and how far the walk came if that is less.
+    fn walk_index(
+        &self,
+        request: &SegmentRequest<'_>,
+        reader: Reader,
+        last: Option<&[u8]>,
+        ticket: &mut Option<Ticket>,
+    ) -> Result<(Vec<Known>, Option<Vec<u8>>), Failure> {
+        let guard = self.epochs.pin();
+        let covered = up_to(request.range, request.direction, last);
+        let published = match request.direction {
+            Direction::Forward => KeyRange { lower: request.start, ..covered },
+            Direction::Reverse => KeyRange { upper: request.start, ..covered },
+        };
+        let oldest =
+            |exactly| if exactly { self.find_oldest_active() } else { self.known_oldest_active() };
+        *ticket = self.ranges.publish(published, reader.at, *ticket, oldest, &guard);
+        point();
+        self.index.complete(&guard);
+        point();
+        let (mut known, mut walked_to, mut count, mut pruned) = (Vec::new(), None, 0, false);
+        self.index.list().walk(covered, request.direction, &guard, |record| {
+            point();
+            let head = record.head.load(Ordering::SeqCst);
+            if head == REMOVED {
+                // Gone: then it is at the data component.
+                return true;
+            }
+            count += 1;
+            let (visible, _) = self.visible(head, reader, &guard);
+            let key = || record.key().to_vec();
+            let mut value = Vec::new();
+            match visible {
+                Visible::Own(version) => {
+                    let what = match self.copy_value(version, &mut value, &guard) {
+                        Copied::Absent => What::Own(None),
+                        Copied::Present => What::Own(Some(value)),
+                        Copied::Recycled(lsn) => What::OwnRecycled(lsn),
+                    };
+                    known.push(Known { key: key(), what, at: reader.at, commit_lsn: Lsn(0) });
+                }
+                Visible::Committed { version, at, commit_lsn } => {
+                    let what = match self.copy_value(version, &mut value, &guard) {
+                        Copied::Absent => What::Absent,
+                        Copied::Present => What::Present(value),
+                        Copied::Recycled(lsn) => What::Recycled(lsn),
+                    };
+                    known.push(Known { key: key(), what, at, commit_lsn });
+                }
+                // The data component has it.
+                Visible::Unresolved => {}
+                Visible::Pruned => pruned = true,
+            }
+            if count >= self.options.scan_batch_records_max {
+                walked_to = Some(key());
+            }
+            walked_to.is_none() && !pruned
+        });
+        if pruned { Err(Failure::TooOld) } else { Ok((known, walked_to)) }
+    }
+}
+
+struct Stored {
+    records: Vec<StoredRecord>,
+    /// The last key, if the range goes on behind it.
+    last: Option<Vec<u8>>,
+}
+
+/// Brings together what is known here and what is stored at the data component: what is known here wins.
+struct Merge<'m> {
+    core: &'m Core,
+    table: TableId,
+    values: bool,
+    at: Timestamp,
+    digest: &'m mut [u64; 2],
+    entries: Vec<Entry>,
+    read_lsn: Lsn,
+}
+
+impl Merge<'_> {
+    /// Up to `last`. False: start over.
+    fn run(
+        &mut self,
+        known: Vec<Known>,
+        stored: Vec<StoredRecord>,
+        direction: Direction,
+        last: Option<&[u8]>,
+    ) -> Result<bool, Failure> {
+        let within = |key: &[u8]| last.is_none_or(|last| compare(key, last, direction).is_le());
+        let mut stored = stored.into_iter().take_while(|record| within(&record.key)).peekable();
+        for known in known.into_iter().take_while(|known| within(&known.key)) {
+            while let Some(record) = stored.next_if(|record| compare(&record.key, &known.key, direction).is_lt()) {
+                self.add_stored(record)?;
+            }
+            stored.next_if(|record| record.key == known.key);
+            if !self.add_known(known)? {
+                return Ok(false);
+            }
+        }
+        for record in stored {
+            self.add_stored(record)?;
+        }
+        Ok(true)
+    }
+
+    fn add_stored(&mut self, record: StoredRecord) -> Result<(), Failure> {
+        if record.timestamp > self.at {
+            return Err(Failure::TooOld);
+        }
+        if let Some(value) = record.value {
+            fold(self.digest, &record.key, record.timestamp);
+            if self.values {
+                self.entries.push((record.key, value));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_known(&mut self, known: Known) -> Result<bool, Failure> {
+        let Known { key, what, at, commit_lsn } = known;
+        self.read_lsn = self.read_lsn.max(commit_lsn);
+        let value = match what {
+            What::Own(None) | What::Absent => return Ok(true),
+            What::Own(Some(value)) => value,
+            What::OwnRecycled(lsn) => {
+                let hashed = self.core.table.key(self.table, &key);
+                match self.core.load_recycled(hashed, lsn, None)? {
+                    Some(value) => value,
+                    None => return Ok(false),
+                }
+            }
+            What::Present(value) => {
+                fold(self.digest, &key, at);
+                value
+            }
+            What::Recycled(lsn) => {
+                fold(self.digest, &key, at);
+                if !self.values {
+                    return Ok(true);
+                }
+                let hashed = self.core.table.key(self.table, &key);
+                match self.core.load_recycled(hashed, lsn, Some((at, commit_lsn)))? {
+                    Some(value) => value,
+                    None if self.at < self.core.forced_horizon() => return Err(Failure::TooOld),
+                    None => return Ok(false),
+                }
+            }
+        };
+        if self.values {
+            self.entries.push((key, value));
+        }
+        Ok(true)
+    }
+}

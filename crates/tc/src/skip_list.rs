@@ -1,0 +1,325 @@
+//! A skip list of records in order of table and key: one writer at a time, readers without a lock.
+//!
+//! # Invariants
+//!
+//! - **L1** Links are changed by one thread at a time (the holder of the mutex in `ordered_index`).
+//! - **L2** A node is complete before it is linked, at the lowest level first; it is unlinked at the highest level first.
+//!   So a reader that finds a node at some level finds everything behind it at the levels below.
+//! - **L3** The links of an unlinked node do not change: a reader that stands on it goes on, under its guard. It may miss
+//!   what has been inserted since, nothing else.
+//! - **L4** A node's record outlives the node in the list (O4), and then every guard of that time.
+
+use crate::memory::Account;
+use crate::range_timestamps::KeyRange;
+use crate::record::Record;
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use deuteron_contract::{Direction, TableId};
+use deuteron_epoch::Guard;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cmp;
+use std::ops::Bound;
+use std::ptr;
+use std::sync::Arc;
+
+#[cfg(not(loom))]
+const HEIGHT_MAX: usize = 12;
+#[cfg(loom)]
+const HEIGHT_MAX: usize = 2;
+
+/// Table, and the first eight bytes of the key: decides most comparisons without a look at the record.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Prefix(TableId, u64);
+
+fn prefix(table: TableId, key: &[u8]) -> Prefix {
+    let mut bytes = [0; 8];
+    let len = key.len().min(8);
+    bytes[..len].copy_from_slice(&key[..len]);
+    Prefix(table, u64::from_be_bytes(bytes))
+}
+
+#[repr(C)]
+struct Node {
+    prefix: Prefix,
+    record: *const Record,
+    height: usize,
+    // `height` links follow.
+}
+
+impl Node {
+    fn layout(height: usize) -> Layout {
+        let bytes = size_of::<Node>() + height * size_of::<AtomicPtr<Node>>();
+        Layout::from_size_align(bytes, align_of::<Node>().max(align_of::<AtomicPtr<Node>>()))
+            .expect("a handful of pointers")
+    }
+
+    fn allocate(record: *const Record, prefix: Prefix, height: usize) -> *mut Node {
+        let layout = Self::layout(height);
+        // SAFETY: the size is not zero.
+        let node = unsafe { alloc(layout) }.cast::<Node>();
+        if node.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: fresh memory with room for the node and its links.
+        unsafe {
+            node.write(Node { prefix, record, height });
+            for level in 0..height {
+                node.add(1).cast::<AtomicPtr<Node>>().add(level).write(AtomicPtr::new(ptr::null_mut()));
+            }
+        }
+        node
+    }
+
+    /// # Safety
+    /// `pointer` came from [`Node::allocate`] with the height for which `bytes` is the size; nobody uses it any more.
+    unsafe fn free(pointer: *mut u8, bytes: usize) {
+        let height = (bytes - size_of::<Node>()) / size_of::<AtomicPtr<Node>>();
+        #[cfg(loom)]
+        for level in 0..height {
+            // SAFETY: the caller's contract; loom's atomics own memory.
+            unsafe {
+                ptr::drop_in_place(pointer.cast::<Node>().add(1).cast::<AtomicPtr<Node>>().add(level));
+            }
+        }
+        // SAFETY: the caller's contract.
+        unsafe { dealloc(pointer, Self::layout(height)) };
+    }
+
+    #[inline]
+    fn link(&self, level: usize) -> &AtomicPtr<Node> {
+        debug_assert!(level < self.height);
+        let links = ptr::from_ref(self).wrapping_add(1).cast::<AtomicPtr<Node>>();
+        // SAFETY: `allocate` wrote `height` links behind the node.
+        unsafe { &*links.add(level) }
+    }
+
+    fn next(&self, level: usize) -> *mut Node {
+        // Pairs with the releasing stores of `insert_all`.
+        self.link(level).load(Ordering::Acquire)
+    }
+
+    fn record(&self) -> &Record {
+        // SAFETY: L4.
+        unsafe { &*self.record }
+    }
+
+    fn compare(&self, prefix: Prefix, key: &[u8]) -> cmp::Ordering {
+        self.prefix.cmp(&prefix).then_with(|| self.record().key().cmp(key))
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct SkipList {
+    /// A node without a record, with all levels.
+    head: *mut Node,
+    account: Arc<Account>,
+    random: AtomicU64,
+}
+
+// SAFETY: nodes are shared under guards (L3), changed by one thread at a time (L1).
+unsafe impl Send for SkipList {}
+// SAFETY: as above.
+unsafe impl Sync for SkipList {}
+
+impl SkipList {
+    pub(crate) fn new(account: Arc<Account>) -> SkipList {
+        SkipList {
+            head: Node::allocate(ptr::null(), Prefix(TableId(0), 0), HEIGHT_MAX),
+            account,
+            random: AtomicU64::new(0x9E37_79B9_7F4A_7C15),
+        }
+    }
+
+    fn head(&self) -> &Node {
+        // SAFETY: allocated by `new`, freed by `drop`.
+        unsafe { &*self.head }
+    }
+
+    /// One more level with a probability of a quarter each.
+    fn random_height(&self) -> usize {
+        // Xorshift; only the writer comes here (L1).
+        let mut word = self.random.load(Ordering::Relaxed);
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        self.random.store(word, Ordering::Relaxed);
+        (1 + word.trailing_zeros() as usize / 2).min(HEIGHT_MAX)
+    }
+
+    /// Inserts records, those already there excepted. The caller is the only one who changes the list (L1), and
+    /// keeps the records alive (L4).
+    pub(crate) fn insert_all<'r>(&self, records: impl Iterator<Item = &'r Record>) {
+        // In order, each search goes on where the one before ended.
+        let mut sorted: Vec<(Prefix, &Record)> =
+            records.map(|record| (prefix(record.table(), record.key()), record)).collect();
+        sorted.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.key().cmp(b.1.key())));
+        let mut before = [self.head(); HEIGHT_MAX];
+        for (prefix, record) in sorted {
+            let after = self.search_from(&mut before, prefix, record.key());
+            if Self::run(after, prefix, record.key()).any(|node| ptr::eq(node.record, record)) {
+                continue;
+            }
+            let height = self.random_height();
+            let new = Node::allocate(record, prefix, height);
+            self.account.add(Node::layout(height).size());
+            // SAFETY: just allocated.
+            let node = unsafe { &*new };
+            for level in 0..height {
+                node.link(level).store(before[level].next(level), Ordering::Relaxed);
+            }
+            for (level, before) in before.iter().enumerate().take(height) {
+                before.link(level).store(new, Ordering::Release);
+            }
+        }
+    }
+
+    /// The nodes of one key from `first` on. More than one only if all but the first are of records that are gone:
+    /// a later record of a key goes before an earlier one.
+    fn run<'l>(
+        first: Option<&'l Node>,
+        prefix: Prefix,
+        key: &'l [u8],
+    ) -> impl Iterator<Item = &'l Node> {
+        // SAFETY: the caller may follow links: it is the writer (L1) or has a guard (L3).
+        let next = |node: &&'l Node| unsafe { node.next(0).as_ref() };
+        std::iter::successors(first, next).take_while(move |node| node.compare(prefix, key).is_eq())
+    }
+
+    /// Moves `before`, at each level, forward to the last node that is less than the key; returns the node after it.
+    fn search_from<'l>(
+        &'l self,
+        before: &mut [&'l Node; HEIGHT_MAX],
+        prefix: Prefix,
+        key: &[u8],
+    ) -> Option<&'l Node> {
+        let mut behind: &Node = self.head();
+        let mut after = ptr::null_mut();
+        for level in (0..HEIGHT_MAX).rev() {
+            // The level above may have come further than the last search has at this level.
+            let start = before[level];
+            if ptr::eq(behind, self.head())
+                || (!ptr::eq(start, self.head()) && start.compare(behind.prefix, behind.record().key()).is_gt())
+            {
+                behind = start;
+            }
+            loop {
+                after = behind.next(level);
+                // SAFETY: linked, and only this thread unlinks (L1).
+                match unsafe { after.as_ref() } {
+                    Some(node) if node.compare(prefix, key).is_lt() => behind = node,
+                    _ => break,
+                }
+            }
+            before[level] = behind;
+        }
+        // SAFETY: as above.
+        unsafe { after.as_ref() }
+    }
+
+    /// Takes `record` out, if it is there. The caller is the only one who changes the list (L1).
+    pub(crate) fn remove(&self, record: &Record, guard: &Guard<'_>) {
+        let prefix = prefix(record.table(), record.key());
+        let mut before = [self.head(); HEIGHT_MAX];
+        let mut found = None;
+        for node in Self::run(self.search_from(&mut before, prefix, record.key()), prefix, record.key()) {
+            if ptr::eq(node.record, record) {
+                found = Some(node);
+                break;
+            }
+            before[..node.height].fill(node);
+        }
+        let Some(node) = found else { return };
+        let pointer = before[0].next(0);
+        for level in (0..node.height).rev() {
+            before[level].link(level).store(node.next(level), Ordering::Release);
+        }
+        let bytes = Node::layout(node.height).size();
+        self.account.subtract(bytes);
+        // SAFETY: unlinked at every level, once; `free` may run anywhere.
+        unsafe { guard.retire(pointer.cast(), bytes, Node::free) };
+    }
+
+    /// Calls `visit` with the records within `bounds`, in their order, until it returns false. Records that are gone may
+    /// be among them.
+    pub(crate) fn walk<'g>(
+        &self,
+        range: KeyRange<'_>,
+        direction: Direction,
+        _guard: &'g Guard<'_>,
+        mut visit: impl FnMut(&'g Record) -> bool,
+    ) {
+        // SAFETY: found under the guard (L3); the records live as long as it (L4).
+        let record_of = |node: &Node| unsafe { &*node.record };
+        let table = range.table;
+        match direction {
+            Direction::Forward => {
+                let (_, mut current) = self.search(|node| match range.lower {
+                    Bound::Included(key) => node.compare(prefix(table, key), key).is_lt(),
+                    Bound::Excluded(key) => node.compare(prefix(table, key), key).is_le(),
+                    Bound::Unbounded => node.prefix.0 < table,
+                });
+                // SAFETY: as above.
+                while let Some(node) = unsafe { current.as_ref() } {
+                    let record: &'g Record = record_of(node);
+                    if !range.contains(record.table(), record.key()) || !visit(record) {
+                        return;
+                    }
+                    current = node.next(0);
+                }
+            }
+            Direction::Reverse => {
+                let (mut current, _) = self.search(|node| match range.upper {
+                    Bound::Included(key) => node.compare(prefix(table, key), key).is_le(),
+                    Bound::Excluded(key) => node.compare(prefix(table, key), key).is_lt(),
+                    Bound::Unbounded => node.prefix.0 <= table,
+                });
+                // SAFETY: as above.
+                while let Some(node) = unsafe { current.as_ref() } {
+                    let key = record_of(node).key();
+                    if !range.contains(record_of(node).table(), key) {
+                        return;
+                    }
+                    let (before, first) = self.search(|other| other.compare(node.prefix, key).is_lt());
+                    // SAFETY: as above.
+                    for node in Self::run(unsafe { first.as_ref() }, node.prefix, key) {
+                        if !visit(record_of(node)) {
+                            return;
+                        }
+                    }
+                    current = before;
+                }
+            }
+        }
+    }
+
+    /// The last node for which `is_before` and the one behind it; `is_before` is true of a prefix of the list.
+    fn search(&self, is_before: impl Fn(&Node) -> bool) -> (*const Node, *const Node) {
+        let mut behind = self.head();
+        let mut after = ptr::null_mut();
+        for level in (0..HEIGHT_MAX).rev() {
+            loop {
+                after = behind.next(level);
+                // SAFETY: the caller has a guard (L3).
+                match unsafe { after.as_ref() } {
+                    Some(node) if is_before(node) => behind = node,
+                    _ => break,
+                }
+            }
+        }
+        let before = if ptr::eq(behind, self.head()) { ptr::null() } else { ptr::from_ref(behind) };
+        (before, after)
+    }
+}
+
+impl Drop for SkipList {
+    fn drop(&mut self) {
+        let mut node = self.head;
+        while !node.is_null() {
+            // SAFETY: `&mut self`; linked nodes are alive, and each is freed once.
+            unsafe {
+                let next = (*node).next(0);
+                Node::free(node.cast(), Node::layout((*node).height).size());
+                node = next;
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Counters, gathered by transactions on the side and added up when they end.
+
+use crate::memory::shard_of_thread;
+use crate::sync::{AtomicU64, Ordering, Padded};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident, $field:ident;)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy)]
+        pub(crate) enum Counter { $($variant),* }
+
+        const COUNTERS: usize = [$(Counter::$variant),*].len();
+
+        /// What the component says of itself.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct TcStatistics {
+            $($(#[$doc])* pub $field: u64,)*
+            /// Bytes in use of the budget.
+            pub memory_bytes: u64,
+            /// Timestamps handed out so far.
+            pub clock: u64,
+            /// By how many timestamps the oldest active transaction is behind.
+            pub oldest_active_lag: u64,
+        }
+
+        impl TcStatistics {
+            fn set(&mut self, counter: usize, value: u64) {
+                $(if counter == Counter::$variant as usize { self.$field = value; })*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Transactions that committed.
+    Commits, commits;
+    /// Of these, those that had been pushed and were refreshed.
+    RefreshedCommits, refreshed_commits;
+    /// Transactions that aborted, for whatever reason.
+    Aborts, aborts;
+    /// Conflicts.
+    Conflicts, conflicts;
+    /// Reads of keys.
+    Reads, reads;
+    /// Reads that had to ask the data component or the log on disk.
+    Misses, misses;
+    /// Versions written.
+    Writes, writes;
+    /// Batches of scans.
+    ScanBatches, scan_batches;
+    /// Operations that had to wait.
+    Stalls, stalls;
+    /// Records evicted from the table.
+    Evictions, evictions;
+    /// Versions dropped: superseded and visible to nobody, or aborted.
+    VersionsDropped, versions_dropped;
+    /// Records that left the ordered index and its queues.
+    Settled, settled;
+}
+
+#[cfg(not(loom))]
+const SHARDS: usize = 16;
+#[cfg(loom)]
+const SHARDS: usize = 1;
+
+/// Counters of one transaction.
+#[derive(Default)]
+pub(crate) struct Counts([u32; COUNTERS]);
+
+impl Counts {
+    #[inline]
+    pub(crate) fn add(&mut self, counter: Counter) {
+        self.0[counter as usize] += 1;
+    }
+}
+
+/// The sums.
+pub(crate) struct Counters([Padded<[AtomicU64; COUNTERS]>; SHARDS]);
+
+impl Counters {
+    pub(crate) fn new() -> Counters {
+        Counters(std::array::from_fn(|_| Padded(std::array::from_fn(|_| AtomicU64::new(0)))))
+    }
+
+    pub(crate) fn add(&self, counter: Counter, count: u64) {
+        let shard = &self.0[shard_of_thread() % SHARDS].0;
+        shard[counter as usize].fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Adds the counts of a transaction that has ended.
+    pub(crate) fn take(&self, counts: &mut Counts) {
+        let shard = &self.0[shard_of_thread() % SHARDS].0;
+        for (count, sum) in counts.0.iter_mut().zip(shard) {
+            if *count != 0 {
+                sum.fetch_add(u64::from(*count), Ordering::Relaxed);
+                *count = 0;
+            }
+        }
+    }
+
+    pub(crate) fn statistics(&self) -> TcStatistics {
+        let mut statistics = TcStatistics::default();
+        for counter in 0..COUNTERS {
+            let sum = self.0.iter().map(|shard| shard.0[counter].load(Ordering::Relaxed)).sum();
+            statistics.set(counter, sum);
+        }
+        statistics
+    }
+}

@@ -1,0 +1,33 @@
+//! The atomics and locks of this crate: the standard library's, or loom's under `cfg(loom)`.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+
+/// Stands between a publication and the look at what the other side has published.
+///
+/// Both are sequentially consistent accesses, which have one order among them, so that nothing is needed here.
+/// Loom treats such accesses as acquire and release only; it does know fences, so its models get one.
+#[inline(always)]
+pub(crate) fn publication_fence() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Keeps a value on cache lines of its own; 128 bytes, since the prefetcher fetches lines in pairs.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct Padded<T>(pub(crate) T);
+
+/// Locks, whatever happened to an earlier holder: no code under our mutexes panics half-way through a change.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,285 @@
+//! [`Transaction`]: what one client reads and writes, together or not at all.
+
+use crate::error::{Conflict, ConflictCause, ConflictPlace, TcError};
+use crate::options::{BeginOptions, Isolation};
+use crate::read::{Attempt, Copied, Failure, Own, Reader};
+use crate::record::KeyRef;
+use crate::statistics::Counter;
+use crate::version::Version;
+use crate::workspace::{Observed, Pool, ReadEntry, Workspace};
+use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
+use std::mem::ManuallyDrop;
+
+/// What a commit returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The final timestamp: the transaction's place in the serial order.
+    pub timestamp: Timestamp,
+    /// The transaction is durable once the log is stable *beyond* this record: once `stable_lsn() > durable_at`. For a
+    /// read-only transaction it is the last commit record that it read from. `None`: durable already.
+    pub durable_at: Option<Lsn>,
+}
+
+/// Where a transaction stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Active,
+    Ended,
+}
+
+/// A transaction. Owned and `Send`; it holds the component it belongs to. Dropping it aborts it.
+///
+/// After an error that is not [harmless](TcError::is_harmless) the transaction is aborted, and every further operation returns
+/// [`TcError::Aborted`].
+pub struct Transaction {
+    pub(crate) workspace: ManuallyDrop<Box<Workspace>>,
+    pub(crate) begin: Timestamp,
+    pub(crate) options: BeginOptions,
+    pub(crate) phase: Phase,
+    /// The clock's ceiling covers the timestamp (K2).
+    pub(crate) covered: bool,
+    /// Something is in the log.
+    pub(crate) logged: bool,
+}
+
+impl Transaction {
+    pub(crate) fn new(workspace: Box<Workspace>, options: BeginOptions) -> Transaction {
+        let core = &workspace.core;
+        let begin = core.transactions.begin(workspace.slot(), &core.clock);
+        Transaction {
+            covered: core.clock.is_covered(begin),
+            workspace: ManuallyDrop::new(workspace),
+            begin,
+            options,
+            phase: Phase::Active,
+            logged: false,
+        }
+    }
+
+    /// The timestamp as of which the transaction reads.
+    pub fn timestamp(&self) -> Timestamp {
+        self.begin
+    }
+
+    /// The transaction's identity in the log.
+    pub(crate) fn id(&self) -> TransactionId {
+        TransactionId(self.begin.0)
+    }
+
+    /// How many versions the transaction has written.
+    pub fn versions_written(&self) -> usize {
+        self.workspace.writes.len()
+    }
+
+    pub(crate) fn reader(&self) -> Reader {
+        Reader { at: self.begin, slot: self.workspace.slot, own: Own::Visible }
+    }
+
+    /// Whether what is read has to be remembered for a refresh.
+    pub(crate) fn remembers_reads(&self) -> bool {
+        !self.options.read_only && self.options.isolation == Isolation::Serializable
+    }
+
+    pub(crate) fn check_active(&mut self) -> Result<(), TcError> {
+        if self.phase != Phase::Active {
+            return Err(TcError::Aborted);
+        }
+        if !self.covered {
+            self.workspace.core.cover(self.begin)?;
+            self.covered = true;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), TcError> {
+        let limit = self.workspace.core.options.key_bytes_max;
+        if key.is_empty() || key.len() > limit {
+            return Err(TcError::KeySize { found: key.len(), limit });
+        }
+        Ok(())
+    }
+
+    // ---- reading --------------------------------------------------------------------------------------------
+
+    /// The value of `key`, copied, or `None`.
+    ///
+    /// # Errors
+    /// [`TcError`]; of conflicts only that the snapshot is too old.
+    pub fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<Vec<u8>>, TcError> {
+        self.get_with(table, key, <[u8]>::to_vec)
+    }
+
+    /// Calls `reader` on the value of `key`, and returns what it returned. Nothing is allocated if the value is in memory.
+    ///
+    /// The reader is given the transaction's own copy: it runs outside of the epoch and may take its time.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    #[inline]
+    pub fn get_with<R>(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        reader: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, TcError> {
+        self.check_active()?;
+        self.check_key(key)?;
+        match self.read(table, key) {
+            Ok(true) => Ok(Some(reader(&self.workspace.value))),
+            Ok(false) => Ok(None),
+            Err(failure) => Err(self.fail_on_key(failure, table, key)),
+        }
+    }
+
+    /// Reads the value of `key` into the workspace; false if the key does not exist.
+    fn read(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
+        let reader = self.reader();
+        let remembers = self.remembers_reads();
+        let workspace = &mut **self.workspace;
+        workspace.counts.add(Counter::Reads);
+        let hashed = workspace.core.table.key(table, key);
+        let mut fetched = None;
+        loop {
+            let guard = workspace.core.epochs.pin();
+            let attempt = workspace.core.attempt_read(hashed, reader, fetched.as_ref(), &guard);
+            let (recycled, written) = match attempt {
+                Attempt::Found { version, at, commit_lsn } => {
+                    let copied = workspace.core.copy_value(version, &mut workspace.value, &guard);
+                    drop(guard);
+                    workspace.read_lsn = workspace.read_lsn.max(commit_lsn);
+                    let recycled = match copied {
+                        Copied::Recycled(lsn) => Some(lsn),
+                        Copied::Present | Copied::Absent => None,
+                    };
+                    let absent = matches!(copied, Copied::Absent);
+                    if remembers {
+                        let observed = if absent { Observed::Absent } else { Observed::Version(at) };
+                        workspace.remember(hashed, observed);
+                    }
+                    match recycled {
+                        None => return Ok(!absent),
+                        Some(lsn) => (lsn, Some((at, commit_lsn))),
+                    }
+                }
+                Attempt::Own(version) => match workspace.core.copy_value(version, &mut workspace.value, &guard) {
+                    Copied::Absent => return Ok(false),
+                    Copied::Present => return Ok(true),
+                    Copied::Recycled(lsn) => (lsn, None),
+                },
+                Attempt::Fetched => {
+                    drop(guard);
+                    let Some(fetched) = fetched.take() else { continue };
+                    if remembers {
+                        let absent = fetched.value.is_none();
+                        let observed =
+                            if absent { Observed::Absent } else { Observed::Version(fetched.timestamp) };
+                        workspace.remember(hashed, observed);
+                    }
+                    return Ok(match fetched.value {
+                        Some(value) => {
+                            workspace.value = value;
+                            true
+                        }
+                        None => false,
+                    });
+                }
+                Attempt::Miss { generation } => {
+                    drop(guard);
+                    workspace.counts.add(Counter::Misses);
+                    workspace.core.make_room()?;
+                    fetched = Some(workspace.core.fetch(hashed, generation, reader.at)?);
+                    continue;
+                }
+                Attempt::TooOld => return Err(Failure::TooOld),
+            };
+            workspace.counts.add(Counter::Misses);
+            if let Some(value) = workspace.core.load_recycled(hashed, recycled, written)? {
+                workspace.value = value;
+                return Ok(true);
+            }
+            if reader.at < workspace.core.forced_horizon() {
+                return Err(Failure::TooOld);
+            }
+        }
+    }
+
+    // ---- failing --------------------------------------------------------------------------------------------
+
+    pub(crate) fn conflict(
+        &mut self,
+        cause: ConflictCause,
+        table: TableId,
+        place: ConflictPlace,
+        other: Option<Timestamp>,
+    ) -> TcError {
+        self.workspace.counts.add(Counter::Conflicts);
+        self.roll_back();
+        TcError::Conflict(Box::new(Conflict { table, place, cause, own: self.begin, other }))
+    }
+
+    /// Aborts, and makes the error of a failure that has to do with a key.
+    #[cold]
+    pub(crate) fn fail_on_key(&mut self, failure: Failure, table: TableId, key: &[u8]) -> TcError {
+        let place = || ConflictPlace::Key(key.to_vec());
+        let error = failure.into_error(|cause| self.conflict(cause, table, place(), None));
+        self.roll_back();
+        error
+    }
+
+    /// Gives everything up. The same as dropping the transaction, but it can be read.
+    pub fn abort(self) {
+        drop(self);
+    }
+}
+
+impl Workspace {
+    /// Adds a key to the read set (R7).
+    #[inline]
+    pub(crate) fn remember(&mut self, key: KeyRef<'_>, observed: Observed) {
+        if self.reads_forgotten {
+            return;
+        }
+        if self.reads.len() + self.scans.len() >= self.core.options.reads_max
+            || self.keys.len() + key.key.len() > u32::MAX as usize
+        {
+            // Memory stays bounded; only if the transaction is pushed will it matter.
+            self.forget_reads();
+            return;
+        }
+        let key_start = self.keys.len() as u32;
+        self.keys.extend_from_slice(key.key);
+        self.reads.push(ReadEntry {
+            hash: key.hash,
+            table: key.table,
+            key_start,
+            key_length: key.key.len() as u32,
+            observed,
+        });
+    }
+
+    pub(crate) fn forget_reads(&mut self) {
+        self.reads_forgotten = true;
+        self.reads = Vec::new();
+        self.keys = Vec::new();
+        self.scans = Vec::new();
+    }
+
+    /// The version of a write.
+    ///
+    /// # Safety
+    /// The version has not been stamped, or a guard has been held since before it was.
+    pub(crate) unsafe fn version_of(&self, write: usize) -> &Version {
+        // SAFETY: see `WriteEntry`.
+        unsafe { &*self.writes[write].version }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.roll_back();
+        // SAFETY: taken once; the transaction is not used any more.
+        let mut workspace = unsafe { ManuallyDrop::take(&mut self.workspace) };
+        workspace.reset();
+        Pool::give_back(workspace);
+    }
+}

@@ -1,0 +1,257 @@
+//! The transaction table (paper 2.1): one slot for each transaction that is active, or whose versions still refer
+//! to it.
+//!
+//! Slots lie in chunks that are added and never move; chunk `k` holds `FIRST << k` of them, so an index finds its
+//! slot with two instructions and no lock.
+//!
+//! # Invariants
+//!
+//! - **T1** A slot belongs to one workspace (see `workspace`), which gives it to one transaction at a time.
+//! - **T2** A slot is given to another transaction only after all versions that refer to it have been stamped and
+//!   every guard of that time is gone. So a guard that has loaded a reference to a slot reads the status of the
+//!   transaction that wrote the version, and of no later one.
+//! - **T3** `begin` of an active transaction is never later than its timestamp. See [`TransactionTable::begin`].
+
+use crate::clock::Clock;
+use crate::status::StatusWord;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Padded};
+use deuteron_contract::{Lsn, Timestamp};
+use std::ptr;
+
+#[cfg(not(loom))]
+const FIRST: u32 = 64;
+#[cfg(loom)]
+const FIRST: u32 = 2;
+/// `64 << 26` slots: more than there are 32-bit indexes that matter.
+const CHUNKS: usize = 26;
+
+/// [`Slot::begin`] of a slot without an active transaction.
+const IDLE: u64 = u64::MAX;
+/// [`Slot::first_lsn`] of a transaction that has logged nothing.
+const NOTHING_LOGGED: u64 = u64::MAX;
+
+/// The number of a slot; what an unstamped version refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotIndex(pub(crate) u32);
+
+/// What the others may know of a transaction. One line of its own: its owner writes it at every begin and commit.
+#[repr(align(64))]
+pub(crate) struct Slot {
+    /// State and timestamp.
+    pub(crate) status: StatusWord,
+    /// A lower bound of the timestamp of the active transaction (T3), or [`IDLE`].
+    begin: AtomicU64,
+    /// Where the commit record lies. Written before the status word says `Committed`.
+    commit_lsn: AtomicU64,
+    /// Where the first log record of the active transaction lies, or [`NOTHING_LOGGED`].
+    first_lsn: AtomicU64,
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            status: StatusWord::new(),
+            begin: AtomicU64::new(IDLE),
+            commit_lsn: AtomicU64::new(0),
+            first_lsn: AtomicU64::new(NOTHING_LOGGED),
+        }
+    }
+
+    /// Where the commit record of a transaction lies that was seen committed.
+    pub(crate) fn commit_lsn(&self) -> Lsn {
+        // Relaxed: ordered by the load of the status word that said `Committed`.
+        Lsn(self.commit_lsn.load(Ordering::Relaxed))
+    }
+
+    /// The owner has reserved its commit record; the status word says so next.
+    pub(crate) fn set_commit_lsn(&self, lsn: Lsn) {
+        self.commit_lsn.store(lsn.0, Ordering::Relaxed);
+    }
+
+    /// The owner has logged its first record.
+    pub(crate) fn set_first_lsn(&self, lsn: Lsn) {
+        self.first_lsn.store(lsn.0, Ordering::Release);
+    }
+
+    /// Where the first log record lies, if there is one and the transaction is active.
+    pub(crate) fn first_lsn(&self) -> Option<Lsn> {
+        let lsn = self.first_lsn.load(Ordering::Acquire);
+        (lsn != NOTHING_LOGGED).then_some(Lsn(lsn))
+    }
+
+    /// The begin timestamp, if a transaction is active.
+    pub(crate) fn begin(&self) -> Option<Timestamp> {
+        let begin = self.begin.load(Ordering::SeqCst);
+        (begin != IDLE).then_some(Timestamp(begin))
+    }
+
+    /// The owner is done: the oldest active transaction may be a later one now.
+    pub(crate) fn end(&self) {
+        self.first_lsn.store(NOTHING_LOGGED, Ordering::Relaxed);
+        self.begin.store(IDLE, Ordering::Release);
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct TransactionTable {
+    chunks: [AtomicPtr<Slot>; CHUNKS],
+    allocated: Padded<AtomicU32>,
+}
+
+impl TransactionTable {
+    pub(crate) fn new() -> TransactionTable {
+        TransactionTable {
+            chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            allocated: Padded(AtomicU32::new(0)),
+        }
+    }
+
+    fn locate(index: SlotIndex) -> (usize, usize) {
+        let from_first = index.0 / FIRST + 1;
+        let chunk = from_first.ilog2();
+        (chunk as usize, (index.0 - FIRST * ((1 << chunk) - 1)) as usize)
+    }
+
+    fn chunk_len(chunk: usize) -> usize {
+        (FIRST as usize) << chunk
+    }
+
+    /// The slot of an index that [`TransactionTable::allocate`] returned.
+    #[inline]
+    pub(crate) fn slot(&self, index: SlotIndex) -> &Slot {
+        let (chunk, offset) = Self::locate(index);
+        let first = self.chunks[chunk].load(Ordering::Acquire);
+        debug_assert!(!first.is_null());
+        // SAFETY: `allocate` installed the chunk before it returned the index, chunks are freed only with the
+        // table, and `offset` is within the chunk's length.
+        unsafe { &*first.add(offset) }
+    }
+
+    /// A slot that nobody has used before.
+    pub(crate) fn allocate(&self) -> SlotIndex {
+        let index = SlotIndex(self.allocated.0.fetch_add(1, Ordering::SeqCst));
+        let (chunk, _) = Self::locate(index);
+        if self.chunks[chunk].load(Ordering::Acquire).is_null() {
+            let slots: Box<[Slot]> = (0..Self::chunk_len(chunk)).map(|_| Slot::new()).collect();
+            let new = Box::into_raw(slots).cast::<Slot>();
+            let installed = self.chunks[chunk].compare_exchange(
+                ptr::null_mut(),
+                new,
+                // SeqCst: `oldest_active` must not miss the chunk of a slot in use.
+                Ordering::SeqCst,
+                Ordering::Acquire,
+            );
+            if installed.is_err() {
+                // SAFETY: `new` was never shared.
+                unsafe { Self::free_chunk(new, chunk) };
+            }
+        }
+        index
+    }
+
+    /// # Safety
+    /// `first` is a chunk that `allocate` made for `chunk`, and nobody uses it.
+    unsafe fn free_chunk(first: *mut Slot, chunk: usize) {
+        let slots = ptr::slice_from_raw_parts_mut(first, Self::chunk_len(chunk));
+        // SAFETY: the caller's contract; it was a boxed slice of this length.
+        drop(unsafe { Box::from_raw(slots) });
+    }
+
+    /// R1: begins a transaction in a slot that belongs to the caller (T1), and returns its timestamp.
+    ///
+    /// The lower bound is in the slot *before* the clock ticks. A scan for the oldest active transaction reads the
+    /// clock first. If it misses the bound, then its reading of the clock came before the tick, so the answer,
+    /// which is at most one more than that reading, is not above the timestamp.
+    #[inline]
+    pub(crate) fn begin(&self, slot: &Slot, clock: &Clock) -> Timestamp {
+        slot.begin.store(clock.last().0, Ordering::SeqCst);
+        let timestamp = clock.tick();
+        // The exact value; only a later, hence better, bound.
+        slot.begin.store(timestamp.0, Ordering::Relaxed);
+        slot.status.begin(timestamp);
+        timestamp
+    }
+
+    /// OAT: no transaction that is active now or begins later has a timestamp below it (R1).
+    pub(crate) fn oldest_active(&self, clock: &Clock) -> Timestamp {
+        let bound = Timestamp(clock.last().0 + 1);
+        self.slots().filter_map(Slot::begin).fold(bound, Timestamp::min)
+    }
+
+    /// All slots.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.chunks.iter().enumerate().flat_map(|(chunk, first)| {
+            let first = first.load(Ordering::SeqCst);
+            let len = if first.is_null() { 0 } else { Self::chunk_len(chunk) };
+            // SAFETY: as in `slot`.
+            (0..len).map(move |offset| unsafe { &*first.add(offset) })
+        })
+    }
+
+    /// Bytes of all chunks.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots().count() * size_of::<Slot>()
+    }
+}
+
+impl Drop for TransactionTable {
+    fn drop(&mut self) {
+        for (chunk, first) in self.chunks.iter().enumerate() {
+            let first = first.load(Ordering::Relaxed);
+            if !first.is_null() {
+                // SAFETY: installed by `allocate`; `&mut self` excludes users.
+                unsafe { Self::free_chunk(first, chunk) };
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_index_has_its_own_slot() {
+        let table = TransactionTable::new();
+        let slots: std::collections::HashSet<*const Slot> =
+            (0..1000).map(|_| ptr::from_ref(table.slot(table.allocate()))).collect();
+        assert_eq!(slots.len(), 1000);
+        assert!(table.slots().count() >= 1000);
+    }
+
+    #[test]
+    fn the_oldest_active_transaction_is_the_bound() {
+        let (table, clock) = (TransactionTable::new(), Clock::new(Timestamp(100)));
+        let (old, young) = (table.allocate(), table.allocate());
+        let first = table.begin(table.slot(old), &clock);
+        let second = table.begin(table.slot(young), &clock);
+        assert_eq!((first, second), (Timestamp(101), Timestamp(102)));
+        assert_eq!(table.oldest_active(&clock), first);
+        table.slot(old).end();
+        assert_eq!(table.oldest_active(&clock), second);
+        table.slot(young).end();
+        assert_eq!(table.oldest_active(&clock), Timestamp(103));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// R1. Loom has no order among sequentially consistent accesses, only among fences; the read-modify-writes of
+    /// the clock stand in: whoever computes the bound ticks it too.
+    #[test]
+    fn loom_no_transaction_begins_below_the_oldest_active() {
+        loom::model(|| {
+            let shared = Arc::new((TransactionTable::new(), Clock::new(Timestamp(10))));
+            let index = shared.0.allocate();
+            let other = Arc::clone(&shared);
+            let begun = thread::spawn(move || other.0.begin(other.0.slot(index), &other.1));
+            let bound = Timestamp(shared.1.tick().0);
+            let oldest = shared.0.slots().filter_map(Slot::begin).fold(bound, Timestamp::min);
+            assert!(oldest <= begun.join().unwrap());
+        });
+    }
+}

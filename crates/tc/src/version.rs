@@ -1,0 +1,285 @@
+//! A version of a record: who wrote it or when it was committed, and where its value lies.
+//!
+//! ```text
+//!   next        the version below (older), NULL, or PRUNED
+//!   word        bits 63..2 slot index or timestamp, bits 1..0: 0 pending, 1 committed, 2 aborted
+//!   payload     bit 63 ABSENT (a delete, or a key that does not exist)
+//!               bit 62 INLINE: low bits are the length, the value follows the header
+//!               otherwise the low bits are the LSN of the log record that holds the value
+//!               bit 61 EMBEDDED: the version lies inside its record's allocation
+//!   commit_lsn  where the writer's commit record lies; while pending: see V4
+//! ```
+//!
+//! A written version keeps its value in the log (the version cache of paper 3.2). A *base* version was read from
+//! the data component and keeps its value inline (that is the read cache of paper 3.3: the entry and the value in
+//! one allocation).
+//!
+//! The end of a chain means one of two things: NULL, "what the data component holds is the version below" (an
+//! unresolved base), or [`PRUNED`], "the versions below have been dropped, nobody who may still read needs them".
+//!
+//! # Invariants
+//!
+//! - **V1** A version is reached through a record's head under a guard, or through the write set of the transaction
+//!   that has not stamped it yet. It is retired by whoever unlinked it, holding the record's maintenance lock.
+//! - **V2** `word` goes from pending to committed or aborted once, by its writer (*stamping*). A version that is not
+//!   stamped is not unlinked.
+//! - **V3** Chains are in descending order of final timestamps among the versions that commit (R5).
+//! - **V4** While a version is pending, `commit_lsn` holds its ordinal in the writer's write set, for the writer.
+
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use crate::transaction_table::SlotIndex;
+use deuteron_contract::{Lsn, Timestamp};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr;
+
+/// `next` of a version below which versions have been dropped.
+pub(crate) const PRUNED: *mut Version = ptr::without_provenance_mut(2);
+
+const ABSENT: u64 = 1 << 63;
+const INLINE: u64 = 1 << 62;
+const EMBEDDED: u64 = 1 << 61;
+const LOW: u64 = EMBEDDED - 1;
+
+const PENDING: u64 = 0;
+const COMMITTED: u64 = 1;
+const ABORTED: u64 = 2;
+
+/// What a version's word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VersionState {
+    /// Not stamped: the slot knows.
+    Pending(SlotIndex),
+    /// Committed at this final timestamp.
+    Committed(Timestamp),
+    /// Garbage.
+    Aborted,
+}
+
+/// Where a version's value is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Payload<'v> {
+    /// There is none: the key does not exist in this version.
+    Absent,
+    /// Here.
+    Inline(&'v [u8]),
+    /// In the log.
+    Logged(Lsn),
+}
+
+/// See the [module](self).
+#[repr(C)]
+pub(crate) struct Version {
+    pub(crate) next: AtomicPtr<Version>,
+    word: AtomicU64,
+    payload: AtomicU64,
+    commit_lsn: AtomicU64,
+    // An inline value follows.
+}
+
+impl Version {
+    fn encode_logged(lsn: Lsn, absent: bool) -> u64 {
+        debug_assert!(lsn.0 <= LOW);
+        lsn.0 | if absent { ABSENT } else { 0 }
+    }
+
+    /// A version that the transaction in `slot` writes, not yet linked. `ordinal` is its place in the write set.
+    pub(crate) fn allocate_written(slot: SlotIndex, lsn: Lsn, absent: bool, ordinal: u64) -> *mut Version {
+        let version = Self::allocate(size_of::<Version>());
+        let content = Version {
+            next: AtomicPtr::new(ptr::null_mut()),
+            word: AtomicU64::new(u64::from(slot.0) << 2 | PENDING),
+            payload: AtomicU64::new(Self::encode_logged(lsn, absent)),
+            commit_lsn: AtomicU64::new(ordinal),
+        };
+        // SAFETY: fresh memory of at least this size and alignment.
+        unsafe { version.write(content) };
+        version
+    }
+
+    /// A base version with its value inline, not yet linked.
+    pub(crate) fn allocate_base(timestamp: Timestamp, value: Option<&[u8]>, next: *mut Version) -> *mut Version {
+        let version = Self::allocate(Self::base_bytes(value));
+        // SAFETY: fresh memory with room for the header and the value.
+        unsafe { Self::write_base(version, timestamp, value, next, false) };
+        version
+    }
+
+    /// Header and value of a base version.
+    pub(crate) fn base_bytes(value: Option<&[u8]>) -> usize {
+        size_of::<Version>() + value.map_or(0, <[u8]>::len)
+    }
+
+    /// # Safety
+    /// `version` points to [`Version::base_bytes`] bytes that nobody else uses, 8-byte aligned.
+    pub(crate) unsafe fn write_base(
+        version: *mut Version,
+        timestamp: Timestamp,
+        value: Option<&[u8]>,
+        next: *mut Version,
+        embedded: bool,
+    ) {
+        let mut payload = INLINE | if embedded { EMBEDDED } else { 0 };
+        payload |= value.map_or(ABSENT, |value| value.len() as u64);
+        let content = Version {
+            next: AtomicPtr::new(next),
+            word: AtomicU64::new(timestamp.0 << 2 | COMMITTED),
+            payload: AtomicU64::new(payload),
+            commit_lsn: AtomicU64::new(0),
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            version.write(content);
+            if let Some(value) = value {
+                version.add(1).cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len());
+            }
+        }
+    }
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, align_of::<Version>()).expect("values are far below isize::MAX")
+    }
+
+    fn allocate(bytes: usize) -> *mut Version {
+        let layout = Self::layout(bytes);
+        // SAFETY: the size is not zero.
+        let memory = unsafe { alloc(layout) };
+        if memory.is_null() {
+            handle_alloc_error(layout);
+        }
+        memory.cast()
+    }
+
+    /// # Safety
+    /// `pointer` came from `allocate(bytes)`, is not embedded, and nobody uses it any more.
+    pub(crate) unsafe fn free(pointer: *mut u8, bytes: usize) {
+        #[cfg(loom)]
+        // SAFETY: the caller's contract; loom's atomics own memory.
+        unsafe {
+            ptr::drop_in_place(pointer.cast::<Version>());
+        }
+        // SAFETY: the caller's contract.
+        unsafe { dealloc(pointer, Self::layout(bytes)) };
+    }
+
+    /// The size of the allocation; 0 for a version that is part of its record's.
+    pub(crate) fn bytes(&self) -> usize {
+        let payload = self.payload.load(Ordering::Relaxed);
+        if payload & EMBEDDED != 0 {
+            0
+        } else if payload & (INLINE | ABSENT) == INLINE {
+            size_of::<Version>() + (payload & LOW) as usize
+        } else {
+            size_of::<Version>()
+        }
+    }
+
+    /// What the word says.
+    #[inline]
+    pub(crate) fn state(&self) -> VersionState {
+        let word = self.word.load(Ordering::SeqCst);
+        match word & 3 {
+            PENDING => VersionState::Pending(SlotIndex((word >> 2) as u32)),
+            COMMITTED => VersionState::Committed(Timestamp(word >> 2)),
+            _ => VersionState::Aborted,
+        }
+    }
+
+    /// Whether the transaction in `slot` wrote it and has not stamped it.
+    #[inline]
+    pub(crate) fn is_pending_of(&self, slot: SlotIndex) -> bool {
+        self.word.load(Ordering::SeqCst) == u64::from(slot.0) << 2 | PENDING
+    }
+
+    /// Whether the writer has stamped it (V2).
+    pub(crate) fn is_stamped(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & 3 != PENDING
+    }
+
+    /// The writer stamps it (V2).
+    pub(crate) fn stamp_committed(&self, at: Timestamp, commit_lsn: Lsn) {
+        // Ordered before the word that says what it means.
+        self.commit_lsn.store(commit_lsn.0, Ordering::Relaxed);
+        self.word.store(at.0 << 2 | COMMITTED, Ordering::Release);
+    }
+
+    /// The writer stamps it (V2).
+    pub(crate) fn stamp_aborted(&self) {
+        self.word.store(ABORTED, Ordering::Release);
+    }
+
+    /// Where the commit record lies, of a version seen stamped as committed. 0 for a base.
+    pub(crate) fn commit_lsn(&self) -> Lsn {
+        Lsn(self.commit_lsn.load(Ordering::Relaxed))
+    }
+
+    /// The place in the write set, for the writer before it stamps (V4).
+    pub(crate) fn ordinal(&self) -> u64 {
+        self.commit_lsn.load(Ordering::Relaxed)
+    }
+
+    /// The writer writes the key again: a new log record takes the place of the old.
+    pub(crate) fn rewrite(&self, lsn: Lsn, absent: bool) {
+        self.payload.store(Self::encode_logged(lsn, absent), Ordering::Release);
+    }
+
+    /// Whether the key exists in this version.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.payload.load(Ordering::Acquire) & ABSENT != 0
+    }
+
+    /// Where the redo record lies; `None` for a base, which the data component has.
+    pub(crate) fn lsn(&self) -> Option<Lsn> {
+        let payload = self.payload.load(Ordering::Acquire);
+        (payload & INLINE == 0).then_some(Lsn(payload & LOW))
+    }
+
+    /// Where the value lies.
+    #[inline]
+    pub(crate) fn payload(&self) -> Payload<'_> {
+        let payload = self.payload.load(Ordering::Acquire);
+        if payload & ABSENT != 0 {
+            Payload::Absent
+        } else if payload & INLINE != 0 {
+            let value = ptr::from_ref(self).wrapping_add(1).cast::<u8>();
+            // SAFETY: an inline version was written by `write_base` with this many bytes behind the header, which
+            // never change; they live as long as the version (V1).
+            Payload::Inline(unsafe { std::slice::from_raw_parts(value, (payload & LOW) as usize) })
+        } else {
+            Payload::Logged(Lsn(payload & LOW))
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_holds_its_value_behind_its_header() {
+        let version = Version::allocate_base(Timestamp(7), Some(b"value"), ptr::null_mut());
+        // SAFETY: just allocated.
+        let base = unsafe { &*version };
+        assert!(matches!(base.payload(), Payload::Inline(b"value")));
+        assert_eq!(base.state(), VersionState::Committed(Timestamp(7)));
+        assert_eq!((base.bytes(), base.lsn(), base.is_absent()), (37, None, false));
+        // SAFETY: not shared.
+        unsafe { Version::free(version.cast(), base.bytes()) };
+    }
+
+    #[test]
+    fn a_written_version_is_stamped_once_its_fate_is_known() {
+        let version = Version::allocate_written(SlotIndex(3), Lsn(64), true, 9);
+        // SAFETY: just allocated.
+        let written = unsafe { &*version };
+        assert!(written.is_pending_of(SlotIndex(3)) && !written.is_stamped());
+        assert_eq!((written.ordinal(), written.lsn()), (9, Some(Lsn(64))));
+        assert!(matches!(written.payload(), Payload::Absent));
+        written.rewrite(Lsn(128), false);
+        assert!(matches!(written.payload(), Payload::Logged(Lsn(128))));
+        written.stamp_committed(Timestamp(5), Lsn(256));
+        assert_eq!(written.state(), VersionState::Committed(Timestamp(5)));
+        assert_eq!((written.commit_lsn(), written.bytes()), (Lsn(256), 32));
+        // SAFETY: not shared.
+        unsafe { Version::free(version.cast(), written.bytes()) };
+    }
+}

@@ -1,0 +1,117 @@
+//! The version manager (paper 3): where the bytes of versions are, and what the data component has got.
+//!
+//! | a version's value | from |
+//! |---|---|
+//! | of a base version | the version itself |
+//! | recently written | the log's ring in memory (the version cache) |
+//! | recycled from the ring and *applied* | the data component |
+//! | recycled and not applied yet | the log on disk |
+//!
+//! A version is applied when the proxy's last report covers it: its redo record, its commit record and its timestamp are
+//! below the three bounds (paper 4.4 has two; the third is due to rule R11). Each bound only grows, and a report
+//! covers everything below its three bounds; so bounds read one by one, at different times, are still covered by the latest
+//! report among them.
+
+use crate::sync::{AtomicU64, Ordering};
+use deuteron_contract::{DataComponent, DcError, Lsn, Record, ScanBatch, ScanRequest, TableId, Timestamp};
+use deuteron_epoch::Guard;
+use deuteron_log::{AppendError, CommitReservation, Log, LogError, Record as LogRecord};
+use std::sync::Arc;
+
+/// See the [module](self).
+pub(crate) struct VersionManager {
+    log: Arc<Log>,
+    data_component: Arc<dyn DataComponent>,
+    /// T-LSN, O-LSN and the timestamp below which versions have been posted.
+    t_lsn: AtomicU64,
+    o_lsn: AtomicU64,
+    posted: AtomicU64,
+}
+
+impl VersionManager {
+    pub(crate) fn new(log: Arc<Log>, data_component: Arc<dyn DataComponent>) -> VersionManager {
+        VersionManager {
+            log,
+            data_component,
+            t_lsn: AtomicU64::new(0),
+            o_lsn: AtomicU64::new(0),
+            posted: AtomicU64::new(0),
+        }
+    }
+
+    // ---- the log --------------------------------------------------------------------------------------------
+
+    pub(crate) fn append(&self, record: &LogRecord<'_>) -> Result<Lsn, AppendError> {
+        self.log.append(record)
+    }
+
+    pub(crate) fn reserve_commit(&self) -> Result<CommitReservation<'_>, AppendError> {
+        self.log.reserve_commit()
+    }
+
+    pub(crate) fn stable_lsn(&self) -> Lsn {
+        self.log.stable_lsn()
+    }
+
+    pub(crate) fn request_flush(&self, upto: Lsn) {
+        self.log.request_flush(upto);
+    }
+
+    /// The longest value that the log takes under a key of `key_bytes`.
+    pub(crate) fn value_bytes_max(&self, key_bytes: usize) -> usize {
+        self.log.value_bytes_max(key_bytes)
+    }
+
+    /// The value of the version at `lsn`, while the log has it in memory.
+    ///
+    /// # Safety
+    /// `lsn` was taken from a version that was reached under the guard: `append` returned it to the writer.
+    #[inline]
+    pub(crate) unsafe fn read_cached<'g>(&'g self, lsn: Lsn, guard: &'g Guard<'_>) -> Option<&'g [u8]> {
+        // SAFETY: the caller's contract.
+        match unsafe { self.log.read(lsn, guard) }? {
+            LogRecord::Upsert { value, .. } => Some(value),
+            other => {
+                debug_assert!(false, "version refers to {other:?}");
+                None
+            }
+        }
+    }
+
+    /// The value of the version at `lsn` from the log on disk.
+    pub(crate) fn read_stable(&self, lsn: Lsn) -> Result<Vec<u8>, LogError> {
+        let owned = self.log.read_stable(lsn)?;
+        match owned.view() {
+            LogRecord::Upsert { value, .. } => Ok(value.to_vec()),
+            _ => Err(LogError::NotARecord { lsn }),
+        }
+    }
+
+    // ---- the data component ---------------------------------------------------------------------------------
+
+    pub(crate) fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
+        self.data_component.get(table, key)
+    }
+
+    pub(crate) fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+        self.data_component.scan(request)
+    }
+
+    // ---- progress -------------------------------------------------------------------------------------------
+
+    /// The proxy's report: every operation with an LSN below `o_lsn`, a commit record below `t_lsn` and a final timestamp
+    /// below `posted` is at the data component.
+    pub(crate) fn report_progress(&self, t_lsn: Lsn, o_lsn: Lsn, posted: Timestamp) {
+        self.t_lsn.fetch_max(t_lsn.0, Ordering::SeqCst);
+        self.o_lsn.fetch_max(o_lsn.0, Ordering::SeqCst);
+        self.posted.fetch_max(posted.0, Ordering::SeqCst);
+    }
+
+    /// Whether the data component has a version that was logged at `lsn` and committed at `at`, with its commit record at
+    /// `commit_lsn`.
+    pub(crate) fn is_applied(&self, lsn: Lsn, commit_lsn: Lsn, at: Timestamp) -> bool {
+        lsn.0 < self.o_lsn.load(Ordering::SeqCst)
+            && commit_lsn.0 < self.t_lsn.load(Ordering::SeqCst)
+            && at.0 < self.posted.load(Ordering::SeqCst)
+    }
+}

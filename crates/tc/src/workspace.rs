@@ -1,0 +1,267 @@
+//! What a transaction needs besides its slot: read set, write set, buffers. Reused from one transaction to the next, so
+//! that a short transaction allocates nothing but its versions.
+//!
+//! - **W1** A workspace belongs to one transaction at a time, or to the pool.
+//! - **W2** It owns its slots (T1). A slot that versions have referred to is *spent*: it is used again once the guards of
+//!   that time are gone (T2).
+//!
+//! A workspace holds the component, so that beginning a transaction touches no shared reference count. The cycle (the
+//! component holds the pool) is broken by [`Pool::close`], when the last user of the component goes.
+
+use crate::core::Core;
+use crate::memory::shard_of_thread;
+use crate::record::Record;
+use crate::statistics::Counts;
+use crate::sync::{AtomicPtr, Mutex, Ordering, Padded, lock};
+use crate::transaction_table::{Slot, SlotIndex};
+use crate::version::Version;
+use deuteron_contract::{Direction, Lsn, TableId, Timestamp};
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::ptr;
+use std::sync::Arc;
+
+#[cfg(not(loom))]
+const POOL: usize = 64;
+#[cfg(loom)]
+const POOL: usize = 1;
+/// So many neighbours are tried for a workspace, or for a place to leave one.
+const NEIGHBOURS: usize = 4;
+/// Spent slots kept back before the epoch is asked to advance.
+const SPENT_MAX: usize = 64;
+/// Vectors longer than this are not kept.
+const CAPACITY_MAX: usize = 1 << 12;
+
+/// What a read saw: enough to tell whether it would see the same at another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Observed {
+    /// The key did not exist.
+    Absent,
+    /// The version committed at this timestamp.
+    Version(Timestamp),
+}
+
+/// A key that was read; its bytes lie in [`Workspace::keys`].
+pub(crate) struct ReadEntry {
+    pub(crate) hash: u64,
+    pub(crate) table: TableId,
+    pub(crate) key_start: u32,
+    pub(crate) key_length: u32,
+    pub(crate) observed: Observed,
+}
+
+/// A version that was written. Both pointers are good until the version is stamped: a record with an unstamped version is
+/// not evicted, and an unstamped version is not unlinked (V2).
+#[derive(Clone, Copy)]
+pub(crate) struct WriteEntry {
+    pub(crate) record: *const Record,
+    pub(crate) version: *const Version,
+}
+
+/// A range that was scanned, and a digest of what was there.
+pub(crate) struct ScanEntry {
+    pub(crate) table: TableId,
+    pub(crate) lower: Bound<Vec<u8>>,
+    pub(crate) upper: Bound<Vec<u8>>,
+    pub(crate) direction: Direction,
+    pub(crate) digest: [u64; 2],
+    /// Versions that the transaction had written by then: those keys were its own and are no part of the digest.
+    pub(crate) own: u64,
+}
+
+/// See the [module](self).
+pub(crate) struct Workspace {
+    pub(crate) core: Arc<Core>,
+    pub(crate) slot: SlotIndex,
+    spent: VecDeque<(SlotIndex, u64)>,
+    /// No guard of this epoch or an earlier one is left.
+    safe_epoch: u64,
+    pub(crate) reads: Vec<ReadEntry>,
+    pub(crate) keys: Vec<u8>,
+    pub(crate) scans: Vec<ScanEntry>,
+    pub(crate) writes: Vec<WriteEntry>,
+    /// The value read last.
+    pub(crate) value: Vec<u8>,
+    pub(crate) counts: Counts,
+    pub(crate) shard: usize,
+    /// The highest commit LSN among the versions read (paper 2.3.1).
+    pub(crate) read_lsn: Lsn,
+    /// Too much was read to be remembered.
+    pub(crate) reads_forgotten: bool,
+}
+
+// SAFETY: the pointers of the write set are to records and versions, which are shared between threads, and stay good
+// whichever thread the transaction moves to (see `WriteEntry`).
+unsafe impl Send for Workspace {}
+
+impl Workspace {
+    fn new(core: &Arc<Core>) -> Box<Workspace> {
+        Box::new(Workspace {
+            core: Arc::clone(core),
+            slot: core.pool.spare_slot(core),
+            spent: VecDeque::new(),
+            safe_epoch: 0,
+            reads: Vec::new(),
+            keys: Vec::new(),
+            scans: Vec::new(),
+            writes: Vec::new(),
+            value: Vec::new(),
+            counts: Counts::default(),
+            shard: shard_of_thread(),
+            read_lsn: Lsn(0),
+            reads_forgotten: false,
+        })
+    }
+
+    /// The slot of the transaction.
+    #[inline]
+    pub(crate) fn slot(&self) -> &Slot {
+        self.core.transactions.slot(self.slot)
+    }
+
+    /// The key of a read.
+    pub(crate) fn key_of(&self, read: &ReadEntry) -> &[u8] {
+        &self.keys[read.key_start as usize..][..read.key_length as usize]
+    }
+
+    /// The transaction has ended; all its versions are stamped. Afterwards everything is as new.
+    pub(crate) fn reset(&mut self) {
+        self.slot().end();
+        if !self.writes.is_empty() {
+            self.renew_slot();
+        }
+        self.read_lsn = Lsn(0);
+        self.reads_forgotten = false;
+        clear(&mut self.reads);
+        clear(&mut self.keys);
+        clear(&mut self.scans);
+        clear(&mut self.writes);
+        if self.value.capacity() > 1 << 16 {
+            self.value = Vec::new();
+        }
+        self.core.counters.take(&mut self.counts);
+    }
+
+    /// T2: sets the slot aside for an epoch and takes another.
+    fn renew_slot(&mut self) {
+        let epochs = &self.core.epochs;
+        let now = epochs.current();
+        self.spent.push_back((self.slot, now));
+        let recycled = match self.spent.front() {
+            Some(&(_, epoch)) if self.spent.len() > SPENT_MAX => {
+                if epoch > self.safe_epoch {
+                    if epoch == now {
+                        epochs.advance();
+                    }
+                    // Half of them at once, if that can be; it seldom cannot.
+                    let (_, middle) = self.spent[SPENT_MAX / 2];
+                    let safe = [middle, epoch].into_iter().find(|epoch| epochs.is_quiescent(*epoch));
+                    self.safe_epoch = safe.unwrap_or(self.safe_epoch);
+                }
+                epoch <= self.safe_epoch
+            }
+            _ => false,
+        };
+        self.slot = match self.spent.front() {
+            Some(&(slot, _)) if recycled => {
+                self.spent.pop_front();
+                slot
+            }
+            _ => self.core.transactions.allocate(),
+        };
+    }
+}
+
+fn clear<T>(vector: &mut Vec<T>) {
+    if vector.capacity() > CAPACITY_MAX {
+        *vector = Vec::new();
+    } else {
+        vector.clear();
+    }
+}
+
+/// A place of a pool that has been closed.
+const CLOSED: *mut Workspace = ptr::without_provenance_mut(1);
+
+/// The workspaces that nobody uses.
+pub(crate) struct Pool {
+    places: [Padded<AtomicPtr<Workspace>>; POOL],
+    /// Slots of workspaces that found no place, with the epochs in which they were spent.
+    slots: Mutex<VecDeque<(SlotIndex, u64)>>,
+}
+
+impl Pool {
+    pub(crate) fn new() -> Pool {
+        Pool {
+            places: std::array::from_fn(|_| Padded(AtomicPtr::new(ptr::null_mut()))),
+            slots: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    fn neighbours(&self) -> impl Iterator<Item = &AtomicPtr<Workspace>> {
+        let start = shard_of_thread();
+        (0..NEIGHBOURS).map(move |neighbour| &self.places[(start + neighbour) % POOL].0)
+    }
+
+    /// A workspace, as new. The caller has a hold on the component: the pool is not closed.
+    #[inline]
+    pub(crate) fn take(&self, core: &Arc<Core>) -> Box<Workspace> {
+        for place in self.neighbours() {
+            if place.load(Ordering::Relaxed).is_null() {
+                continue;
+            }
+            let taken = place.swap(ptr::null_mut(), Ordering::Acquire);
+            if !taken.is_null() {
+                // SAFETY: from `Box::into_raw`; whoever swapped it out owns it (W1).
+                return unsafe { Box::from_raw(taken) };
+            }
+        }
+        Workspace::new(core)
+    }
+
+    /// Gives a workspace back that has been reset.
+    #[inline]
+    pub(crate) fn give_back(workspace: Box<Workspace>) {
+        let core = Arc::as_ptr(&workspace.core);
+        let raw = Box::into_raw(workspace);
+        // SAFETY: the workspace keeps the core alive until a place has taken it. After that nothing here is touched any
+        // more: whoever closes the pool may drop both.
+        let pool = unsafe { &(*core).pool };
+        for place in pool.neighbours() {
+            if place.compare_exchange(ptr::null_mut(), raw, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+        // SAFETY: no place took it.
+        let mut workspace = unsafe { Box::from_raw(raw) };
+        let mut slots = lock(&pool.slots);
+        slots.extend(workspace.spent.drain(..));
+        slots.push_back((workspace.slot, workspace.core.epochs.current()));
+        drop(slots);
+        // The core may go with it.
+        drop(workspace);
+    }
+
+    fn spare_slot(&self, core: &Core) -> SlotIndex {
+        let mut slots = lock(&self.slots);
+        match slots.front() {
+            Some(&(slot, epoch)) if core.epochs.is_quiescent(epoch) => {
+                slots.pop_front();
+                slot
+            }
+            _ => core.transactions.allocate(),
+        }
+    }
+
+    /// The component's last user is going, and keeps the core alive during the call: drops the workspaces, and with
+    /// them their hold on the core. Those of transactions that are still active find no place any more.
+    pub(crate) fn close(&self) {
+        for place in &self.places {
+            let workspace = place.0.swap(CLOSED, Ordering::AcqRel);
+            if !workspace.is_null() && workspace != CLOSED {
+                // SAFETY: from `Box::into_raw`, swapped out (W1).
+                drop(unsafe { Box::from_raw(workspace) });
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Writing: log first, then install, then look at who has read (rules R5, R6).
+
+use crate::error::{ConflictCause, ConflictPlace, TcError};
+use crate::options::Isolation;
+use crate::planted::{Bug, is_planted};
+use crate::record::{KeyRef, REMOVED, Record};
+use crate::schedule::point;
+use crate::statistics::Counter;
+use crate::status::Status;
+use crate::sync::{Ordering, publication_fence};
+use crate::transaction::Transaction;
+use crate::version::{PRUNED, Version, VersionState};
+use crate::workspace::{Workspace, WriteEntry};
+use deuteron_contract::{Lsn, TableId, Timestamp};
+use deuteron_epoch::Guard;
+use deuteron_log::Record as LogRecord;
+
+/// What lies at the top of a record's versions, aborted ones aside.
+enum Top<'g> {
+    /// Nothing but what the data component holds.
+    Base,
+    /// A committed version.
+    Committed(Timestamp),
+    /// An uncommitted version of the writer itself.
+    Own(&'g Version),
+    /// An uncommitted version of another transaction.
+    Other(Timestamp),
+}
+
+/// What became of an installation.
+enum Installed {
+    /// Version `new` is at the head, above one committed at this time (0: the base).
+    Above(Timestamp),
+    /// The writer had a version there, which now refers to the new log record.
+    Rewritten,
+    /// Another transaction, at this timestamp, has an uncommitted version there.
+    Conflict(Timestamp),
+}
+
+impl Transaction {
+    /// Gives `key` a value.
+    ///
+    /// # Errors
+    /// [`TcError`]; a conflict if another transaction has an uncommitted version of the key.
+    #[inline]
+    pub fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), TcError> {
+        self.write(table, key, Some(value))
+    }
+
+    /// Deletes `key`, whether or not it exists.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    #[inline]
+    pub fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), TcError> {
+        self.write(table, key, None)
+    }
+
+    fn write(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), TcError> {
+        self.check_active()?;
+        self.check_key(key)?;
+        if self.options.read_only {
+            return Err(TcError::ReadOnly);
+        }
+        let core = &self.workspace.core;
+        let limit = core.options.value_bytes_max.min(core.versions.value_bytes_max(key.len()));
+        if let Some(value) = value.filter(|value| value.len() > limit) {
+            return Err(TcError::ValueSize { found: value.len(), limit });
+        }
+        match self.write_checked(table, key, value) {
+            Ok(()) => Ok(()),
+            Err(WriteFailure::Error(error)) => {
+                self.roll_back();
+                Err(error)
+            }
+            Err(WriteFailure::Conflict(cause, other)) => {
+                Err(self.conflict(cause, table, ConflictPlace::Key(key.to_vec()), other))
+            }
+        }
+    }
+
+    fn write_checked(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), WriteFailure> {
+        let (begin, id, isolation) = (self.begin, self.id(), self.options.isolation);
+        let workspace = &mut **self.workspace;
+        let core = &*workspace.core;
+        core.make_room()?;
+        // Half of the budget at most waits for one transaction to commit.
+        let limit = core.account.budget() as usize / 2 / (size_of::<Version>() + size_of::<Record>());
+        if workspace.writes.len() >= limit.max(16) {
+            return Err(TcError::TransactionTooLarge { found: workspace.writes.len(), limit }.into());
+        }
+        if !matches!(workspace.slot().status.load(), Status::Active(_)) {
+            return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
+        }
+        let hashed = core.table.key(table, key);
+        // A conflict that is there already shall not fill the log with garbage.
+        if let Some(other) = workspace.uncommitted_of_other(hashed) {
+            return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other)));
+        }
+
+        let record = match value {
+            Some(value) => LogRecord::Upsert { transaction: id, table, key, value },
+            None => LogRecord::Delete { transaction: id, table, key },
+        };
+        let lsn = core.append(&record)?;
+        if !self.logged {
+            workspace.slot().set_first_lsn(lsn);
+            self.logged = true;
+        }
+        workspace.counts.add(Counter::Writes);
+        point();
+        workspace.install(hashed, lsn, value.is_none(), begin, isolation)
+    }
+}
+
+pub(crate) enum WriteFailure {
+    Error(TcError),
+    Conflict(ConflictCause, Option<Timestamp>),
+}
+
+impl From<TcError> for WriteFailure {
+    fn from(error: TcError) -> WriteFailure {
+        WriteFailure::Error(error)
+    }
+}
+
+impl Workspace {
+    /// The newest version of a chain that is not aborted.
+    fn top<'g>(&self, head: *mut Version, _guard: &'g Guard<'_>) -> Top<'g> {
+        let mut current = head;
+        loop {
+            // The suffix of a chain is pruned below a committed version only.
+            debug_assert!(current != PRUNED);
+            // SAFETY: reached through a record's head under a guard (V1).
+            let Some(version) = (unsafe { current.as_ref::<'g>() }) else { return Top::Base };
+            match version.state() {
+                VersionState::Committed(at) => return Top::Committed(at),
+                VersionState::Aborted => {}
+                VersionState::Pending(slot) => match self.core.transactions.slot(slot).status.load() {
+                    Status::Committed(at) => return Top::Committed(at),
+                    Status::Aborted => {}
+                    Status::Active(_) if slot == self.slot => return Top::Own(version),
+                    Status::Active(lower_bound) => return Top::Other(lower_bound),
+                },
+            }
+            current = version.next.load(Ordering::Acquire);
+        }
+    }
+
+    /// The timestamp of another transaction that has an uncommitted version of the key.
+    fn uncommitted_of_other(&self, key: KeyRef<'_>) -> Option<Timestamp> {
+        let guard = self.core.epochs.pin();
+        let record = self.core.table.find(key, &guard)?;
+        let head = record.head.load(Ordering::SeqCst);
+        if head == REMOVED {
+            return None;
+        }
+        match self.top(head, &guard) {
+            Top::Other(other) => Some(other),
+            _ => None,
+        }
+    }
+
+    /// Installs the version that was logged at `lsn`, sees to it that scans find it, and pushes the transaction itself
+    /// beyond whoever must come before it (R5).
+    fn install(
+        &mut self,
+        key: KeyRef<'_>,
+        lsn: Lsn,
+        absent: bool,
+        begin: Timestamp,
+        isolation: Isolation,
+    ) -> Result<(), WriteFailure> {
+        let core = &*self.core;
+        let new = Version::allocate_written(self.slot, lsn, absent, self.writes.len() as u64);
+        let guard = core.epochs.pin();
+        let (record, installed) = loop {
+            let record = self.find_or_insert(key, &guard);
+            if let Some(installed) = self.try_install(record, new, lsn, absent, &guard) {
+                break (record, installed);
+            }
+        };
+        let Installed::Above(below) = installed else {
+            // SAFETY: not installed, so nobody knows it.
+            unsafe { Version::free(new.cast(), (*new).bytes()) };
+            return match installed {
+                Installed::Conflict(other) => Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other))),
+                _ => Ok(()),
+            };
+        };
+        core.account.add(size_of::<Version>());
+        self.writes.push(WriteEntry { record, version: new });
+        point();
+        core.index.note(record, self.shard);
+        point();
+        if isolation == Isolation::Snapshot && below > begin {
+            return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(below)));
+        }
+        if !is_planted(Bug::NoSelfPush) && !self.push_beyond_readers(record, key, below, begin, &guard) {
+            return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
+        }
+        record.set_referenced();
+        core.prune_below(record, new, &guard);
+        Ok(())
+    }
+
+    fn find_or_insert<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> &'g Record {
+        if let Some(record) = self.core.table.find(key, guard) {
+            return record;
+        }
+        let new = Record::allocate(key, Timestamp(0), 0);
+        self.core.table.insert(key, new, guard).unwrap_or_else(|record| {
+            // SAFETY: not linked, so nobody knows it.
+            unsafe { Record::free(new.cast(), (*new).bytes()) };
+            record
+        })
+    }
+
+    /// R6: puts `new` on top of the record's versions, unless another transaction's uncommitted one is there. `None`: start
+    /// over.
+    fn try_install(
+        &self,
+        record: &Record,
+        new: *mut Version,
+        lsn: Lsn,
+        absent: bool,
+        guard: &Guard<'_>,
+    ) -> Option<Installed> {
+        let head = record.head.load(Ordering::SeqCst);
+        if head == REMOVED {
+            self.core.table.remove_frozen(record, guard);
+            return None;
+        }
+        let below = match self.top(head, guard) {
+            Top::Base => Timestamp(0),
+            Top::Committed(at) => at,
+            Top::Own(version) => {
+                version.rewrite(lsn, absent);
+                return Some(Installed::Rewritten);
+            }
+            Top::Other(other) => return Some(Installed::Conflict(other)),
+        };
+        point();
+        // SAFETY: not installed yet, so nobody else knows it.
+        unsafe { (*new).next.store(head, Ordering::Relaxed) };
+        let swapped = record.head.compare_exchange(head, new, Ordering::SeqCst, Ordering::Relaxed);
+        swapped.is_ok().then_some(Installed::Above(below))
+    }
+
+    /// R5: after the installation. False if somebody has aborted the transaction.
+    fn push_beyond_readers(
+        &self,
+        record: &Record,
+        key: KeyRef<'_>,
+        below: Timestamp,
+        begin: Timestamp,
+        guard: &Guard<'_>,
+    ) -> bool {
+        let core = &*self.core;
+        publication_fence();
+        // Pairs with the reader's second look at the head, which comes after it has raised the timestamp (R3).
+        let read = record.read_timestamp(core.table.stripe(key.hash));
+        point();
+        let scanned = core.ranges.latest(key.table, key.key, begin, guard).unwrap_or_default();
+        // R11: a version of a later time may have been posted and forgotten.
+        let forced = Timestamp(core.forced_horizon().0.saturating_sub(1));
+        let latest = below.max(read).max(scanned).max(forced);
+        // Timestamps are unique: what equals the begin is the transaction's own.
+        latest <= begin || self.slot().status.self_push(latest)
+    }
+}
