@@ -43,7 +43,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The TC Proxy. See the [crate](crate) and the [module](self).
+/// The TC Proxy. See the [crate] and the [module](self).
 ///
 /// All methods take `&self`. Steps exclude each other; the getters never wait for a step.
 pub struct Proxy {
