@@ -168,7 +168,16 @@ fn sweep_figure(said: &str) -> Result<Figure, String> {
 fn dependencies(_quick: Quick) -> Result<Figure, String> {
     let tree = |depth: &str| -> Result<BTreeSet<String>, String> {
         let mut command = cargo();
-        command.args(["tree", "--locked", "--package", "deuteron", "--edges", "normal", "--prefix", "none"]);
+        command.args([
+            "tree",
+            "--locked",
+            "--package",
+            "deuteron",
+            "--edges",
+            "normal,build",
+            "--prefix",
+            "none",
+        ]);
         command.args(["--format", "{p}", "--depth", depth]);
         Ok(external_crates(&output(&mut command)?))
     };
