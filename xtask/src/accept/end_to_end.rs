@@ -166,22 +166,10 @@ fn sweep_figure(said: &str) -> Result<Figure, String> {
 
 /// What the library pulls in, and whether each has its reason.
 fn dependencies(_quick: Quick) -> Result<Figure, String> {
-    let tree = |depth: &str| -> Result<BTreeSet<String>, String> {
-        let mut command = cargo();
-        command.args([
-            "tree",
-            "--locked",
-            "--package",
-            "deuteron",
-            "--edges",
-            "normal,build",
-            "--prefix",
-            "none",
-        ]);
-        command.args(["--format", "{p}", "--depth", depth]);
-        Ok(external_crates(&output(&mut command)?))
-    };
-    let all = tree("100")?;
+    let mut tree = cargo();
+    tree.args(["tree", "--locked", "--package", "deuteron", "--edges", "normal,build"]);
+    tree.args(["--prefix", "none", "--format", "{p}"]);
+    let all = external_crates(&output(&mut tree)?);
     let reasons = std::fs::read_to_string(root().join("docs/dependencies.md")).unwrap_or_default();
     let unexplained: Vec<_> = all.iter().filter(|name| !reasons.contains(&format!("`{name}`"))).collect();
     let names = all.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
