@@ -77,6 +77,18 @@ pub(crate) fn base_of(head: NodeRef<'_>) -> Option<Run<'_>> {
     Some(Run::new(base.payload()))
 }
 
+/// Whether `key` lies behind the high key of a whole chain: then that key and the right sibling. Otherwise the high key,
+/// of which the newest node knows: no need to go down to the base.
+pub(crate) fn right_of<'g>(head: NodeRef<'g>, key: &[u8]) -> Result<Option<&'g [u8]>, (&'g [u8], PageId)> {
+    match Run::new(head.payload()).high() {
+        Some(high) if key >= high => {
+            let base = base_of(head).expect("the chain is whole");
+            Err((high, base.right()))
+        }
+        until => Ok(until),
+    }
+}
+
 /// An upper bound of all stamps of the chain from `head` down.
 pub(crate) fn newest_stamp(head: NodeRef<'_>) -> u64 {
     if head.kind() == NodeKind::Stub {

@@ -48,6 +48,11 @@ impl Options {
         }
     }
 
+    /// No chain takes more bytes than this and one more delta. Like [`Options::chain_length_max`].
+    pub(crate) fn chain_bytes_max(&self) -> usize {
+        8 * self.page_bytes_max.max(self.delta_bytes_max)
+    }
+
     /// Checks every setting.
     ///
     /// # Errors
@@ -63,8 +68,8 @@ impl Options {
         if self.chain_length_max < self.consolidate_at || self.chain_length_max > 1024 {
             return refuse("chain_length_max", "at least consolidate_at, at most 1024");
         }
-        if self.delta_bytes_max > 16 << 20 {
-            return refuse("delta_bytes_max", "at most 16 MiB");
+        if self.delta_bytes_max > 1 << 20 {
+            return refuse("delta_bytes_max", "at most 1 MiB");
         }
         if !(4..=1 << 16).contains(&self.inner_entries_max) {
             return refuse("inner_entries_max", "from 4 to 65536");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
-/// The longest value in bytes.
+/// The longest value in bytes, if the store's segments are large enough ([`Tree::value_bytes_max`]).
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
 
 /// An ordered set of records in a [`Llama`] store. All methods may be called from any thread.
@@ -83,6 +83,13 @@ impl Tree {
         &self.options
     }
 
+    /// The longest value in bytes. A page as large as it can get must fit into a fragment of the store: a base of one
+    /// record, a chain up to its limit, and one more delta.
+    pub fn value_bytes_max(&self) -> usize {
+        let chain = self.options.chain_bytes_max() + self.options.page_bytes_max + 4 * KEY_BYTES_MAX;
+        VALUE_BYTES_MAX.min(self.llama.page_bytes_max().saturating_sub(chain) / 2)
+    }
+
     /// The store.
     pub fn llama(&self) -> &Arc<Llama> {
         &self.llama
@@ -112,13 +119,13 @@ impl Tree {
     /// # Errors
     /// [`BwTreeError::Load`].
     pub fn load(&self, page: PageId) -> Result<(), BwTreeError> {
-        // The store evicts nothing yet, so nothing is ever missing.
-        unreachable!("{page} was evicted")
+        self.llama.load(page).map_err(|source| BwTreeError::Load { page, source })
     }
 
-    /// Calls `visit` for the low key and the page of every leaf that the index knows, in key order.
-    pub fn for_each_leaf(&self, guard: &Guard<'_>, visit: impl FnMut(&[u8], PageId)) {
-        self.index.for_each_leaf(guard, visit);
+    /// Calls `visit` for the low key and the page of some leaves that the index knows, in key order from the one that
+    /// holds `from`, with a fresh guard; returns where to go on, or `None` at the end. A few hundred leaves at a time.
+    pub fn some_leaves(&self, from: &[u8], visit: impl FnMut(&[u8], PageId)) -> Option<Vec<u8>> {
+        self.index.some_leaves(from, &self.llama.pin(), visit)
     }
 
     /// Consolidates the page that holds `key`, whatever the length of its chain; whether it was done. For tests

@@ -3,8 +3,8 @@
 //! All operations of a batch that fall to one page go into one delta, put on top by one compare-and-swap. The
 //! page's content is not looked at, and need not be in memory; only its bounds must be known:
 //!
-//! - **U1** If the base is in memory, it says the bounds. A chain keeps its base's bounds, since a split replaces
-//!   the chain; so if the compare-and-swap succeeds, the bounds were right.
+//! - **U1** If the base is in memory, the newest node says the bounds. A chain keeps its base's bounds, since a split
+//!   replaces the chain; so if the compare-and-swap succeeds, the bounds were right.
 //! - **U2** If the base is not in memory, the snapshot is taken *first*, and then the index is asked for the key
 //!   again. A page leaves memory only when it is no longer held, that is after all its separators were posted; and a
 //!   page that is not in memory is not split. So the index, asked later, knows of every split that happened before the
@@ -15,7 +15,7 @@ use crate::chain;
 use crate::consolidate::Consolidation;
 use crate::error::Miss;
 use crate::page::batch::{Batch, Upsert};
-use crate::tree::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::tree::KEY_BYTES_MAX;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{NodeRef, OwnedNode, PageId, PageState, Snapshot};
@@ -43,7 +43,7 @@ impl Tree {
         debug_assert!(operations.is_sorted_by_key(|operation| operation.key));
         loop {
             let target = self.target(first.key, guard);
-            if target.head.is_some_and(|head| head.chain_length() >= self.options.chain_length_max) {
+            if target.head.is_some_and(|head| self.is_at_limit(head)) {
                 self.counters.back_pressure.add(1);
                 if !target.whole {
                     return Err(Miss(target.page));
@@ -52,7 +52,7 @@ impl Tree {
                 self.consolidate_page(target.page, target.snapshot, guard);
                 continue;
             }
-            let batch = Batch::new(self.fitting(operations, target.until));
+            let batch = Batch::new(self.fitting(operations, target.until), target.until);
             let stamp_below = target.head.map_or(u64::MAX, chain::newest_stamp);
             let mut delta = OwnedNode::delta_zeroed(batch.bytes());
             batch.write(delta.payload_mut(), stamp_below);
@@ -76,7 +76,7 @@ impl Tree {
     /// [`BwTreeError::KeySize`] and [`BwTreeError::ValueSize`], before anything is applied; [`BwTreeError::Load`].
     pub fn upsert(&self, operations: &[Upsert<'_>]) -> Result<(), BwTreeError> {
         for operation in operations {
-            Tree::check_sizes(operation.key, operation.value)?;
+            self.check_sizes(operation.key, operation.value)?;
         }
         let mut rest = operations;
         while !rest.is_empty() {
@@ -94,15 +94,13 @@ impl Tree {
     ///
     /// # Errors
     /// [`BwTreeError::KeySize`], [`BwTreeError::ValueSize`].
-    pub fn check_sizes(key: &[u8], value: Option<&[u8]>) -> Result<(), BwTreeError> {
+    pub fn check_sizes(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), BwTreeError> {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(BwTreeError::KeySize { found: key.len(), limit: KEY_BYTES_MAX });
         }
         let found = value.map_or(0, <[u8]>::len);
-        if found > VALUE_BYTES_MAX {
-            return Err(BwTreeError::ValueSize { found, limit: VALUE_BYTES_MAX });
-        }
-        Ok(())
+        let limit = self.value_bytes_max();
+        if found > limit { Err(BwTreeError::ValueSize { found, limit }) } else { Ok(()) }
     }
 
     /// Finds the page that holds `key`, and its bounds.
@@ -115,11 +113,11 @@ impl Tree {
                 PageState::Stored(_) => None,
                 PageState::Free => unreachable!("{page} of tree {} is free", self.id),
             };
-            if let Some(base) = head.and_then(chain::base_of) {
+            if let Some(head) = head.filter(|head| !head.is_partial()) {
                 // U1.
-                match base.high() {
-                    Some(high) if key >= high => page = self.go_right(high, base.right(), guard),
-                    until => return Target { page, snapshot, head, until, whole: true },
+                match chain::right_of(head, key) {
+                    Ok(until) => return Target { page, snapshot, head: Some(head), until, whole: true },
+                    Err((high, right)) => page = self.go_right(high, right, guard),
                 }
             } else {
                 // U2. If another page is named, the way here was outdated.
@@ -145,6 +143,12 @@ impl Tree {
             })
             .count();
         &operations[..count]
+    }
+
+    /// Whether the chain may not get longer.
+    fn is_at_limit(&self, head: NodeRef<'_>) -> bool {
+        head.chain_length() >= self.options.chain_length_max
+            || head.delta_bytes() >= self.options.chain_bytes_max()
     }
 
     /// Whether the chain has got long enough to be consolidated.

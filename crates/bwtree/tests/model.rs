@@ -212,7 +212,7 @@ fn one_batch_may_fill_many_pages() {
     for options in [
         Options::tiny_for_tests(),
         Options::default(),
-        Options { delta_bytes_max: 16 << 20, ..Options::default() },
+        Options { delta_bytes_max: 1 << 20, ..Options::default() },
     ] {
         let tree = tree(options);
         let keys: Vec<_> = (0u64..20_000).map(u64::to_be_bytes).collect();

@@ -343,25 +343,23 @@ impl Index {
         }
     }
 
-    /// Calls `visit` for every (low key, leaf) that has been posted, in key order, as of roughly now. A leaf
-    /// that is being split may be missing; it is then reached from its left neighbour.
-    pub(crate) fn for_each_leaf(&self, guard: &Guard<'_>, mut visit: impl FnMut(&[u8], PageId)) {
-        let mut cell = self.cell_for(&[], 1, guard);
-        let mut low: &[u8] = &[];
-        loop {
-            let node = self.node(cell, guard);
-            visit(low, PageId(node.children()[0]));
-            for (at, child) in node.children()[1..].iter().enumerate() {
-                visit(node.separator(at), PageId(*child));
-            }
-            match node.high() {
-                None => return,
-                Some(high) => {
-                    low = high;
-                    cell = self.cell(node.right());
-                }
-            }
+    /// Calls `visit` for every (low key, leaf) of the bottom node that holds `from`; returns where the next node
+    /// begins. A leaf that is being split may be missing its right part; that is then reached by going right.
+    pub(crate) fn some_leaves(
+        &self,
+        from: &[u8],
+        guard: &Guard<'_>,
+        mut visit: impl FnMut(&[u8], PageId),
+    ) -> Option<Vec<u8>> {
+        let mut node = self.node(self.cell_for(from, 1, guard), guard);
+        while node.high().is_some_and(|high| from >= high) {
+            node = self.node(self.cell(node.right()), guard);
         }
+        visit(node.low(), PageId(node.children()[0]));
+        for (at, child) in node.children()[1..].iter().enumerate() {
+            visit(node.separator(at), PageId(*child));
+        }
+        node.high().map(<[u8]>::to_vec)
     }
 }
 
@@ -386,7 +384,10 @@ mod tests {
 
     fn leaves(index: &Index, guard: &Guard<'_>) -> Vec<(Vec<u8>, PageId)> {
         let mut found = Vec::new();
-        index.for_each_leaf(guard, |low, page| found.push((low.to_vec(), page)));
+        let mut from = Some(Vec::new());
+        while let Some(low) = from {
+            from = index.some_leaves(&low, guard, |low, page| found.push((low.to_vec(), page)));
+        }
         found
     }
 

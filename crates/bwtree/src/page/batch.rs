@@ -28,14 +28,15 @@ impl Upsert<'_> {
 pub(crate) struct Batch<'o, 'a> {
     /// Keys not descending; of equal keys only the newest is written.
     operations: &'o [Upsert<'a>],
+    high: Option<&'o [u8]>,
     count: usize,
     prefix_bytes: usize,
     bytes: usize,
 }
 
 impl<'o, 'a> Batch<'o, 'a> {
-    /// Plans a delta of `operations`, which are not empty and sorted by key.
-    pub(crate) fn new(operations: &'o [Upsert<'a>]) -> Batch<'o, 'a> {
+    /// Plans a delta of `operations`, which are not empty and sorted by key, for a page that ends at `high`.
+    pub(crate) fn new(operations: &'o [Upsert<'a>], high: Option<&'o [u8]>) -> Batch<'o, 'a> {
         let (first, last) = (operations[0].key, operations[operations.len() - 1].key);
         let prefix_bytes = common_prefix_bytes(first, last);
         let (mut count, mut records) = (0, 0);
@@ -43,7 +44,7 @@ impl<'o, 'a> Batch<'o, 'a> {
             count += 1;
             records += record_bytes(upsert.key.len(), upsert.value.map_or(0, <[u8]>::len), prefix_bytes);
         }
-        Batch { operations, count, prefix_bytes, bytes: delta_bytes(prefix_bytes, records) }
+        Batch { operations, high, count, prefix_bytes, bytes: delta_bytes(prefix_bytes, high, records) }
     }
 
     /// How many operations it takes, those that lose against others of the batch included.
@@ -59,7 +60,7 @@ impl<'o, 'a> Batch<'o, 'a> {
     /// Writes the delta into a buffer of [`Batch::bytes`] bytes.
     pub(crate) fn write(&self, bytes: &mut [u8], stamp_below: u64) {
         let prefix = &self.operations[0].key[..self.prefix_bytes];
-        let mut writer = RunWriter::delta(bytes, self.count, prefix, stamp_below);
+        let mut writer = RunWriter::delta(bytes, self.count, prefix, self.high, stamp_below);
         for upsert in winners(self.operations) {
             writer.push(&RecordRef {
                 key: KeyParts::whole(upsert.key),

@@ -42,7 +42,7 @@ fn delta_of(operations: &mut [Owned]) -> Vec<u8> {
         .iter()
         .map(|o| Upsert { key: &o.key, value: o.value.as_deref(), stamp: o.stamp, lsn: o.lsn })
         .collect();
-    let batch = Batch::new(&upserts);
+    let batch = Batch::new(&upserts, None);
     let mut bytes = vec![0; batch.bytes()];
     batch.write(&mut bytes, 7);
     bytes

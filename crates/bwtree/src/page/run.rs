@@ -12,10 +12,10 @@
 //! | 8..16 | newest stamp | an upper bound of the stamps in this run |
 //! | 16..24 | delta: stamp below | an upper bound of the stamps in all older nodes of the page |
 //! | | base: right sibling | page identifier, or 0: none |
-//! | 24..26 | base: low key bytes | |
-//! | 26..28 | base: high key bytes | or all ones: no upper bound |
+//! | 24..26 | high key bytes | of the page; or all ones: no upper bound |
+//! | 26..28 | base: low key bytes | |
 //! | 28..32 | base: tombstones | count |
-//! | then | delta: the shared prefix; base: low key, high key | a base's prefix is shared by both bounds, hence by every key between |
+//! | then | delta: the shared prefix, high key; base: low key, high key | a base's prefix is shared by both bounds, hence by every key between |
 //! | then | heads | 8 bytes a record, big-endian: the bytes behind the prefix, zero-padded |
 //! | then | offsets | 4 bytes a record: where it begins, from the start of the run |
 //! | then | records | in key order |
@@ -32,7 +32,8 @@
 //! Invariants:
 //!
 //! - **R1** Keys are strictly ascending within a run.
-//! - **R2** A base's bounds never change while it lives, and `low <= key < high` for every key.
+//! - **R2** A page's bounds never change while its base lives, and `low <= key < high` for every key. So a delta can
+//!   repeat the high key, and the newest node alone says whether a key belongs to the page.
 //! - **R3** Reading a run never reads outside its bytes: the code is safe Rust, and a damaged run that got past
 //!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
 
@@ -48,7 +49,7 @@ pub(crate) const KIND_DELTA: u8 = 1;
 /// Kind of a base page.
 pub(crate) const KIND_BASE: u8 = 2;
 /// Bytes of a delta's header.
-pub(crate) const DELTA_HEADER_BYTES: usize = 24;
+pub(crate) const DELTA_HEADER_BYTES: usize = 26;
 /// Bytes of a base's header.
 pub(crate) const BASE_HEADER_BYTES: usize = 32;
 /// Bytes of a record without key and value.
@@ -93,6 +94,7 @@ impl RecordRef<'_> {
 pub(crate) struct Run<'a> {
     bytes: &'a [u8],
     prefix: &'a [u8],
+    high: Option<&'a [u8]>,
     heads: &'a [[u8; 8]],
     offsets: &'a [[u8; 4]],
     base: bool,
@@ -120,25 +122,21 @@ impl<'a> Run<'a> {
         let prefix_bytes = u16_at(bytes, 2);
         let count = u32_at(bytes, 4) as usize;
         let base = bytes[1] == KIND_BASE;
-        let (keys_at, slots_at) = if base {
-            let high_bytes = Run::high_bytes(bytes).unwrap_or(0);
-            (BASE_HEADER_BYTES, BASE_HEADER_BYTES + u16_at(bytes, 24) + high_bytes)
-        } else {
-            (DELTA_HEADER_BYTES, DELTA_HEADER_BYTES + prefix_bytes)
-        };
+        let (keys_at, first_bytes) =
+            if base { (BASE_HEADER_BYTES, u16_at(bytes, 26)) } else { (DELTA_HEADER_BYTES, prefix_bytes) };
+        let high_at = keys_at + first_bytes;
+        let high_bytes = u16_at(bytes, 24);
+        let bounded = high_bytes != usize::from(u16::MAX);
+        let slots_at = high_at + if bounded { high_bytes } else { 0 };
         let offsets_at = slots_at + 8 * count;
         Run {
             bytes,
             prefix: &bytes[keys_at..keys_at + prefix_bytes],
+            high: bounded.then(|| &bytes[high_at..slots_at]),
             heads: bytes[slots_at..offsets_at].as_chunks().0,
             offsets: bytes[offsets_at..offsets_at + 4 * count].as_chunks().0,
             base,
         }
-    }
-
-    #[inline]
-    fn high_bytes(bytes: &[u8]) -> Option<usize> {
-        Some(u16_at(bytes, 26)).filter(|&length| length != usize::from(u16::MAX))
     }
 
     /// Whether this is a base page.
@@ -178,16 +176,13 @@ impl<'a> Run<'a> {
     /// The low key of a base, empty for the leftmost page.
     pub(crate) fn low(&self) -> &'a [u8] {
         debug_assert!(self.base);
-        &self.bytes[BASE_HEADER_BYTES..BASE_HEADER_BYTES + u16_at(self.bytes, 24)]
+        &self.bytes[BASE_HEADER_BYTES..BASE_HEADER_BYTES + u16_at(self.bytes, 26)]
     }
 
-    /// The high key of a base, exclusive, or `None` for the rightmost page.
+    /// The high key of the page, exclusive, or `None` if it is the rightmost one.
     #[inline]
     pub(crate) fn high(&self) -> Option<&'a [u8]> {
-        debug_assert!(self.base);
-        let high_bytes = Run::high_bytes(self.bytes)?;
-        let at = BASE_HEADER_BYTES + u16_at(self.bytes, 24);
-        Some(&self.bytes[at..at + high_bytes])
+        self.high
     }
 
     /// The right sibling of a base.
@@ -306,17 +301,21 @@ impl<'a> Run<'a> {
         if bytes[0] != FORMAT {
             return Err(format!("page format {}, expected {FORMAT}", bytes[0]));
         }
-        let header_bytes = match bytes[1] {
+        let first_bytes = match bytes[1] {
             KIND_DELTA => DELTA_HEADER_BYTES + u16_at(bytes, 2),
             KIND_BASE if bytes.len() < BASE_HEADER_BYTES => return Err("base header cut off".into()),
-            KIND_BASE => BASE_HEADER_BYTES + u16_at(bytes, 24) + Run::high_bytes(bytes).unwrap_or(0),
+            KIND_BASE => BASE_HEADER_BYTES + u16_at(bytes, 26),
             kind => return Err(format!("run of unknown kind {kind}")),
+        };
+        let header_bytes = match u16_at(bytes, 24) {
+            0xffff => first_bytes,
+            high_bytes => first_bytes + high_bytes,
         };
         let records_at = header_bytes + SLOT_BYTES * u32_at(bytes, 4) as usize;
         if records_at > bytes.len() {
             return Err(format!("slots end at {records_at} of {} bytes", bytes.len()));
         }
-        if bytes[1] == KIND_BASE && u16_at(bytes, 2) > u16_at(bytes, 24) {
+        if bytes[1] == KIND_BASE && u16_at(bytes, 2) > u16_at(bytes, 26) {
             return Err("prefix longer than the low key".into());
         }
         let run = Run::new(bytes);
@@ -369,6 +368,7 @@ impl<'a> Run<'a> {
     pub(crate) fn verify_within(&self, base: &Run<'_>) -> Result<(), String> {
         match (0..self.count()).find(|&index| !base.within_bounds(&self.record(index))) {
             Some(index) => Err(format!("record {index} of a delta lies outside the page's bounds")),
+            None if self.high() != base.high() => Err("a delta repeats another high key".to_owned()),
             None => Ok(()),
         }
     }

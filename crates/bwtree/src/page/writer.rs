@@ -42,13 +42,25 @@ pub(crate) fn record_bytes(key_bytes: usize, value_bytes: usize, prefix_bytes: u
 }
 
 /// Bytes of a delta whose records, slots included, take `records_bytes`.
-pub(crate) fn delta_bytes(prefix_bytes: usize, records_bytes: usize) -> usize {
-    DELTA_HEADER_BYTES + prefix_bytes + records_bytes
+pub(crate) fn delta_bytes(prefix_bytes: usize, high: Option<&[u8]>, records_bytes: usize) -> usize {
+    DELTA_HEADER_BYTES + prefix_bytes + high.map_or(0, <[u8]>::len) + records_bytes
 }
 
 /// Bytes of a base page whose records, slots included, take `records_bytes`.
 pub(crate) fn base_bytes(bounds: &Bounds<'_>, records_bytes: usize) -> usize {
     BASE_HEADER_BYTES + bounds.low.len() + bounds.high.map_or(0, <[u8]>::len) + records_bytes
+}
+
+fn length_of(key: &[u8]) -> u16 {
+    u16::try_from(key.len()).expect("keys are shorter than 64 KiB")
+}
+
+/// Writes the high key at `at`; returns where it ends.
+fn put_high(bytes: &mut [u8], at: usize, high: Option<&[u8]>) -> usize {
+    bytes[24..26].copy_from_slice(&high.map_or(u16::MAX, length_of).to_le_bytes());
+    let high = high.unwrap_or(&[]);
+    bytes[at..at + high.len()].copy_from_slice(high);
+    at + high.len()
 }
 
 /// Writes a run, record by record.
@@ -67,26 +79,30 @@ pub(crate) struct RunWriter<'b> {
 }
 
 impl<'b> RunWriter<'b> {
-    /// Begins a delta of `count` records that share `prefix`, on a page whose older stamps are at most
-    /// `stamp_below`.
-    pub(crate) fn delta(bytes: &'b mut [u8], count: usize, prefix: &[u8], stamp_below: u64) -> RunWriter<'b> {
+    /// Begins a delta of `count` records that share `prefix`, on a page that ends at `high` and whose older stamps
+    /// are at most `stamp_below`.
+    pub(crate) fn delta(
+        bytes: &'b mut [u8],
+        count: usize,
+        prefix: &[u8],
+        high: Option<&[u8]>,
+        stamp_below: u64,
+    ) -> RunWriter<'b> {
         bytes[16..24].copy_from_slice(&stamp_below.to_le_bytes());
-        let slots_at = DELTA_HEADER_BYTES + prefix.len();
-        bytes[DELTA_HEADER_BYTES..slots_at].copy_from_slice(prefix);
+        let high_at = DELTA_HEADER_BYTES + prefix.len();
+        bytes[DELTA_HEADER_BYTES..high_at].copy_from_slice(prefix);
+        let slots_at = put_high(bytes, high_at, high);
         RunWriter::begin(bytes, KIND_DELTA, count, prefix.len(), slots_at)
     }
 
     /// Begins a base page of `count` records.
     pub(crate) fn base(bytes: &'b mut [u8], count: usize, bounds: &Bounds<'_>) -> RunWriter<'b> {
-        let length_of = |key: &[u8]| u16::try_from(key.len()).expect("keys are shorter than 64 KiB");
         bytes[16..24].copy_from_slice(&bounds.right.0.to_le_bytes());
-        bytes[24..26].copy_from_slice(&length_of(bounds.low).to_le_bytes());
-        bytes[26..28].copy_from_slice(&bounds.high.map_or(u16::MAX, length_of).to_le_bytes());
+        bytes[26..28].copy_from_slice(&length_of(bounds.low).to_le_bytes());
         let high_at = BASE_HEADER_BYTES + bounds.low.len();
         bytes[BASE_HEADER_BYTES..high_at].copy_from_slice(bounds.low);
-        let high = bounds.high.unwrap_or(&[]);
-        bytes[high_at..high_at + high.len()].copy_from_slice(high);
-        RunWriter::begin(bytes, KIND_BASE, count, bounds.prefix_bytes(), high_at + high.len())
+        let slots_at = put_high(bytes, high_at, bounds.high);
+        RunWriter::begin(bytes, KIND_BASE, count, bounds.prefix_bytes(), slots_at)
     }
 
     fn begin(bytes: &'b mut [u8], kind: u8, count: usize, prefix_bytes: usize, slots_at: usize) -> Self {
