@@ -83,11 +83,9 @@ impl Tree {
         &self.options
     }
 
-    /// The longest value in bytes. A page as large as it can get must fit into a fragment of the store: a base of one
-    /// record, a chain up to its limit, and one more delta.
+    /// The longest value in bytes.
     pub fn value_bytes_max(&self) -> usize {
-        let chain = self.options.chain_bytes_max() + self.options.page_bytes_max + 4 * KEY_BYTES_MAX;
-        VALUE_BYTES_MAX.min(self.llama.page_bytes_max().saturating_sub(chain) / 2)
+        self.options.value_bytes_max(self.llama.page_bytes_max())
     }
 
     /// The store.

@@ -1,1 +1,55 @@
 //! The Bw-tree data component, and the stand-alone key-value store that it is.
+//!
+//! [`BwTreeDc`] implements the [`DataComponent`](deuteron_contract::DataComponent) contract: each table is a Bw-tree
+//! (`deuteron-bwtree`) whose pages live in one store (`deuteron-llama`). It keeps a cache inside a budget, makes
+//! what was applied durable at redo scan start points, and recovers to the last of them.
+//!
+//! | module | what |
+//! |---|---|
+//! | `dc` | the component: operations with their retry loops, checkpoints, maintenance, check |
+//! | `table_directory` | from a table's identifier to its tree |
+//! | `tombstones` | when a delete may be forgotten |
+//! | `options` | what can be set |
+//!
+//! # As a key-value store
+//!
+//! The component stands alone, too: an atomic record store without transactions and without a log (the first of the paper's
+//! deployments). The caller numbers its writes; what was written is durable after a redo scan start point.
+//!
+//! ```
+//! use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
+//! use deuteron_dc::{BwTreeDc, DcOptions};
+//! use std::sync::Arc;
+//!
+//! let directory = Arc::new(deuteron_device::MemoryDirectory::new()); // or OsDirectory
+//! let open = || BwTreeDc::open(directory.clone(), deuteron_epoch::Epochs::new(), DcOptions::default());
+//! let table = TableId(1);
+//! let write = |number, key, value| Operation {
+//!     table, key, value, timestamp: Timestamp(number), lsn: Lsn(number),
+//! };
+//!
+//! let store = open()?;
+//! store.apply(&[write(1, b"one", Some(b"1")), write(2, b"two", Some(b"2"))])?;
+//! store.apply(&[write(3, b"one", None)])?;
+//! assert_eq!(store.get(table, b"two")?.unwrap().value.as_deref(), Some(&b"2"[..]));
+//! assert_eq!(store.get(table, b"one")?.unwrap().value, None);
+//!
+//! store.redo_scan_start_point(Lsn(4))?; // everything below 4 is durable
+//! drop(store);
+//! let store = open()?;
+//! assert_eq!(store.recovered_redo_scan_start_point(), Lsn(4)); // numbering goes on here
+//! assert_eq!(store.get(table, b"two")?.unwrap().timestamp, Timestamp(2));
+//! # Ok::<(), deuteron_contract::DcError>(())
+//! ```
+//!
+//! What this crate is not: it knows no transactions, keeps no log, and starts no threads; somebody calls
+//! [`BwTreeDc::maintain_step`], or else those who apply do its work when memory runs short.
+
+mod dc;
+mod error;
+mod options;
+mod table_directory;
+mod tombstones;
+
+pub use dc::{BwTreeDc, DcReport};
+pub use options::DcOptions;

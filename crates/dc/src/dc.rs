@@ -1,0 +1,413 @@
+//! [`BwTreeDc`]: tables as Bw-trees in one store.
+
+use crate::error;
+use crate::options::DcOptions;
+use crate::table_directory::TableDirectory;
+use crate::tombstones::Tombstones;
+use deuteron_bwtree::{Check, Cursor, Miss, Tree, TreeReport, TreeStatistics, Upsert};
+use deuteron_contract::{
+    DataComponent, DcError, DcStatistics, Direction, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
+    Timestamp,
+};
+use deuteron_device::Directory;
+use deuteron_epoch::Epochs;
+use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, LlamaError, RecoveredPage};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a checkpoint remembers: this, and the redo scan start point.
+const USER_DATA_VERSION: u8 = 1;
+
+/// A data component. See the [crate documentation](crate).
+pub struct BwTreeDc {
+    options: DcOptions,
+    llama: Arc<Llama>,
+    tables: TableDirectory,
+    /// 0 as long as none was announced.
+    end_of_stable_log: AtomicU64,
+    redo_scan_start_point: AtomicU64,
+    /// Held during a checkpoint: there is one at a time.
+    checkpointing: Mutex<Tombstones>,
+    /// Bytes applied since the last flush that found nothing more to do, less what flushes have written; rough.
+    unflushed_bytes: AtomicU64,
+}
+
+/// What [`BwTreeDc::check`] has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DcReport {
+    /// Tables.
+    pub tables: u64,
+    /// All their trees together.
+    pub trees: TreeReport,
+}
+
+impl BwTreeDc {
+    /// Opens the component in `directory`, or creates it. All recovery there is: the newest checkpoint, what was flushed
+    /// since, and the indexes rebuilt; no page is read. The caller then replays the log from
+    /// [`recovered_redo_scan_start_point`](DataComponent::recovered_redo_scan_start_point).
+    ///
+    /// The caller holds the directory's [lock](Directory::lock), if it could be opened twice.
+    ///
+    /// # Errors
+    /// [`DcError::Device`] if the device fails or an option cannot be; [`DcError::Corrupt`].
+    pub fn open(
+        directory: Arc<dyn Directory>,
+        epochs: Arc<Epochs>,
+        options: DcOptions,
+    ) -> Result<Arc<BwTreeDc>, DcError> {
+        options.validate()?;
+        let (llama, recovered) = Llama::open(directory, options.store(), epochs)
+            .map_err(|error| error::store("opening the store", error))?;
+        let redo_scan_start_point = decode_user_data(&recovered.user_data)?;
+        let dc = BwTreeDc {
+            options,
+            llama: Arc::new(llama),
+            tables: TableDirectory::new(),
+            end_of_stable_log: AtomicU64::new(0),
+            redo_scan_start_point: AtomicU64::new(redo_scan_start_point),
+            checkpointing: Mutex::default(),
+            unflushed_bytes: AtomicU64::new(0),
+        };
+        for pages in recovered.pages.chunk_by(|left, right| left.tree == right.tree) {
+            dc.recover_table(pages)?;
+        }
+        Ok(Arc::new(dc))
+    }
+
+    fn recover_table(&self, pages: &[RecoveredPage]) -> Result<(), DcError> {
+        let table = pages[0].tree;
+        let leaves: Vec<_> = pages.iter().map(|page| (page.low_key.clone(), page.page)).collect();
+        let tree = Tree::recover(Arc::clone(&self.llama), table, &leaves, self.options.tree.clone())
+            .map_err(|error| error::tree("recovery", error))?;
+        self.tables.get_or_create(table, || tree);
+        Ok(())
+    }
+
+    /// The settings.
+    pub fn options(&self) -> &DcOptions {
+        &self.options
+    }
+
+    /// The store below.
+    pub fn llama(&self) -> &Arc<Llama> {
+        &self.llama
+    }
+
+    /// The longest key in bytes.
+    pub fn key_bytes_max(&self) -> usize {
+        deuteron_bwtree::KEY_BYTES_MAX
+    }
+
+    /// The longest value in bytes.
+    pub fn value_bytes_max(&self) -> usize {
+        self.options.tree.value_bytes_max(self.llama.page_bytes_max())
+    }
+
+    /// The identifiers of all tables, ascending.
+    pub fn tables(&self) -> Vec<TableId> {
+        self.tables.all().iter().map(|tree| TableId(tree.id())).collect()
+    }
+
+    fn tree(&self, table: TableId) -> &Tree {
+        let create = || Tree::create(Arc::clone(&self.llama), table.0, self.options.tree.clone());
+        self.tables.get_or_create(table.0, create)
+    }
+
+    /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much
+    /// is unflushed, looks for sparse segments. Whether it did.
+    ///
+    /// # Errors
+    /// [`DcError`] if the device fails.
+    pub fn maintain_step(&self) -> Result<bool, DcError> {
+        // A little before the budget is reached, so that those who apply need not do it themselves.
+        let memory = self.llama.memory_bytes();
+        let high_water = self.llama.options().memory_bytes / 16 * 15;
+        if memory > high_water {
+            let evicted = self.llama.evict_step(memory - high_water);
+            if evicted.bytes > 0 {
+                return Ok(true);
+            }
+            if self.flush_step()? {
+                return Ok(true);
+            }
+            // Second chances were taken away, at least.
+            return Ok(evicted.spared > 0);
+        }
+        if self.unflushed_bytes.load(Ordering::Relaxed) > self.options.unflushed_bytes_max()
+            && self.flush_step()?
+        {
+            return Ok(true);
+        }
+        self.llama.clean_step().map_err(|error| error::store("cleaning", error))
+    }
+
+    /// Flushes one buffer; whether anything was written.
+    fn flush_step(&self) -> Result<bool, DcError> {
+        match self.llama.flush_step().map_err(|error| error::store("flushing", error))? {
+            FlushProgress::Wrote { bytes, .. } => {
+                // Wrong in either direction, and corrected when there is nothing left to flush.
+                let _ =
+                    self.unflushed_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |unflushed| {
+                        Some(unflushed.saturating_sub(bytes))
+                    });
+                Ok(true)
+            }
+            FlushProgress::Nothing => {
+                self.unflushed_bytes.store(0, Ordering::Relaxed);
+                Ok(false)
+            }
+            FlushProgress::Busy => Ok(false),
+        }
+    }
+
+    /// Brings memory back into the budget: the work of [`BwTreeDc::maintain_step`], done by those who need the
+    /// memory (paper 5.2). Returns when the budget is kept or nothing more can be done at the moment.
+    #[cold]
+    fn relieve(&self) -> Result<(), DcError> {
+        // Twice round: once for the second chances, once for what the flush has made evictable.
+        let mut fruitless = 0;
+        while self.llama.over_budget() && fruitless < 4 {
+            let excess = self.llama.memory_bytes().saturating_sub(self.llama.options().memory_bytes);
+            // More than the excess, so that not every operation comes here.
+            let evicted = self.llama.evict_step(excess + self.options.memory_bytes / 64);
+            if evicted.bytes > 0 {
+                fruitless = 0;
+            } else if evicted.dirty > 0 {
+                if !self.flush_step()? {
+                    // Another thread is writing; what it writes can be evicted then.
+                    fruitless += 1;
+                    std::thread::yield_now();
+                }
+            } else {
+                fruitless += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads a page for `tree`, and makes room for it.
+    fn load(&self, tree: &Tree, miss: Miss, context: &str) -> Result<(), DcError> {
+        if self.llama.over_budget() {
+            // What a reader needs is room. That there is something to flush and it cannot be flushed is not its
+            // business: whoever applies next will hear of it.
+            let _ = self.relieve();
+        }
+        tree.load(miss.0).map_err(|error| error::tree(context, error))
+    }
+
+    /// Reads everything and verifies it: checksums, formats, bounds, order, links, index. Changes nothing; may be
+    /// run while the component is used.
+    ///
+    /// # Errors
+    /// [`DcError::Corrupt`] with the first defect found; [`DcError::Device`].
+    pub fn check(&self) -> Result<DcReport, DcError> {
+        let mut report = DcReport::default();
+        for tree in self.tables.all() {
+            let mut check = Check::default();
+            let found = loop {
+                if let Some(found) = check.report() {
+                    break *found;
+                }
+                tree.check_step(&mut check).map_err(|error| error::tree("check", error))?;
+                if self.llama.over_budget() {
+                    let _ = self.relieve();
+                }
+            };
+            report.tables += 1;
+            report.trees.add(&found);
+        }
+        Ok(report)
+    }
+
+    fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
+        let failed = |error| error::store("checkpoint", error);
+        let mut checkpoint = loop {
+            match self.llama.checkpoint_begin(&encode_user_data(lsn)) {
+                Ok(checkpoint) => break checkpoint,
+                // Somebody uses the store below us.
+                Err(LlamaError::CheckpointBusy) => std::thread::yield_now(),
+                Err(error) => return Err(failed(error)),
+            }
+        };
+        loop {
+            match self.llama.checkpoint_flush_step(&mut checkpoint).map_err(failed)? {
+                CheckpointProgress::Wrote { .. } => {}
+                // Held by splits that other threads are about to finish.
+                CheckpointProgress::Blocked { .. } => std::thread::yield_now(),
+                CheckpointProgress::Done => break,
+            }
+        }
+        for tree in self.tables.all() {
+            let mut from = Some(Vec::new());
+            while let Some(low) = from {
+                // Gathered first: the image is written without a guard.
+                let mut leaves = Vec::new();
+                from = tree.some_leaves(&low, |low, page| leaves.push((low.to_vec(), page)));
+                for (low, page) in leaves {
+                    self.llama.checkpoint_add(&mut checkpoint, tree.id(), &low, page).map_err(failed)?;
+                }
+            }
+        }
+        self.llama.checkpoint_finish(checkpoint).map_err(failed)
+    }
+}
+
+fn encode_user_data(lsn: u64) -> [u8; 9] {
+    let mut bytes = [USER_DATA_VERSION; 9];
+    bytes[1..].copy_from_slice(&lsn.to_le_bytes());
+    bytes
+}
+
+fn decode_user_data(bytes: &[u8]) -> Result<u64, DcError> {
+    match bytes {
+        [] => Ok(0),
+        [USER_DATA_VERSION, lsn @ ..] if lsn.len() == 8 => {
+            Ok(u64::from_le_bytes(lsn.try_into().expect("eight bytes")))
+        }
+        _ => Err(DcError::Corrupt {
+            file: "checkpoint".to_owned(),
+            offset: 0,
+            expected: format!("user data of version {USER_DATA_VERSION} and 9 bytes"),
+            found: format!("{bytes:?}"),
+        }),
+    }
+}
+
+impl DataComponent for BwTreeDc {
+    fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
+        let Some(tree) = self.tables.get(table.0) else { return Ok(None) };
+        loop {
+            let miss = {
+                let guard = self.llama.pin();
+                match tree.try_get(key, &guard) {
+                    Ok(found) => {
+                        return Ok(found.map(|record| Record {
+                            key: Vec::new(),
+                            value: record.value.map(<[u8]>::to_vec),
+                            timestamp: Timestamp(record.stamp),
+                        }));
+                    }
+                    Err(miss) => miss,
+                }
+            };
+            self.load(tree, miss, "get")?;
+        }
+    }
+
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+        let mut batch = ScanBatch::default();
+        let reverse = request.direction == Direction::Reverse;
+        let mut cursor = Cursor::new(request.lower, request.upper, reverse, request.bytes_max);
+        let Some(tree) = self.tables.get(request.table.0) else {
+            batch.complete = true;
+            return Ok(batch);
+        };
+        while !cursor.is_done() {
+            // A guard for each leaf, so that a long scan does not hold up reclamation.
+            let scanned = tree.try_scan_leaf(&mut cursor, &self.llama.pin(), |record| {
+                let mut key = Vec::with_capacity(record.key_bytes());
+                record.append_key_to(&mut key);
+                batch.records.push(Record {
+                    key,
+                    value: record.value.map(<[u8]>::to_vec),
+                    timestamp: Timestamp(record.stamp),
+                });
+            });
+            if let Err(miss) = scanned {
+                self.load(tree, miss, "scan")?;
+            }
+        }
+        batch.complete = cursor.is_complete();
+        Ok(batch)
+    }
+
+    fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
+        let end_of_stable_log = self.end_of_stable_log.load(Ordering::Acquire);
+        let mut sorted = Vec::with_capacity(operations.len());
+        let mut bytes = 0;
+        let (key_limit, value_limit) = (self.key_bytes_max(), self.value_bytes_max());
+        for operation in operations {
+            let value_bytes = operation.value.map_or(0, <[u8]>::len);
+            if operation.key.is_empty() || operation.key.len() > key_limit {
+                return Err(DcError::KeySize { found: operation.key.len(), limit: key_limit });
+            }
+            if value_bytes > value_limit {
+                return Err(DcError::ValueSize { found: value_bytes, limit: value_limit });
+            }
+            assert!(
+                end_of_stable_log == 0 || operation.lsn.0 < end_of_stable_log,
+                "an operation at {} was applied before the log is stable up to there ({end_of_stable_log})",
+                operation.lsn
+            );
+            bytes += (operation.key.len() + value_bytes) as u64;
+            let upsert = Upsert {
+                key: operation.key,
+                value: operation.value,
+                stamp: operation.timestamp.0,
+                lsn: operation.lsn.0,
+            };
+            sorted.push((operation.table, upsert));
+        }
+        let by_place = |left: &(TableId, Upsert<'_>), right: &(TableId, Upsert<'_>)| {
+            (left.0, left.1.key).cmp(&(right.0, right.1.key))
+        };
+        if !sorted.is_sorted_by(|left, right| by_place(left, right).is_le()) {
+            sorted.sort_unstable_by(by_place);
+        }
+        self.unflushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+
+        let mut upserts = Vec::with_capacity(sorted.len());
+        for group in sorted.chunk_by(|left, right| left.0 == right.0) {
+            upserts.clear();
+            upserts.extend(group.iter().map(|(_, upsert)| *upsert));
+            let tree = self.tree(group[0].0);
+            let mut rest = &upserts[..];
+            while !rest.is_empty() {
+                let applied = tree.try_upsert(rest, &self.llama.pin());
+                match applied {
+                    Ok(count) => rest = &rest[count..],
+                    Err(miss) => self.load(tree, miss, "apply")?,
+                }
+                if self.llama.over_budget() {
+                    self.relieve()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end_of_stable_log(&self, lsn: Lsn) {
+        self.end_of_stable_log.fetch_max(lsn.0, Ordering::AcqRel);
+    }
+
+    fn redo_scan_start_point(&self, lsn: Lsn) -> Result<(), DcError> {
+        let mut tombstones = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let end_of_stable_log = self.end_of_stable_log.load(Ordering::Acquire);
+        // It never goes back: what was promised once holds.
+        let lsn = lsn.0.max(self.redo_scan_start_point.load(Ordering::Acquire));
+        self.checkpoint(lsn)?;
+        self.redo_scan_start_point.store(lsn, Ordering::Release);
+        if let Some(below) = tombstones.pass(lsn, end_of_stable_log) {
+            self.tables.all().iter().for_each(|tree| tree.forget_tombstones_below(below));
+        }
+        Ok(())
+    }
+
+    fn recovered_redo_scan_start_point(&self) -> Lsn {
+        Lsn(self.redo_scan_start_point.load(Ordering::Acquire))
+    }
+
+    fn statistics(&self) -> DcStatistics {
+        let store = self.llama.statistics();
+        let trees =
+            self.tables.all().iter().fold(TreeStatistics::default(), |sum, tree| sum.plus(tree.statistics()));
+        let mut counters = store.named();
+        counters.extend(trees.counters());
+        DcStatistics {
+            memory_bytes: store.memory_bytes + trees.index_bytes,
+            disk_bytes: store.disk_bytes,
+            bytes_written: store.bytes_written,
+            counters,
+        }
+    }
+}

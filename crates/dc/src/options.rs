@@ -1,0 +1,102 @@
+//! [`DcOptions`]: what can be set.
+
+use deuteron_contract::DcError;
+use deuteron_llama::LlamaError;
+
+/// The settings of a data component. `segment_bytes` is part of the format: a component that exists keeps its own.
+///
+/// ```
+/// use deuteron_dc::DcOptions;
+/// let options = DcOptions { memory_bytes: 1 << 30, ..DcOptions::default() };
+/// assert!(options.validate().is_ok());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DcOptions {
+    /// *Format.* Bytes of a segment file. Bounds the largest value too: about two fifths of a segment.
+    pub segment_bytes: u64,
+    /// Budget of pages and indexes in bytes.
+    pub memory_bytes: u64,
+    /// When so much of the budget, in percent, has been applied and not yet flushed, [`maintain_step`] flushes.
+    ///
+    /// [`maintain_step`]: crate::BwTreeDc::maintain_step
+    pub dirty_percent_max: u32,
+    /// About how many bytes a flush writes at once.
+    pub flush_buffer_bytes: usize,
+    /// After so many fragments a page is written in full, so that a cold read takes at most so many I/Os.
+    pub fragments_max: usize,
+    /// How much larger than the live data the segments may become before cleaning sets in, in percent.
+    pub space_amplification_percent_max: u32,
+    /// Whether to bypass the operating system's page cache where it lets us.
+    pub direct: bool,
+    /// The shape of the trees.
+    pub tree: deuteron_bwtree::Options,
+}
+
+impl Default for DcOptions {
+    fn default() -> DcOptions {
+        let store = deuteron_llama::Options::default();
+        DcOptions {
+            segment_bytes: store.segment_bytes,
+            memory_bytes: store.memory_bytes,
+            dirty_percent_max: 25,
+            flush_buffer_bytes: store.flush_buffer_bytes,
+            fragments_max: store.fragments_max,
+            space_amplification_percent_max: store.space_amplification_percent_max,
+            direct: store.direct,
+            tree: deuteron_bwtree::Options::default(),
+        }
+    }
+}
+
+impl DcOptions {
+    /// Everything small, so that rare paths are common.
+    pub fn tiny_for_tests() -> DcOptions {
+        let store = deuteron_llama::Options::tiny_for_tests();
+        DcOptions {
+            segment_bytes: store.segment_bytes,
+            memory_bytes: store.memory_bytes,
+            dirty_percent_max: 25,
+            flush_buffer_bytes: store.flush_buffer_bytes,
+            fragments_max: store.fragments_max,
+            space_amplification_percent_max: store.space_amplification_percent_max,
+            direct: store.direct,
+            tree: deuteron_bwtree::Options::tiny_for_tests(),
+        }
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// [`DcError::Device`], whose source names the setting that cannot be.
+    pub fn validate(&self) -> Result<(), DcError> {
+        let refuse =
+            |source| Err(DcError::Device { context: "options of the data component".into(), source });
+        if !(1..=100).contains(&self.dirty_percent_max) {
+            return refuse(Box::new(LlamaError::Options {
+                setting: "dirty_percent_max",
+                requirement: "from 1 to 100",
+            }));
+        }
+        if let Err(error) = self.store().validate() {
+            return refuse(Box::new(error));
+        }
+        self.tree.validate().or_else(|error| refuse(Box::new(error)))
+    }
+
+    /// The settings of the store. A sixteenth of the memory is left to indexes and to what is about to be freed.
+    pub(crate) fn store(&self) -> deuteron_llama::Options {
+        deuteron_llama::Options {
+            segment_bytes: self.segment_bytes,
+            memory_bytes: self.memory_bytes - self.memory_bytes / 16,
+            flush_buffer_bytes: self.flush_buffer_bytes,
+            fragments_max: self.fragments_max,
+            space_amplification_percent_max: self.space_amplification_percent_max,
+            direct: self.direct,
+        }
+    }
+
+    /// How many applied bytes may be unflushed before maintenance flushes.
+    pub(crate) fn unflushed_bytes_max(&self) -> u64 {
+        self.memory_bytes / 100 * u64::from(self.dirty_percent_max)
+    }
+}
