@@ -34,11 +34,11 @@ impl Progress {
         Self::new(ProgressBar::hidden(), None, what, &template)
     }
 
-    /// Turns while something works that tells nothing, on a thread of its own.
+    /// Turns while something works that tells nothing, on a thread of its own; the first turn comes after a second.
     pub fn turning(what: &'static str) -> Self {
         let progress = Self::new(ProgressBar::hidden(), None, what, "{spinner} {msg}, {elapsed}");
         progress.show();
-        progress.bar.enable_steady_tick(Duration::from_millis(200));
+        progress.bar.enable_steady_tick(HIDDEN_FOR);
         progress
     }
 

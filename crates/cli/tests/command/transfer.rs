@@ -133,3 +133,24 @@ fn a_failed_export_leaves_no_file() {
     assert!(!file.exists() && !scratch.path("out.csv.partial").exists());
     words(&db, "export DB absent --format csv").fails(3, "there is no table absent");
 }
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_a_reader_that_left_is_none() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    let rows: String = (0..20_000).map(|number| format!("key-{number:05},{number}\n")).collect();
+    import(&db, &scratch.file("in.csv", rows), &["--no-header"]).ok();
+    let into = |stdout: std::process::Stdio| {
+        let mut command = crate::support::command(["export".as_ref(), db.as_os_str()]);
+        command.args(["t", "-", "--format", "csv"]).stdout(stdout).stderr(std::process::Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = into(full.into()).wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("because: No space left"), "{output:?}");
+    let mut reader = into(std::process::Stdio::piped());
+    drop(reader.stdout.take());
+    let output = reader.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+}
