@@ -84,7 +84,8 @@ impl Pair {
             epochs,
             options,
             model,
-            acknowledged,
+            // What was recovered is as durable as what was acknowledged: it is told to be stable.
+            acknowledged: tail,
             opened_at: tail,
             lent_upto: tail,
             released: tail,
