@@ -58,7 +58,7 @@ fn stages() -> Result<Vec<Stage>, String> {
         command.args(words.split(' '));
         command
     };
-    let mut docs = cargo_with("doc --workspace --no-deps --locked --document-private-items");
+    let mut docs = cargo_with("doc --workspace --no-deps --locked");
     docs.env("RUSTDOCFLAGS", "-D warnings");
     Ok(vec![
         Stage { name: "format", commands: vec![cargo_with("fmt --all --check")] },

@@ -1,7 +1,7 @@
 //! Workloads and measurements: who asks for which key, how fast the answers come, what it costs.
 //!
 //! A [`Workload`] says which operations make up a transaction and how keys are chosen; a [`Store`] is something
-//! that runs them; [`load`] fills it and [`run`] drives it in a closed loop: a number of threads, each with a
+//! that runs them; [`load()`] fills it and [`run()`] drives it in a closed loop: a number of threads, each with a
 //! number of transactions in flight, every one measured from its begin to its acknowledgement. The outcome is a
 //! [`Report`], the same for every store.
 //!
