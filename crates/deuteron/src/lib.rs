@@ -1,1 +1,72 @@
-//! A transactional record store: serializable, durable, larger than memory.
+//! Deuteron: a transactional record store. Serializable transactions over ordered tables of bytes, many writers at
+//! once, durable, larger than memory.
+//!
+//! ```
+//! # let scratch = tempfile::tempdir()?;
+//! # let path = scratch.path().join("bank.db");
+//! use deuteron::Db;
+//!
+//! let db = Db::open(&path)?;
+//! let accounts = db.table("accounts")?;
+//! db.transact(|tx| {                                     // retried on conflict, committed on Ok, durable on return
+//!     let balance = tx.get(&accounts, b"alice")?;
+//!     tx.put(&accounts, b"alice", b"90")?;
+//!     tx.delete(&accounts, b"bob")?;
+//!     Ok(balance)
+//! })?;
+//!
+//! let mut tx = db.begin();                               // owned: no lifetime, Send
+//! for entry in tx.scan(&accounts, &b"a"[..]..&b"b"[..])? {
+//!     let (key, value) = entry?;
+//!     assert_eq!((&key[..], &value[..]), (&b"alice"[..], &b"90"[..]));
+//! }
+//! let ticket = tx.commit_async()?;                       // committed in memory
+//! ticket.wait()?;                                        // durable; also a Future
+//! # db.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This crate wires the components together; what they are is in `ARCHITECTURE.md`. What it is not: it holds no
+//! concurrency control (that is `deuteron-tc`), no page (`deuteron-dc`), no log format (`deuteron-log`), and it is
+//! neither a server nor a query language.
+#![forbid(unsafe_code)]
+
+mod background;
+mod catalogue;
+mod check;
+mod database;
+mod delay;
+mod engine;
+mod error;
+mod key_range;
+mod options;
+mod recovery;
+mod retry;
+mod scan;
+mod signal;
+mod statistics;
+mod superblock;
+mod table;
+mod ticket;
+mod transaction;
+
+pub use check::{CheckReport, check};
+pub use database::Db;
+pub use deuteron_contract::{Lsn, Timestamp};
+pub use deuteron_tc::{ConflictCause, ConflictPlace};
+pub use error::{Conflict, Error};
+pub use key_range::{KeyBounds, KeyRange};
+pub use options::{Background, Durability, MEMORY_BYTES_MIN, Options};
+pub use recovery::{RecoveryPlan, recovery_plan};
+pub use retry::RetryPolicy;
+pub use scan::Scan;
+pub use statistics::{Stats, TransactionStats};
+pub use superblock::FORMAT_VERSION;
+pub use table::Table;
+pub use ticket::Ticket;
+pub use transaction::{Transaction, TransactionOptions};
+
+/// Storage devices: for databases in memory, on the simulated disk, or on a device of one's own.
+pub mod device {
+    pub use deuteron_device::*;
+}

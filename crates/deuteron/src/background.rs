@@ -1,0 +1,148 @@
+//! The background duties and who runs them.
+//!
+//! Below this crate nothing spawns a thread: every duty is a `..._step` that does one piece of work and says
+//! whether there was any. Here the steps are given threads, or (inline) are run by whoever has to wait, so that
+//! one thread and one seed give one history.
+//!
+//! | duty | steps | woken by |
+//! |---|---|---|
+//! | flusher | `Log::flush_step` | a commit that wants durability, the end of a delay window |
+//! | proxy | `Proxy::step` | the flusher, when more of the log is stable |
+//! | keeper | `BwTreeDc::maintain_step`, `TransactionComponent::collect_step`, `Log::recycle_step` | pressure, and a slow tick |
+//! | checkpointer | `Engine::checkpoint` | the proxy, when enough log lies behind the last checkpoint |
+//!
+//! A failure in any duty poisons the engine: no further work is accepted, waiters are told why.
+
+use crate::Error;
+use crate::engine::Engine;
+use crate::signal::Signal;
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a duty with nothing to do sleeps before it looks again by itself.
+const IDLE: Duration = Duration::from_millis(100);
+/// The same for the keeper, whose work is announced by no single event.
+const KEEPER_IDLE: Duration = Duration::from_millis(5);
+
+/// The signals between duties and operations.
+#[derive(Default)]
+pub struct Signals {
+    /// Wakes the flusher.
+    pub flush: Signal,
+    /// Wakes the proxy: the stable log has grown.
+    pub stable: Signal,
+    /// Wakes operations that wait for room: something was written, posted, or freed.
+    pub room: Signal,
+    /// Wakes the keeper.
+    pub keep: Signal,
+    /// Wakes the checkpointer.
+    pub checkpoint: Signal,
+}
+
+impl Signals {
+    /// Wakes everybody, to look at the state of the engine.
+    pub fn raise_all(&self) {
+        for signal in [&self.flush, &self.stable, &self.room, &self.keep, &self.checkpoint] {
+            signal.raise();
+        }
+    }
+}
+
+/// The threads of an open database.
+#[derive(Default)]
+pub struct Threads(Vec<JoinHandle<()>>);
+
+impl Threads {
+    /// Starts the four duties.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the system gives no thread.
+    pub fn start(engine: &Arc<Engine>) -> Result<Self, Error> {
+        let duties: [(&str, fn(&Engine) -> Duty); 4] =
+            [("flusher", flusher), ("proxy", proxy), ("keeper", keeper), ("checkpointer", checkpointer)];
+        let mut threads = Vec::new();
+        for (name, duty) in duties {
+            let engine = Arc::downgrade(engine);
+            let spawned = thread::Builder::new()
+                .name(format!("deuteron-{name}"))
+                .spawn(move || run(&engine, name, duty))
+                .map_err(|source| Error::Device {
+                    context: format!("start the {name} thread"),
+                    source: Box::new(source),
+                })?;
+            threads.push(spawned);
+        }
+        Ok(Self(threads))
+    }
+
+    /// Waits for all of them to end; the engine has been told to stop.
+    pub fn join(&mut self) {
+        for thread in self.0.drain(..) {
+            // The last handle may be dropped by a duty itself, which cannot wait for its own end.
+            if thread.thread().id() != thread::current().id() {
+                drop(thread.join());
+            }
+        }
+    }
+}
+
+/// What one round of a duty found.
+enum Duty {
+    Worked,
+    Idle { observed: u64, wait: Duration },
+}
+
+/// Runs a duty until the engine stops or is gone.
+fn run(engine: &Weak<Engine>, name: &str, duty: fn(&Engine) -> Duty) {
+    while let Some(engine) = engine.upgrade() {
+        if engine.is_stopping() {
+            return;
+        }
+        if let Duty::Idle { observed, wait } = duty(&engine) {
+            engine.signal_of(name).wait(observed, wait);
+        }
+    }
+}
+
+/// Turns the outcome of a step into what the thread does next; a failure poisons the engine.
+fn outcome(engine: &Engine, result: Result<bool, Error>, observed: u64, wait: Duration) -> Duty {
+    match result {
+        Ok(true) => Duty::Worked,
+        Ok(false) => Duty::Idle { observed, wait },
+        Err(error) => {
+            engine.poison(&error);
+            Duty::Idle { observed, wait: IDLE }
+        }
+    }
+}
+
+fn flusher(engine: &Engine) -> Duty {
+    let observed = engine.signals().flush.observe();
+    let now = Instant::now();
+    let wait = match engine.delay().due_in(now) {
+        Some(Duration::ZERO) => {
+            engine.delay().restart();
+            engine.request_flush_of_all();
+            IDLE
+        }
+        Some(remaining) => remaining.min(IDLE),
+        None => IDLE,
+    };
+    outcome(engine, engine.flush_step(), observed, wait)
+}
+
+fn proxy(engine: &Engine) -> Duty {
+    let observed = engine.signals().stable.observe();
+    outcome(engine, engine.proxy_step(), observed, IDLE)
+}
+
+fn keeper(engine: &Engine) -> Duty {
+    let observed = engine.signals().keep.observe();
+    outcome(engine, engine.keeper_step(), observed, KEEPER_IDLE)
+}
+
+fn checkpointer(engine: &Engine) -> Duty {
+    let observed = engine.signals().checkpoint.observe();
+    outcome(engine, engine.checkpoint_step(), observed, IDLE)
+}

@@ -1,0 +1,279 @@
+//! [`Db`]: an open database.
+
+use crate::check::{self, CheckReport};
+use crate::engine::Engine;
+use crate::{Error, Options, RetryPolicy, Stats, Table, Transaction, TransactionOptions};
+use std::path::Path;
+use std::sync::Arc;
+
+/// An open database. Clones are handles of the same one; it closes when [`Db::close`] is called or the last
+/// handle, transaction and ticket is gone.
+///
+/// ```
+/// # let scratch = tempfile::tempdir()?;
+/// # let path = scratch.path().join("bank.db");
+/// use deuteron::Db;
+/// let db = Db::open(&path)?;
+/// let accounts = db.table("accounts")?;
+/// db.transact(|tx| tx.put(&accounts, b"alice", b"100"))?;
+/// let balance = db.transact(|tx| tx.get(&accounts, b"alice"))?;
+/// assert_eq!(balance.as_deref(), Some(&b"100"[..]));
+/// db.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Db {
+    engine: Arc<Engine>,
+    // Dropped with the last handle; the background threads hold the engine, but not this.
+    _closer: Arc<Closer>,
+}
+
+/// Closes the engine when the last handle goes.
+struct Closer(Arc<Engine>);
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        // Nobody is left to tell. What was acknowledged as durable is durable; the rest is recovered at open.
+        drop(self.0.close());
+    }
+}
+
+impl Db {
+    /// Opens (or creates) the database in the directory `path` with the default [`Options`].
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    ///
+    /// ```
+    /// # let scratch = tempfile::tempdir()?;
+    /// let db = deuteron::Db::open(scratch.path().join("bank.db"))?;
+    /// # db.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Db, Error> {
+        Options::new().open(path)
+    }
+
+    pub(crate) fn from_engine(engine: Arc<Engine>) -> Db {
+        Db { _closer: Arc::new(Closer(Arc::clone(&engine))), engine }
+    }
+
+    /// The table `name`, created (durably) if it does not exist. A name has 1 to 255 bytes.
+    ///
+    /// # Errors
+    /// [`Error::TableName`], [`Error::Closed`], [`Error::Poisoned`], or what a commit may return.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let orders = db.table("orders")?;
+    /// assert_eq!(orders.name(), "orders");
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn table(&self, name: &str) -> Result<Table, Error> {
+        self.engine.catalogue().table(&self.engine, name)
+    }
+
+    /// The names of all tables, sorted.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Poisoned`], or what a scan may return.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// db.table("orders")?;
+    /// assert_eq!(db.tables()?, ["orders"]);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn tables(&self) -> Result<Vec<String>, Error> {
+        self.engine.catalogue().names(&self.engine)
+    }
+
+    /// Runs `body` as a transaction: committed if it returns `Ok`, aborted if it returns `Err` or panics, run
+    /// again (with a fresh transaction) after a conflict, as the default [`RetryPolicy`] says. On return the
+    /// commit is as durable as the database's [`crate::Durability`] promises.
+    ///
+    /// `body` may run several times: what it does outside the transaction should bear that.
+    ///
+    /// # Errors
+    /// What `body` returned, or what [`Transaction::commit`] may return. A conflict only after the last attempt.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let counters = db.table("counters")?;
+    /// let visits = db.transact(|tx| {
+    ///     let seen = tx.get(&counters, b"visits")?.map_or(0, |bytes| bytes[0]);
+    ///     tx.put(&counters, b"visits", &[seen + 1])?;
+    ///     Ok(seen + 1)
+    /// })?;
+    /// assert_eq!(visits, 1);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn transact<T>(&self, body: impl FnMut(&mut Transaction) -> Result<T, Error>) -> Result<T, Error> {
+        self.transact_with(TransactionOptions::default(), RetryPolicy::default(), body)
+    }
+
+    /// [`Db::transact`] with options of its own.
+    ///
+    /// # Errors
+    /// As [`Db::transact`].
+    ///
+    /// ```
+    /// use deuteron::{Durability, RetryPolicy, TransactionOptions};
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let table = db.table("metrics")?;
+    /// let options = TransactionOptions::new().durability(Durability::None);
+    /// db.transact_with(options, RetryPolicy::default(), |tx| tx.put(&table, b"load", b"0.7"))?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn transact_with<T>(
+        &self,
+        options: TransactionOptions,
+        retry: RetryPolicy,
+        mut body: impl FnMut(&mut Transaction) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        retry.run(|| {
+            let mut transaction = self.begin_with(options)?;
+            let value = body(&mut transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        })
+    }
+
+    /// Begins a transaction that the caller commits or aborts by hand. It is owned: it may be sent to another
+    /// thread, and dropping it aborts it. Errors (a closed database, say) come with its first operation.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let table = db.table("orders")?;
+    /// let mut tx = db.begin();
+    /// tx.put(&table, b"1", b"two apples")?;
+    /// tx.commit()?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn begin(&self) -> Transaction {
+        Transaction::begin(&self.engine, TransactionOptions::default())
+    }
+
+    /// [`Db::begin`] with options of its own.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Poisoned`].
+    ///
+    /// ```
+    /// use deuteron::TransactionOptions;
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let table = db.table("orders")?;
+    /// let mut tx = db.begin_with(TransactionOptions::new().read_only(true))?;
+    /// assert_eq!(tx.get(&table, b"1")?, None);
+    /// # drop(tx);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, Error> {
+        self.engine.usable()?;
+        Ok(Transaction::begin(&self.engine, options))
+    }
+
+    /// Makes everything committed so far durable, whatever durability it was committed with.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// db.flush()?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn flush(&self) -> Result<(), Error> {
+        self.engine.usable()?;
+        self.engine.flush()
+    }
+
+    /// Takes a checkpoint now: the data component makes stable what has been posted to it, and the log before it
+    /// is given back.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// db.checkpoint()?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        self.engine.usable()?;
+        self.engine.flush()?;
+        self.engine.checkpoint()
+    }
+
+    /// One round of all background work, for databases opened with [`crate::Background::Inline`]. Returns whether
+    /// there was any. Harmless beside background threads.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// while db.step()? {}
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn step(&self) -> Result<bool, Error> {
+        self.engine.usable()?;
+        self.engine.step()
+    }
+
+    /// Sizes, memory, and the counters of every mechanism.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// assert!(db.stats().transactions.commits < 10);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// Verifies every checksum and structure of the data component while the database works.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Corrupt`], [`Error::Device`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let report = db.check()?;
+    /// assert!(report.problems.is_empty());
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn check(&self) -> Result<CheckReport, Error> {
+        self.engine.usable()?;
+        check::check_open(&self.engine)
+    }
+
+    /// Makes everything durable, takes a checkpoint so that the next open is quick, and stops. Other handles and
+    /// transactions get [`Error::Closed`] from then on.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Device`]; the database is closed all the same, and the
+    /// next open recovers it.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let other = db.clone();
+    /// db.close()?;
+    /// assert!(matches!(other.table("orders"), Err(deuteron::Error::Closed)));
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn close(self) -> Result<(), Error> {
+        self.engine.close()
+    }
+}

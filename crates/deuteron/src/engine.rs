@@ -1,0 +1,394 @@
+//! The engine: transaction component, proxy and data component wired together, and the log between them.
+//!
+//! ```text
+//!   Transaction ── tc ── log ── (stable buffers) ── proxy ── dc
+//!                  └──────────── reads that miss ────────────┘
+//! ```
+//!
+//! The engine owns the order of things that no component can know: recovery at open, the checkpoint that lets the
+//! log be cut, waiting, poisoning, and closing.
+
+use crate::background::{Signals, Threads};
+use crate::catalogue::Catalogue;
+use crate::delay::Delay;
+use crate::recovery::{RecoveryPlan, StallHost};
+use crate::statistics::ConflictCounters;
+use crate::superblock::Superblock;
+use crate::{Background, Durability, Error, Options, Stats, recovery};
+use deuteron_contract::{DataComponent, Lsn};
+use deuteron_dc::BwTreeDc;
+use deuteron_device::Directory;
+use deuteron_epoch::Epochs;
+use deuteron_log::Log;
+use deuteron_proxy::Proxy;
+use deuteron_tc::{TcError, TransactionComponent};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// How long a stalled operation sleeps before it looks again by itself.
+const STALL: Duration = Duration::from_millis(1);
+
+/// The parts of an open database. See the [module](self).
+pub struct Engine {
+    parts: Parts,
+    options: Options,
+    catalogue: Catalogue,
+    conflicts: ConflictCounters,
+    signals: Arc<Signals>,
+    delay: Delay,
+    stopping: AtomicBool,
+    /// Set once; why no more work is accepted.
+    poison: OnceLock<String>,
+    /// The log position of the last completed checkpoint.
+    checkpoint: AtomicU64,
+    /// One checkpoint at a time.
+    checkpointing: Mutex<()>,
+    threads: Mutex<Threads>,
+    /// Given back last.
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// What recovery hands over.
+pub struct Parts {
+    pub superblock: Superblock,
+    pub epochs: Arc<Epochs>,
+    pub log: Arc<Log>,
+    pub tc: Arc<TransactionComponent>,
+    pub proxy: Proxy,
+    pub dc: Arc<BwTreeDc>,
+    pub host: Arc<StallHost>,
+    pub recovery: RecoveryPlan,
+}
+
+impl Engine {
+    /// Takes the lock, creates or recovers, starts the background duties.
+    pub fn open(directory: Arc<dyn Directory>, options: Options) -> Result<Arc<Engine>, Error> {
+        let lock = directory.lock().map_err(|_| Error::InUse { path: directory.name() })?;
+        let signals = Arc::new(Signals::default());
+        let parts = recovery::open(&directory, &options, &signals)?;
+        let checkpoint = parts.dc.recovered_redo_scan_start_point();
+        let engine = Arc::new(Engine {
+            parts,
+            catalogue: Catalogue::default(),
+            conflicts: ConflictCounters::default(),
+            signals,
+            delay: Delay::new(),
+            stopping: AtomicBool::new(false),
+            poison: OnceLock::new(),
+            checkpoint: AtomicU64::new(checkpoint.0),
+            checkpointing: Mutex::new(()),
+            threads: Mutex::default(),
+            _lock: lock,
+            options,
+        });
+        engine.parts.host.attach(&engine);
+        // Step 6: nothing is acknowledged before the clock's next ceiling is stable.
+        engine.parts.tc.log_clock_ceiling().map_err(|error| engine.error(error))?;
+        engine.flush_here()?;
+        if engine.options.background == Background::Threads {
+            *engine.threads() = Threads::start(&engine)?;
+        }
+        Ok(engine)
+    }
+
+    /// An error if the database is closed or poisoned.
+    pub fn usable(&self) -> Result<(), Error> {
+        if let Some(reason) = self.poison.get() {
+            return Err(Error::Poisoned { reason: reason.clone() });
+        }
+        if self.is_stopping() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Whether [`Engine::close`] has been called, or the engine was poisoned.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Stops all work for good: `error` has made the state of the device unknown.
+    pub fn poison(&self, error: &Error) {
+        let reason = match error {
+            Error::Poisoned { reason } => reason.clone(),
+            other => crate::error::with_causes(other),
+        };
+        drop(self.poison.set(reason));
+        self.signals.raise_all();
+    }
+
+    pub fn tc(&self) -> &Arc<TransactionComponent> {
+        &self.parts.tc
+    }
+
+    pub fn dc(&self) -> &BwTreeDc {
+        &self.parts.dc
+    }
+
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    pub fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
+    pub fn delay(&self) -> &Delay {
+        &self.delay
+    }
+
+    /// The transaction component's error as the user's.
+    pub fn error(&self, error: TcError) -> Error {
+        if let TcError::Conflict(conflict) = &error {
+            self.conflicts.count(conflict.cause);
+        }
+        Error::from_tc(error, |table| self.catalogue.name_of(table))
+    }
+
+    /// What recovery found and did when the database was opened.
+    pub fn recovery(&self) -> &RecoveryPlan {
+        &self.parts.recovery
+    }
+
+    /// Sizes and counters of all components.
+    pub fn stats(&self) -> Stats {
+        let Parts { epochs, log, tc, proxy, dc, .. } = &self.parts;
+        let mut stats = Stats::of(&log.statistics(), &tc.statistics(), &proxy.statistics(), &dc.statistics());
+        stats.memory_bytes += epochs.garbage_bytes();
+        stats.memory_budget_bytes = self.options.memory_bytes as u64;
+        stats.transactions.aborts_by_cause = self.conflicts.by_cause(stats.transactions.aborts);
+        stats
+    }
+
+    pub fn database(&self) -> u64 {
+        self.parts.superblock.database
+    }
+
+    pub fn durability(&self) -> Durability {
+        self.options.durability
+    }
+
+    /// The signal that the background duty `name` sleeps on.
+    pub fn signal_of(&self, name: &str) -> &crate::signal::Signal {
+        match name {
+            "flusher" => &self.signals.flush,
+            "proxy" => &self.signals.stable,
+            "keeper" => &self.signals.keep,
+            _ => &self.signals.checkpoint,
+        }
+    }
+
+    // ---- durability -----------------------------------------------------------------------------------------
+
+    /// Everything below this is on stable storage.
+    pub fn stable_lsn(&self) -> Lsn {
+        self.parts.log.stable_lsn()
+    }
+
+    /// A transaction has committed with its record at `record`: sees to it that it becomes durable as promised.
+    pub fn committed(&self, record: Lsn, durability: Durability) {
+        match durability {
+            Durability::Sync => self.hurry(record),
+            Durability::Delayed(window) => {
+                if self.delay.open(window) {
+                    self.signals.flush.raise();
+                }
+            }
+            Durability::None => {}
+        }
+    }
+
+    /// Asks for `record` to be made durable as soon as the device is free.
+    pub fn hurry(&self, record: Lsn) {
+        self.parts.log.request_flush(Lsn(record.0 + 1));
+        self.signals.flush.raise();
+    }
+
+    /// Asks for everything appended so far to be made durable.
+    pub fn request_flush_of_all(&self) {
+        self.parts.log.request_flush(self.parts.log.tail_lsn());
+    }
+
+    /// Blocks until `record` is stable.
+    pub fn wait_stable(&self, record: Lsn) -> Result<(), Error> {
+        if self.stable_lsn() > record {
+            return Ok(());
+        }
+        self.hurry(record);
+        if self.options.background == Background::Inline {
+            while self.stable_lsn() <= record {
+                self.poisoned()?;
+                self.step_or_poison(self.flush_step())?;
+            }
+            return Ok(());
+        }
+        self.poisoned()?;
+        self.parts.log.wait_stable(record).map_err(Error::from)
+    }
+
+    /// The same for a future.
+    pub fn poll_stable(&self, record: Lsn, waker: &Waker) -> Poll<Result<(), Error>> {
+        if self.stable_lsn() > record {
+            return Poll::Ready(Ok(()));
+        }
+        if self.options.background == Background::Inline {
+            return Poll::Ready(self.wait_stable(record));
+        }
+        self.hurry(record);
+        self.parts.log.poll_stable(record, waker).map_err(Error::from)
+    }
+
+    /// Makes everything appended so far durable.
+    pub fn flush(&self) -> Result<(), Error> {
+        let end = self.parts.log.tail_lsn();
+        if self.stable_lsn() >= end {
+            return Ok(());
+        }
+        self.wait_stable(Lsn(end.0 - 1))
+    }
+
+    fn poisoned(&self) -> Result<(), Error> {
+        match self.poison.get() {
+            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    // ---- waiting --------------------------------------------------------------------------------------------
+
+    /// An operation cannot go on before something has been written, posted or freed.
+    pub fn stalled(&self) -> Result<(), Error> {
+        self.poisoned()?;
+        if self.options.background == Background::Inline {
+            self.request_flush_of_all();
+            return self.step().map(drop);
+        }
+        let observed = self.signals.room.observe();
+        self.request_flush_of_all();
+        self.signals.flush.raise();
+        self.signals.stable.raise();
+        self.signals.keep.raise();
+        self.signals.room.wait(observed, STALL);
+        self.poisoned()
+    }
+
+    // ---- background duties ----------------------------------------------------------------------------------
+
+    /// One round of all duties on the calling thread.
+    pub fn step(&self) -> Result<bool, Error> {
+        let mut worked = false;
+        for duty in [Engine::flush_step, Engine::proxy_step, Engine::keeper_step, Engine::checkpoint_step] {
+            worked |= self.step_or_poison(duty(self))?;
+        }
+        Ok(worked)
+    }
+
+    fn step_or_poison<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result {
+            self.poison(error);
+        }
+        result
+    }
+
+    /// Writes one log buffer if somebody asked for it or one is full.
+    pub fn flush_step(&self) -> Result<bool, Error> {
+        let worked = self.parts.log.flush_step()?;
+        if worked {
+            self.signals.stable.raise();
+            self.signals.room.raise();
+        }
+        Ok(worked)
+    }
+
+    /// Lets the proxy take one stable buffer.
+    pub fn proxy_step(&self) -> Result<bool, Error> {
+        let worked = self.parts.proxy.step(self.parts.log.as_ref())?;
+        if worked {
+            self.signals.room.raise();
+            if self.checkpoint_is_due() {
+                self.signals.checkpoint.raise();
+            }
+        }
+        Ok(worked)
+    }
+
+    /// One round of version collection, page flushing and eviction, and reclamation.
+    pub fn keeper_step(&self) -> Result<bool, Error> {
+        let mut worked = self.parts.dc.maintain_step()?;
+        worked |= self.parts.tc.collect_step();
+        worked |= self.parts.log.recycle_step();
+        worked |= self.parts.epochs.collect() > 0;
+        if worked {
+            self.signals.room.raise();
+        }
+        Ok(worked)
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        let applied = self.parts.proxy.redo_scan_start_point().0;
+        applied.saturating_sub(self.checkpoint.load(Ordering::Acquire)) >= self.options.checkpoint_log_bytes
+    }
+
+    /// Takes a checkpoint if enough log lies behind the last one.
+    pub fn checkpoint_step(&self) -> Result<bool, Error> {
+        if !self.checkpoint_is_due() {
+            return Ok(false);
+        }
+        self.checkpoint()?;
+        Ok(true)
+    }
+
+    /// Takes a checkpoint now.
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        self.step_or_poison(self.checkpoint_here())
+    }
+
+    /// RSSP to the data component, then the log before it is cut.
+    fn checkpoint_here(&self) -> Result<(), Error> {
+        let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = self.parts.proxy.redo_scan_start_point();
+        if start.0 <= self.checkpoint.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // The clock's ceiling must survive the cut: it goes into the part of the log that stays.
+        self.parts.tc.log_clock_ceiling().map_err(|error| self.error(error))?;
+        match self.options.background {
+            Background::Threads if !self.is_stopping() => self.flush()?,
+            _ => self.flush_here()?,
+        }
+        self.parts.dc.redo_scan_start_point(start)?;
+        self.checkpoint.store(start.0, Ordering::Release);
+        self.parts.log.truncate(start)?;
+        Ok(())
+    }
+
+    // ---- closing --------------------------------------------------------------------------------------------
+
+    fn threads(&self) -> MutexGuard<'_, Threads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Flushes, posts everything, takes a checkpoint, stops. Only the first call does anything.
+    pub fn close(&self) -> Result<(), Error> {
+        let mut threads = self.threads();
+        if self.stopping.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.signals.raise_all();
+        threads.join();
+        self.poisoned()?;
+        // From here on this thread is the only one that works: it does the duties' last rounds itself.
+        self.flush_here()?;
+        while self.proxy_step()? {}
+        self.step_or_poison(self.checkpoint_here())
+    }
+
+    /// Makes everything appended so far durable on the calling thread.
+    fn flush_here(&self) -> Result<(), Error> {
+        let end = self.parts.log.tail_lsn();
+        self.parts.log.request_flush(end);
+        while self.stable_lsn() < end {
+            self.step_or_poison(self.flush_step())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! The one error of the store. Every case says what happened, and [`Error::is_retryable`] whether a retry helps.
+
+use deuteron_contract::{DcError, Timestamp};
+use deuteron_device::DeviceError;
+use deuteron_log::{AppendError, LogError};
+use deuteron_proxy::ProxyError;
+use deuteron_tc::{ConflictCause, ConflictPlace, TcError};
+use std::fmt;
+use std::ops::Bound;
+
+/// A conflict between two transactions: this one has been aborted, and running it again helps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The name of the table, or its number where the name is not known.
+    pub table: String,
+    /// The key or the range.
+    pub place: ConflictPlace,
+    /// Why.
+    pub cause: ConflictCause,
+    /// The timestamp of the transaction that gave way.
+    pub own: Timestamp,
+    /// The timestamp of the other, where it is known.
+    pub other: Option<Timestamp>,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} conflict in table {}", self.cause.name(), self.table)?;
+        let end = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Unbounded => String::new(),
+            Bound::Included(key) => format!("\"{}\"", key.escape_ascii()),
+            Bound::Excluded(key) => format!("\"{}\" (excluded)", key.escape_ascii()),
+        };
+        match &self.place {
+            ConflictPlace::Key(key) => write!(formatter, " on key \"{}\"", key.escape_ascii())?,
+            ConflictPlace::Range { lower, upper } => {
+                write!(formatter, " in range {}..{}", end(lower), end(upper))?;
+            }
+            ConflictPlace::Transaction => {}
+        }
+        write!(formatter, " (own timestamp {}", self.own)?;
+        if let Some(other) = self.other {
+            write!(formatter, ", other {other}")?;
+        }
+        formatter.write_str("); the transaction was aborted, a retry helps")
+    }
+}
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The transaction met another one and was aborted. Run it again; [`crate::Db::transact`] does.
+    #[error("{0}")]
+    Conflict(Box<Conflict>),
+    /// A key is empty or too long.
+    #[error("key of {found} bytes; a key has between 1 and {limit} bytes")]
+    KeySize {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+    /// A value is too long.
+    #[error("value of {found} bytes; the limit is {limit} bytes")]
+    ValueSize {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+    /// A table name is empty or too long.
+    #[error("table name of {found} bytes; a name has between 1 and {limit} bytes")]
+    TableName {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+    /// The transaction wrote although it was declared read-only.
+    #[error("the transaction was declared read-only")]
+    ReadOnly,
+    /// The transaction had already been aborted by an earlier error.
+    #[error("the transaction was aborted by an earlier error; begin a new one")]
+    Aborted,
+    /// The transaction has written more than memory can hold until it commits. It was aborted; write less at a time.
+    #[error("the transaction has written {found} records; memory holds {limit} in one transaction")]
+    TransactionTooLarge {
+        /// Records written.
+        found: usize,
+        /// The most that one transaction may write.
+        limit: usize,
+    },
+    /// Memory stayed exhausted although older transactions were made to give way. The transaction was aborted; a
+    /// retry may succeed.
+    #[error("memory stayed exhausted; the transaction was aborted")]
+    MemoryExhausted,
+    /// The database has been closed.
+    #[error("the database is closed")]
+    Closed,
+    /// A table of another database was used.
+    #[error("table {table} belongs to another database")]
+    ForeignTable {
+        /// Its name.
+        table: String,
+    },
+    /// The database accepts no more work because its device failed. What was acknowledged as durable is on
+    /// disk; whether a commit that was waiting is, is unknown until the database is opened again.
+    #[error("the database stopped: {reason}; open it again when the device works")]
+    Poisoned {
+        /// What failed.
+        reason: String,
+    },
+    /// Stored bytes are not what was written.
+    #[error("corrupt {file} at byte {offset}: expected {expected}, found {found}")]
+    Corrupt {
+        /// The file within the database directory.
+        file: String,
+        /// The byte offset of the damage.
+        offset: u64,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// Another process, or another handle in this one, has the database open.
+    #[error("{path} is in use by another process")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
+    /// The database does not exist.
+    #[error("there is no database at {path}")]
+    NotFound {
+        /// The directory.
+        path: String,
+    },
+    /// The directory holds files that are not a database's.
+    #[error("{path} is not a database: {reason}")]
+    NotADatabase {
+        /// The directory.
+        path: String,
+        /// What was found.
+        reason: String,
+    },
+    /// The database was written in a format that this version does not know.
+    #[error("format version {found} is not known to this program, which reads version {supported}")]
+    UnknownFormat {
+        /// The version in the superblock.
+        found: u32,
+        /// The version that this program reads and writes.
+        supported: u32,
+    },
+    /// An option has a value that cannot work.
+    #[error("option {option}: {reason}")]
+    InvalidOption {
+        /// Which.
+        option: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The disk (or a quota) is full. Nothing acknowledged is lost; make room and open the database again.
+    #[error("the disk is full: cannot {context}")]
+    DiskFull {
+        /// What was being done.
+        context: String,
+    },
+    /// The device refused.
+    #[error("cannot {context}")]
+    Device {
+        /// What was being done.
+        context: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// Whether running the same transaction again can succeed.
+    ///
+    /// ```
+    /// assert!(!deuteron::Error::Closed.is_retryable());
+    /// ```
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Conflict(_) | Error::MemoryExhausted)
+    }
+
+    /// Wraps a device error with what was being done.
+    pub(crate) fn device(context: &str) -> impl FnOnce(DeviceError) -> Error {
+        let context = context.to_owned();
+        move |source| {
+            if source.is_full() {
+                Error::DiskFull { context: format!("{context} ({})", with_causes(&source)) }
+            } else {
+                Error::Device { context, source: Box::new(source) }
+            }
+        }
+    }
+}
+
+impl From<DcError> for Error {
+    fn from(error: DcError) -> Self {
+        match error {
+            DcError::KeySize { found, limit } => Error::KeySize { found, limit },
+            DcError::ValueSize { found, limit } => Error::ValueSize { found, limit },
+            DcError::Corrupt { file, offset, expected, found } => {
+                Error::Corrupt { file, offset, expected, found }
+            }
+            DcError::Poisoned { reason } => Error::Poisoned { reason },
+            DcError::Device { context, source } if is_full(source.as_ref()) => {
+                Error::DiskFull { context: format!("{context} ({})", with_causes(source.as_ref())) }
+            }
+            DcError::Device { context, source } => Error::Device { context, source },
+            other => {
+                Error::Device { context: "work with the data component".into(), source: Box::new(other) }
+            }
+        }
+    }
+}
+
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        if error.is_full() {
+            return Error::DiskFull { context: with_causes(&error) };
+        }
+        match error {
+            LogError::Corrupt { file, offset, expected, found } => {
+                Error::Corrupt { file, offset, expected, found }
+            }
+            LogError::Missing { wanted, start, end } => Error::Corrupt {
+                file: "log".into(),
+                offset: wanted.0,
+                expected: format!("the log from {wanted} on"),
+                found: format!("the log from {start} to {end}"),
+            },
+            LogError::Poisoned(poison) => Error::Poisoned { reason: poison.to_string() },
+            other => Error::Device { context: "work with the recovery log".into(), source: Box::new(other) },
+        }
+    }
+}
+
+impl From<ProxyError> for Error {
+    fn from(error: ProxyError) -> Self {
+        match error {
+            ProxyError::Apply { source, .. } => source.into(),
+            other => Error::Device {
+                context: "post the log to the data component".into(),
+                source: Box::new(other),
+            },
+        }
+    }
+}
+
+impl Error {
+    /// The transaction component's error as the user's; `table_name` names a table.
+    pub(crate) fn from_tc(
+        error: TcError,
+        table_name: impl Fn(deuteron_contract::TableId) -> String,
+    ) -> Error {
+        match error {
+            TcError::Conflict(conflict) => {
+                let deuteron_tc::Conflict { table, place, cause, own, other } = *conflict;
+                Error::Conflict(Box::new(Conflict { table: table_name(table), place, cause, own, other }))
+            }
+            TcError::KeySize { found, limit } => Error::KeySize { found, limit },
+            TcError::ValueSize { found, limit } => Error::ValueSize { found, limit },
+            TcError::ReadOnly => Error::ReadOnly,
+            TcError::Aborted => Error::Aborted,
+            TcError::TransactionTooLarge { found, limit } => Error::TransactionTooLarge { found, limit },
+            TcError::MemoryExhausted => Error::MemoryExhausted,
+            TcError::Append(error) if error.is_full() => Error::DiskFull { context: error.to_string() },
+            TcError::Append(AppendError::Poisoned(poison)) => Error::Poisoned { reason: poison.to_string() },
+            TcError::Log(error) => error.into(),
+            TcError::DataComponent(error) => error.into(),
+            TcError::Stopped { reason } => Error::Poisoned { reason },
+            other => Error::Device { context: "run the transaction".into(), source: Box::new(other) },
+        }
+    }
+}
+
+/// Whether a full disk is among the causes.
+fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref::<DeviceError>().is_some_and(DeviceError::is_full) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The message of an error with those of its causes.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        message.push_str(": ");
+        message.push_str(&error.to_string());
+        cause = error.source();
+    }
+    message
+}

@@ -1,0 +1,203 @@
+//! How a database is opened.
+//!
+//! *Format* options are persisted in the superblock when the database is created and checked at every open;
+//! *runtime* options may differ from one open to the next.
+
+use crate::{Db, Error, engine};
+use deuteron_device::{Directory, OsDirectory};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When a commit is acknowledged, and what a crash may take.
+///
+/// The order of commits is the same under all of them: a crash loses a suffix of the commits, never one from
+/// the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Acknowledged when the commit record is on stable storage. A crash loses nothing acknowledged.
+    Sync,
+    /// Acknowledged when committed in memory; on stable storage within about this time. A crash loses at most
+    /// the commits of that window.
+    Delayed(Duration),
+    /// Acknowledged when committed in memory; written when a log buffer fills or the database is closed.
+    None,
+}
+
+/// Who does the work that belongs to no operation: writing the log, posting to the data component, cleaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Threads of the database's own. The default.
+    Threads,
+    /// Nobody but the callers: an operation that has to wait does the work itself, and [`Db::step`] does a
+    /// round of all of it. With one calling thread, everything happens in an order that repeats.
+    Inline,
+}
+
+/// Options of a database.
+///
+/// ```
+/// use deuteron::{Durability, Options};
+/// # let scratch = tempfile::tempdir()?;
+/// # let path = scratch.path().join("bank.db");
+/// let db = Options::new().memory(64 << 20).durability(Durability::Sync).open(&path)?;
+/// # db.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) memory_bytes: usize,
+    pub(crate) durability: Durability,
+    pub(crate) create_if_missing: bool,
+    pub(crate) background: Background,
+    pub(crate) checkpoint_log_bytes: u64,
+    pub(crate) tiny: bool,
+}
+
+/// The least memory that a database can work in, in bytes.
+pub const MEMORY_BYTES_MIN: usize = 16 << 20;
+
+impl Options {
+    /// The defaults: 1 GiB of memory, durable commits, created if missing, threads of its own.
+    ///
+    /// ```
+    /// let options = deuteron::Options::new();
+    /// # let _ = options;
+    /// ```
+    pub fn new() -> Self {
+        Self {
+            memory_bytes: 1 << 30,
+            durability: Durability::Sync,
+            create_if_missing: true,
+            background: Background::Threads,
+            checkpoint_log_bytes: 1 << 30,
+            tiny: false,
+        }
+    }
+
+    /// The smallest buffers and pages that work, so that rare paths are common; for tests.
+    ///
+    /// ```
+    /// let options = deuteron::Options::tiny_for_tests();
+    /// # let _ = options;
+    /// ```
+    pub fn tiny_for_tests() -> Self {
+        Self {
+            memory_bytes: MEMORY_BYTES_MIN,
+            background: Background::Inline,
+            checkpoint_log_bytes: 64 << 10,
+            tiny: true,
+            ..Self::new()
+        }
+    }
+
+    /// The memory that the database may hold, in bytes: log buffers, versions and pages together.
+    ///
+    /// At least [`MEMORY_BYTES_MIN`]; checked by [`Options::open`].
+    ///
+    /// ```
+    /// let options = deuteron::Options::new().memory(256 << 20);
+    /// # let _ = options;
+    /// ```
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory_bytes = bytes;
+        self
+    }
+
+    /// The durability of transactions that do not choose their own. The default is [`Durability::Sync`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let options = deuteron::Options::new()
+    ///     .durability(deuteron::Durability::Delayed(Duration::from_millis(10)));
+    /// # let _ = options;
+    /// ```
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Whether a database that does not exist is created (the default) or an error.
+    ///
+    /// ```
+    /// let missing = deuteron::Options::new().create_if_missing(false).open("/nonexistent/bank.db");
+    /// assert!(missing.is_err());
+    /// ```
+    pub fn create_if_missing(mut self, create: bool) -> Self {
+        self.create_if_missing = create;
+        self
+    }
+
+    /// Who does the background work.
+    ///
+    /// ```
+    /// let options = deuteron::Options::new().background(deuteron::Background::Inline);
+    /// # let _ = options;
+    /// ```
+    pub fn background(mut self, background: Background) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Asks the data component for a checkpoint whenever this many bytes of log lie behind the last. It bounds
+    /// both the log on disk and the time that recovery takes.
+    ///
+    /// ```
+    /// let options = deuteron::Options::new().checkpoint_every(256 << 20);
+    /// # let _ = options;
+    /// ```
+    pub fn checkpoint_every(mut self, log_bytes: u64) -> Self {
+        self.checkpoint_log_bytes = log_bytes.max(1);
+        self
+    }
+
+    /// Opens the database in the directory `path`, recovering it if it was not closed.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process has it open, [`Error::NotFound`] if it is missing and not to be
+    /// created, [`Error::NotADatabase`] for a foreign directory, [`Error::UnknownFormat`] for a newer version,
+    /// [`Error::Corrupt`] for damage, [`Error::Device`] for a refusing device, [`Error::InvalidOption`].
+    ///
+    /// ```
+    /// # let scratch = tempfile::tempdir()?;
+    /// let db = deuteron::Options::new().memory(32 << 20).open(scratch.path().join("a.db"))?;
+    /// # db.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Db, Error> {
+        let path = path.as_ref();
+        if !self.create_if_missing && !path.is_dir() {
+            return Err(Error::NotFound { path: path.display().to_string() });
+        }
+        let directory = OsDirectory::open_or_create(path).map_err(Error::device("open the directory"))?;
+        self.open_in(Arc::new(directory))
+    }
+
+    /// Opens the database in a directory of the caller's making: memory, the simulated disk, or one's own.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    ///
+    /// ```
+    /// use deuteron::device::MemoryDirectory;
+    /// use std::sync::Arc;
+    /// let db = deuteron::Options::new().memory(32 << 20).open_in(Arc::new(MemoryDirectory::new()))?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn open_in(self, directory: Arc<dyn Directory>) -> Result<Db, Error> {
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::InvalidOption {
+                option: "memory",
+                reason: format!("{} bytes is under the least, {MEMORY_BYTES_MIN}", self.memory_bytes),
+            });
+        }
+        engine::Engine::open(directory, self).map(Db::from_engine)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}

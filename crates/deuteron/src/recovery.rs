@@ -1,0 +1,264 @@
+//! Opening: create or recover. `docs/design/recovery.md` has the crash analysis of each step.
+
+use crate::background::Signals;
+use crate::engine::Parts;
+use crate::superblock::Superblock;
+use crate::{Background, Error, Options};
+use deuteron_contract::{DataComponent, Lsn, Timestamp};
+use deuteron_dc::{BwTreeDc, DcOptions};
+use deuteron_device::{Directory, OsDirectory, OverlayDirectory};
+use deuteron_epoch::Epochs;
+use deuteron_log::{BufferView, Log, LogOptions, Record, Recovery};
+use deuteron_proxy::{Progress, Proxy, ProxyHost};
+use deuteron_tc::{Host, Stall, TcOptions, TransactionComponent};
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// What recovery found, and did (or, as the answer of [`recovery_plan`], would do).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryPlan {
+    /// Where redo starts: the log position up to which the data component was stable.
+    pub redo_start: Lsn,
+    /// Where the valid log ends.
+    pub log_end: Lsn,
+    /// Log buffers replayed.
+    pub buffers: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Committed transactions in them.
+    pub transactions_committed: u64,
+    /// Operations posted to the data component.
+    pub operations_posted: u64,
+    /// Operations dropped, because their transactions did not commit.
+    pub operations_dropped: u64,
+    /// How long it took, from the lock to the first transaction.
+    pub duration: Duration,
+}
+
+/// How the one number from the user is divided, in bytes.
+struct Shares {
+    log: usize,
+    tc: usize,
+    dc: u64,
+}
+
+impl Shares {
+    fn of(options: &Options) -> Self {
+        let memory = options.memory_bytes;
+        // The ring must be a power of two: an eighth of the memory or less.
+        let log = (memory / 8).max(1).next_power_of_two();
+        let log = if log > memory / 8 { log / 2 } else { log };
+        let log = log.clamp(LOG_RING_BYTES_MIN, LOG_RING_BYTES_MAX);
+        let tc = memory * 3 / 8;
+        Self { log, tc, dc: (memory - memory / 16).saturating_sub(log + tc) as u64 }
+    }
+}
+
+const LOG_RING_BYTES_MIN: usize = 4 << 20;
+const LOG_RING_BYTES_MAX: usize = 1 << 30;
+
+/// Steps 2 to 7 of opening; the caller holds the lock.
+pub fn open(
+    directory: &Arc<dyn Directory>,
+    options: &Options,
+    signals: &Arc<Signals>,
+) -> Result<Parts, Error> {
+    let begin = Instant::now();
+    let superblock = match Superblock::read(directory.as_ref())? {
+        Some(superblock) => superblock,
+        None if options.create_if_missing => {
+            let superblock = Superblock::new();
+            superblock.create(directory.as_ref())?;
+            superblock
+        }
+        None => return Err(Error::NotFound { path: directory.name() }),
+    };
+    let shares = Shares::of(options);
+    let epochs = Epochs::new();
+    let dc_options = if options.tiny {
+        DcOptions::tiny_for_tests()
+    } else {
+        DcOptions { memory_bytes: shares.dc, ..DcOptions::default() }
+    };
+    let dc = BwTreeDc::open(Arc::clone(directory), Arc::clone(&epochs), dc_options)?;
+    let redo_start = dc.recovered_redo_scan_start_point();
+    let log_options = if options.tiny {
+        LogOptions::tiny_for_tests()
+    } else {
+        LogOptions {
+            ring_bytes: shares.log,
+            buffer_bytes_max: LogOptions::default().buffer_bytes_max.min(shares.log / 4),
+            ..LogOptions::default()
+        }
+    };
+    let (log, recovery) = Log::open(Arc::clone(directory), &log_options, Arc::clone(&epochs), redo_start)?;
+    let log = Arc::new(log);
+    let dc_for_proxy: Arc<dyn DataComponent> = Arc::clone(&dc) as _;
+    let (mut report, clock_start) = replay(&recovery, &log, &dc_for_proxy, redo_start, options)?;
+    let host = Arc::new(StallHost::new(Arc::clone(signals)));
+    let tc_options = if options.tiny {
+        TcOptions {
+            clock_start,
+            key_bytes_max: TcOptions::default().key_bytes_max,
+            ..TcOptions::tiny_for_tests()
+        }
+    } else {
+        TcOptions { memory_bytes: shares.tc, clock_start, ..TcOptions::default() }
+    };
+    let tc = TransactionComponent::open(
+        tc_options,
+        Arc::clone(&log),
+        Arc::clone(&dc_for_proxy),
+        Arc::clone(&epochs),
+        Arc::clone(&host) as Arc<dyn Host>,
+    )
+    .map_err(|error| Error::from_tc(error, |table| table.to_string()))?;
+    let tc = Arc::new(tc);
+    let proxy_host = Arc::new(Beside(Arc::clone(&tc)));
+    let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options(options), recovery.tail());
+    report.duration = begin.elapsed();
+    Ok(Parts { superblock, epochs, log, tc, proxy, dc, host, recovery: report })
+}
+
+fn proxy_options(options: &Options) -> deuteron_proxy::Options {
+    if options.tiny {
+        return deuteron_proxy::Options::tiny_for_tests();
+    }
+    let side = options.memory_bytes / 64;
+    deuteron_proxy::Options {
+        side_buffer_bytes_max: side.min(64 << 20),
+        waiting_list_bytes_max: side.min(64 << 20),
+        ..deuteron_proxy::Options::default()
+    }
+}
+
+/// Step 5: everything committed in the log from the redo start on is posted, all else is dropped. Returns what was done
+/// and where the clock goes on.
+fn replay(
+    recovery: &Recovery,
+    log: &Log,
+    dc: &Arc<dyn DataComponent>,
+    redo_start: Lsn,
+    options: &Options,
+) -> Result<(RecoveryPlan, Timestamp), Error> {
+    let mut report = RecoveryPlan { redo_start, log_end: recovery.tail(), ..RecoveryPlan::default() };
+    let mut clock_start = Timestamp(0);
+    let proxy = Proxy::new(Arc::clone(dc), Arc::new(NoTransactions), proxy_options(options), redo_start);
+    for buffer in recovery.buffers() {
+        let buffer = buffer?;
+        let view = buffer.view();
+        report.buffers += 1;
+        clock_start = clock_start.max(latest_timestamp(&view, &mut report));
+        proxy.replay(&view, log)?;
+    }
+    proxy.finish_replay(recovery.tail())?;
+    let statistics = proxy.statistics();
+    report.operations_posted = statistics.operations_posted;
+    report.operations_dropped = statistics.operations_aborted;
+    Ok((report, clock_start))
+}
+
+/// The latest timestamp that a buffer speaks of; counts its records.
+fn latest_timestamp(view: &BufferView<'_>, report: &mut RecoveryPlan) -> Timestamp {
+    let mut latest = Timestamp(0);
+    for (_, record) in view.records() {
+        report.records += 1;
+        match record {
+            Record::Commit { timestamp, .. } => {
+                report.transactions_committed += 1;
+                latest = latest.max(timestamp);
+            }
+            Record::ClockCeiling { timestamp } => latest = latest.max(timestamp),
+            _ => {}
+        }
+    }
+    latest
+}
+
+/// What recovering the database in `path` would find and do. Nothing is changed: the recovery is done for real, over a
+/// copy in memory of every block that it writes.
+///
+/// # Errors
+/// As [`Options::open`].
+///
+/// ```
+/// # let scratch = tempfile::tempdir()?;
+/// # let path = scratch.path().join("a.db");
+/// deuteron::Db::open(&path)?.close()?;
+/// let plan = deuteron::recovery_plan(&path)?;
+/// assert_eq!(plan.operations_posted, 0, "it was closed cleanly");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn recovery_plan(path: impl AsRef<Path>) -> Result<RecoveryPlan, Error> {
+    let engine = open_overlay(path.as_ref())?;
+    Ok(engine.recovery().clone())
+}
+
+/// Opens the database in `path` over an overlay: the files are only read.
+pub fn open_overlay(path: &Path) -> Result<Arc<crate::engine::Engine>, Error> {
+    if !path.is_dir() {
+        return Err(Error::NotFound { path: path.display().to_string() });
+    }
+    let real = OsDirectory::open_existing(path).map_err(Error::device("open the directory"))?;
+    let overlay = OverlayDirectory::new(Arc::new(real));
+    let options = Options::new().create_if_missing(false).background(Background::Inline);
+    crate::engine::Engine::open(Arc::new(overlay), options)
+}
+
+/// The host of a replay: nobody reads, so nothing has to wait.
+struct NoTransactions;
+
+impl ProxyHost for NoTransactions {
+    fn horizon(&self) -> Timestamp {
+        Timestamp::MAX
+    }
+
+    fn force_horizon(&self, _at_least: Timestamp) {}
+
+    fn progress(&self, _progress: Progress) {}
+}
+
+/// The proxy's host where TC and DC are in one process: the transaction component itself.
+struct Beside(Arc<TransactionComponent>);
+
+impl ProxyHost for Beside {
+    fn horizon(&self) -> Timestamp {
+        self.0.horizon()
+    }
+
+    fn force_horizon(&self, at_least: Timestamp) {
+        self.0.force_horizon(at_least);
+    }
+
+    fn progress(&self, progress: Progress) {
+        self.0.report_progress(progress.t_lsn, progress.o_lsn, progress.posted);
+    }
+}
+
+/// The transaction component's host: the engine, once there is one.
+pub struct StallHost {
+    engine: OnceLock<Weak<crate::engine::Engine>>,
+    signals: Arc<Signals>,
+}
+
+impl StallHost {
+    fn new(signals: Arc<Signals>) -> Self {
+        Self { engine: OnceLock::new(), signals }
+    }
+
+    /// From now on stalls are the engine's business.
+    pub fn attach(&self, engine: &Arc<crate::engine::Engine>) {
+        drop(self.engine.set(Arc::downgrade(engine)));
+    }
+}
+
+impl Host for StallHost {
+    fn stalled(&self, _reason: Stall) -> Result<(), String> {
+        let Some(engine) = self.engine.get().and_then(Weak::upgrade) else {
+            return Err("the database is not open".into());
+        };
+        self.signals.keep.raise();
+        engine.stalled().map_err(|error| crate::error::with_causes(&error))
+    }
+}

@@ -1,0 +1,96 @@
+//! How [`crate::Db::transact`] retries: randomised exponential back-off, with limits.
+
+use crate::Error;
+use std::cell::Cell;
+use std::thread;
+use std::time::Duration;
+
+/// How often and how patiently a transaction is retried after a conflict.
+///
+/// ```
+/// use deuteron::RetryPolicy;
+/// let twice = RetryPolicy { attempts_max: 2, ..RetryPolicy::default() };
+/// assert!(twice.back_off_max >= twice.back_off_min);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Attempts in all before the conflict is returned to the caller.
+    pub attempts_max: u32,
+    /// The longest pause before the second attempt; it doubles with each further one.
+    pub back_off_min: Duration,
+    /// The longest pause of all.
+    pub back_off_max: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            attempts_max: 10_000,
+            back_off_min: Duration::from_micros(2),
+            back_off_max: Duration::from_millis(2),
+        }
+    }
+}
+
+/// Pauses shorter than this are spent yielding: a sleep would cost more than it spares.
+const SLEEP_MIN: Duration = Duration::from_micros(50);
+
+impl RetryPolicy {
+    /// Runs `attempt` until it succeeds, fails with an error that a retry does not help, or the attempts are used
+    /// up.
+    pub(crate) fn run<T>(&self, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        let mut number = 1;
+        loop {
+            match attempt() {
+                Err(error) if error.is_retryable() && number < self.attempts_max => {
+                    number += 1;
+                    self.pause(number);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Pauses before attempt number `attempt` (the second attempt is number 2): a random time of at most the
+    /// bound that applies to it, so that two transactions in conflict do not meet again in step.
+    fn pause(&self, attempt: u32) {
+        let doublings = attempt.saturating_sub(2).min(20);
+        let bound = self.back_off_min.saturating_mul(1 << doublings).min(self.back_off_max);
+        let pause = bound.mul_f64(random_fraction());
+        if pause < SLEEP_MIN {
+            thread::yield_now();
+        } else {
+            thread::sleep(pause);
+        }
+    }
+}
+
+/// A number in 0..1 from a xorshift generator of the thread's own.
+fn random_fraction() -> f64 {
+    thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
+    STATE.with(|state| {
+        let mut word = state.get();
+        if word == 0 {
+            // The address of the cell differs between threads, which is all that is asked of the seed.
+            word = std::ptr::from_ref(state).addr() as u64 | 1;
+        }
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        state.set(word);
+        (word >> 11) as f64 / (1u64 << 53) as f64
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_spread_over_the_unit_interval() {
+        let draws: Vec<f64> = (0..1000).map(|_| random_fraction()).collect();
+        assert!(draws.iter().all(|draw| (0.0..1.0).contains(draw)));
+        let mean = draws.iter().sum::<f64>() / 1000.0;
+        assert!((0.4..0.6).contains(&mean), "mean {mean}");
+    }
+}

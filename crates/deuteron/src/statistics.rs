@@ -1,0 +1,158 @@
+//! [`Stats`]: what the database says of itself.
+
+use deuteron_contract::DcStatistics;
+use deuteron_log::LogStatistics;
+use deuteron_proxy::ProxyStatistics;
+use deuteron_tc::{ConflictCause, TcStatistics};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Sizes in bytes and the counters of every mechanism, since the database was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Memory that the components account for: log buffers, versions, pages, garbage not yet freed.
+    pub memory_bytes: u64,
+    /// The budget that it was opened with.
+    pub memory_budget_bytes: u64,
+    /// Bytes on disk: the log's segments and the store's.
+    pub disk_bytes: u64,
+    /// Bytes written to the recovery log, padding included.
+    pub bytes_written_log: u64,
+    /// Bytes written to the store.
+    pub bytes_written_store: u64,
+    /// What became of the transactions.
+    pub transactions: TransactionStats,
+    /// The counters of every mechanism, named `component.counter`, in a fixed order.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// What became of the transactions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TransactionStats {
+    /// Committed.
+    pub commits: u64,
+    /// Aborted, by conflicts and by their callers.
+    pub aborts: u64,
+    /// Aborts by cause, named as [`crate::ConflictCause::name`] does, and `caller`.
+    pub aborts_by_cause: Vec<(&'static str, u64)>,
+}
+
+impl Stats {
+    /// The components' figures put together.
+    pub(crate) fn of(
+        log: &LogStatistics,
+        tc: &TcStatistics,
+        proxy: &ProxyStatistics,
+        dc: &DcStatistics,
+    ) -> Stats {
+        let named = |component: &str, counters: &[(&str, u64)]| -> Vec<(String, u64)> {
+            counters.iter().map(|(name, value)| (format!("{component}.{name}"), *value)).collect()
+        };
+        let mut counters = named(
+            "tc",
+            &[
+                ("refreshed_commits", tc.refreshed_commits),
+                ("reads", tc.reads),
+                ("misses", tc.misses),
+                ("writes", tc.writes),
+                ("scan_batches", tc.scan_batches),
+                ("stalls", tc.stalls),
+                ("evictions", tc.evictions),
+                ("versions_dropped", tc.versions_dropped),
+                ("settled", tc.settled),
+                ("memory_bytes", tc.memory_bytes),
+                ("clock", tc.clock),
+                ("oldest_active_lag", tc.oldest_active_lag),
+            ],
+        );
+        counters.extend(named(
+            "log",
+            &[
+                ("start", log.start.0),
+                ("stable", log.stable.0),
+                ("tail", log.tail.0),
+                ("record_bytes_written", log.record_bytes_written),
+                ("flushes", log.flushes),
+                ("sealed_full", log.sealed_full),
+                ("sealed_on_request", log.sealed_on_request),
+                ("append_full", log.append_full),
+                ("ring_used_bytes", log.ring_used_bytes),
+                ("version_cache_bytes", log.version_cache_bytes),
+                ("disk_bytes", log.disk_bytes),
+                ("segments_created", log.segments_created),
+                ("segments_recycled", log.segments_recycled),
+            ],
+        ));
+        counters.extend(named(
+            "proxy",
+            &[
+                ("buffers_scanned", proxy.buffers_scanned),
+                ("buffers_posted", proxy.buffers_posted),
+                ("operations_posted", proxy.operations_posted),
+                ("operations_superseded", proxy.operations_superseded),
+                ("operations_undecided", proxy.operations_undecided),
+                ("operations_waited", proxy.operations_waited),
+                ("operations_aborted", proxy.operations_aborted),
+                ("operations_read_back", proxy.operations_read_back),
+                ("batches", proxy.batches),
+                ("stalls", proxy.stalls),
+                ("side_buffer_bytes", proxy.side_buffer_bytes),
+                ("waiting_list_bytes", proxy.waiting_list_bytes),
+            ],
+        ));
+        counters.extend(named("dc", &dc.counters));
+        let ring_bytes = log.ring_used_bytes.max(log.version_cache_bytes);
+        Stats {
+            memory_bytes: ring_bytes
+                + tc.memory_bytes
+                + proxy.side_buffer_bytes
+                + proxy.waiting_list_bytes
+                + dc.memory_bytes,
+            memory_budget_bytes: 0,
+            disk_bytes: log.disk_bytes + dc.disk_bytes,
+            bytes_written_log: log.bytes_written,
+            bytes_written_store: dc.bytes_written,
+            transactions: TransactionStats {
+                commits: tc.commits,
+                aborts: tc.aborts,
+                aborts_by_cause: Vec::new(),
+            },
+            counters,
+        }
+    }
+}
+
+/// The causes of conflicts, in the order in which they are reported.
+const CAUSES: [ConflictCause; 7] = [
+    ConflictCause::WriteWrite,
+    ConflictCause::ReadChanged,
+    ConflictCause::RangeChanged,
+    ConflictCause::SnapshotTooOld,
+    ConflictCause::ReadsForgotten,
+    ConflictCause::PushedTooOften,
+    ConflictCause::LogPinned,
+];
+
+/// How often each cause of a conflict has occurred.
+#[derive(Default)]
+pub(crate) struct ConflictCounters([AtomicU64; CAUSES.len()]);
+
+impl ConflictCounters {
+    /// One more. A cause that this list does not know yet is left to the total.
+    pub(crate) fn count(&self, cause: ConflictCause) {
+        if let Some(index) = CAUSES.iter().position(|known| *known == cause) {
+            self.0[index].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The counts by name; what `aborts` has in excess of them was the callers' wish.
+    pub(crate) fn by_cause(&self, aborts: u64) -> Vec<(&'static str, u64)> {
+        let mut counts: Vec<_> = CAUSES
+            .iter()
+            .zip(&self.0)
+            .map(|(cause, count)| (cause.name(), count.load(Ordering::Relaxed)))
+            .collect();
+        let conflicts: u64 = counts.iter().map(|(_, count)| count).sum();
+        counts.push(("caller", aborts.saturating_sub(conflicts)));
+        counts
+    }
+}

@@ -1,0 +1,142 @@
+//! The superblock: what the directory is. The components keep the shapes of their own files in those files.
+//!
+//! The file `superblock` is written once, at creation, under another name, and renamed when it is durable. It
+//! holds two equal copies, so that a damaged sector does not cost the database.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..8 | magic `DEUTERON` |
+//! | 8..12 | format version, little endian, 1 |
+//! | 12..16 | CRC-32C of bytes 0..4096 with this field zero |
+//! | 16..24 | database identifier, random |
+//! | 24..32 | time of creation, seconds since 1970 |
+//! | 32..4096 | zero |
+//! | 4096..8192 | the second copy |
+
+use crate::Error;
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
+use std::hash::{BuildHasher, RandomState};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The format version that this program reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+const MAGIC: &[u8; 8] = b"DEUTERON";
+const FILE: &str = "superblock";
+const FILE_UNFINISHED: &str = "superblock.new";
+
+/// The identity of a database, persisted at creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Tells two databases apart.
+    pub database: u64,
+    /// When it was created, in seconds since 1970.
+    pub created_seconds: u64,
+}
+
+impl Superblock {
+    /// A superblock with a fresh identifier.
+    pub fn new() -> Self {
+        let created_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        // The standard library's hasher keys are the only source of randomness at hand; enough for a name.
+        let database = RandomState::new().hash_one((created_seconds, std::process::id()));
+        Self { database, created_seconds }
+    }
+
+    fn encode(&self) -> [u8; BLOCK_BYTES] {
+        let mut block = [0; BLOCK_BYTES];
+        block[0..8].copy_from_slice(MAGIC);
+        block[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        block[16..24].copy_from_slice(&self.database.to_le_bytes());
+        block[24..32].copy_from_slice(&self.created_seconds.to_le_bytes());
+        let checksum = crc32c::crc32c(&block);
+        block[12..16].copy_from_slice(&checksum.to_le_bytes());
+        block
+    }
+
+    fn decode(block: &[u8], offset: u64) -> Result<Self, Error> {
+        let corrupt = |expected: String, found: String| {
+            Err(Error::Corrupt { file: FILE.into(), offset, expected, found })
+        };
+        let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+        let short = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
+        if &block[0..8] != MAGIC {
+            return corrupt("the magic DEUTERON".into(), format!("\"{}\"", block[0..8].escape_ascii()));
+        }
+        let mut unsigned = block[..BLOCK_BYTES].to_vec();
+        unsigned[12..16].fill(0);
+        let (stored, computed) = (short(12), crc32c::crc32c(&unsigned));
+        if stored != computed {
+            return corrupt(format!("checksum {stored:08x}"), format!("{computed:08x}"));
+        }
+        // After the checksum: a flipped bit in the version is damage, not a newer program.
+        if short(8) != FORMAT_VERSION {
+            return Err(Error::UnknownFormat { found: short(8), supported: FORMAT_VERSION });
+        }
+        Ok(Self { database: number(16), created_seconds: number(24) })
+    }
+
+    /// Reads the superblock, or `None` where there is no database yet.
+    ///
+    /// # Errors
+    /// [`Error::NotADatabase`] if other files are there, [`Error::UnknownFormat`], [`Error::Corrupt`] if both
+    /// copies are damaged.
+    pub fn read(directory: &dyn Directory) -> Result<Option<Self>, Error> {
+        let names = directory.list().map_err(Error::device("list the directory"))?;
+        if !names.iter().any(|name| name == FILE) {
+            return match names.iter().find(|name| *name != FILE_UNFINISHED && *name != "lock") {
+                None => Ok(None),
+                Some(name) => Err(Error::NotADatabase {
+                    path: directory.name(),
+                    reason: format!("it holds {name} but no superblock"),
+                }),
+            };
+        }
+        let file =
+            directory.open(FILE, OpenMode::Read, false).map_err(Error::device("open the superblock"))?;
+        let length = file.length().map_err(Error::device("read the superblock"))?;
+        if length < BLOCK_BYTES as u64 {
+            return Err(Error::Corrupt {
+                file: FILE.into(),
+                offset: length,
+                expected: format!("{} bytes", 2 * BLOCK_BYTES),
+                found: format!("{length} bytes"),
+            });
+        }
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+        let mut first_error = None;
+        for copy in 0..2 {
+            let offset = copy * BLOCK_BYTES as u64;
+            let decoded = match file.read_at(&mut block, offset) {
+                Ok(()) => Self::decode(&block, offset),
+                Err(error) => Err(Error::device("read the superblock")(error)),
+            };
+            match decoded {
+                Ok(superblock) => return Ok(Some(superblock)),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.expect("two copies were tried"))
+    }
+
+    /// Creates the superblock. If the machine stops on the way, the directory still counts as empty.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`], [`Error::Device`].
+    pub fn create(&self, directory: &dyn Directory) -> Result<(), Error> {
+        let context = "create the superblock";
+        let names = directory.list().map_err(Error::device(context))?;
+        if names.iter().any(|name| name == FILE_UNFINISHED) {
+            directory.remove(FILE_UNFINISHED).map_err(Error::device(context))?;
+        }
+        let mut both = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
+        both[..BLOCK_BYTES].copy_from_slice(&self.encode());
+        both[BLOCK_BYTES..].copy_from_slice(&self.encode());
+        let file =
+            directory.open(FILE_UNFINISHED, OpenMode::CreateNew, false).map_err(Error::device(context))?;
+        file.write_at(&both, 0).map_err(Error::device(context))?;
+        file.sync().map_err(Error::device(context))?;
+        directory.rename(FILE_UNFINISHED, FILE).map_err(Error::device(context))?;
+        directory.sync().map_err(Error::device(context))
+    }
+}

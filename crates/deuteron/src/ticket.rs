@@ -1,0 +1,92 @@
+//! [`Ticket`]: a commit whose durability is still to come.
+
+use crate::Error;
+use crate::engine::Engine;
+use deuteron_contract::{Lsn, Timestamp};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// A transaction that has committed in memory: others see it, and it becomes durable in its turn.
+///
+/// In one process the outcome message of paper 2.3.2 needs no bytes: the stable log is a prefix, so "the log is
+/// stable beyond the commit record" is the whole message, and a ticket is that record's LSN. Ask with
+/// [`Ticket::is_durable`], block with [`Ticket::wait`], or `.await` it under any executor. Dropping a ticket
+/// changes nothing.
+#[must_use = "the commit is durable only when the ticket says so"]
+pub struct Ticket {
+    engine: Arc<Engine>,
+    timestamp: Timestamp,
+    /// The commit record; `None` where there is nothing to wait for.
+    record: Option<Lsn>,
+}
+
+impl Ticket {
+    pub(crate) fn new(engine: &Arc<Engine>, timestamp: Timestamp, record: Option<Lsn>) -> Self {
+        Self { engine: Arc::clone(engine), timestamp, record }
+    }
+
+    /// The timestamp at which the transaction committed: its place in the serial order.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let table = db.table("orders")?;
+    /// let mut first = db.begin();
+    /// first.put(&table, b"1", b"apples")?;
+    /// let first = first.commit_async()?;
+    /// let second = db.begin().commit_async()?;
+    /// assert!(first.timestamp() < second.timestamp());
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    /// Whether the commit is durable by now. Neither blocks nor hurries anything.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// assert!(db.begin().commit_async()?.is_durable(), "nothing was written");
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn is_durable(&self) -> bool {
+        self.record.is_none_or(|record| self.engine.stable_lsn() > record)
+    }
+
+    /// Blocks until the commit is durable.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if the log failed first: whether the commit survived is then unknown until the
+    /// database is opened again.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let table = db.table("orders")?;
+    /// let mut tx = db.begin();
+    /// tx.put(&table, b"1", b"apples")?;
+    /// let ticket = tx.commit_async()?;
+    /// ticket.wait()?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn wait(self) -> Result<(), Error> {
+        match self.record {
+            None => Ok(()),
+            Some(record) => self.engine.wait_stable(record),
+        }
+    }
+}
+
+impl Future for Ticket {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.record {
+            None => Poll::Ready(Ok(())),
+            Some(record) => self.engine.poll_stable(record, context.waker()),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! [`Transaction`]: reads, writes and scans that happen together or not at all.
+
+use crate::engine::Engine;
+use crate::scan::Entry;
+use crate::{Durability, Error, KeyRange, Scan, Table, Ticket};
+use deuteron_contract::{Direction, Timestamp};
+use deuteron_tc::{BeginOptions, ScanCursor};
+use std::sync::Arc;
+
+/// Options of one transaction.
+///
+/// ```
+/// use deuteron::{Durability, TransactionOptions};
+/// let options = TransactionOptions::new().durability(Durability::Sync).read_only(true);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionOptions {
+    durability: Option<Durability>,
+    read_only: bool,
+}
+
+impl TransactionOptions {
+    /// The database's durability, reading and writing.
+    ///
+    /// ```
+    /// assert_eq!(deuteron::TransactionOptions::new(), deuteron::TransactionOptions::default());
+    /// ```
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The durability of this transaction, instead of the database's.
+    ///
+    /// ```
+    /// let options = deuteron::TransactionOptions::new().durability(deuteron::Durability::None);
+    /// # let _ = options;
+    /// ```
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = Some(durability);
+        self
+    }
+
+    /// Declares that the transaction will not write; a write is then an error.
+    ///
+    /// ```
+    /// let options = deuteron::TransactionOptions::new().read_only(true);
+    /// # let _ = options;
+    /// ```
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+}
+
+/// A transaction: strictly serializable. Owned and `Send`; dropping it aborts it.
+///
+/// After an error that aborted it ([`Error::Conflict`]) every further operation returns [`Error::Aborted`].
+///
+/// ```
+/// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+/// let stock = db.table("stock")?;
+/// let mut tx = db.begin();
+/// tx.put(&stock, b"apples", b"12")?;
+/// assert_eq!(tx.get(&stock, b"apples")?.as_deref(), Some(&b"12"[..]));
+/// tx.commit()?;
+/// # db.close()?;
+/// # Ok::<(), deuteron::Error>(())
+/// ```
+pub struct Transaction {
+    inner: deuteron_tc::Transaction,
+    engine: Arc<Engine>,
+    durability: Durability,
+}
+
+impl Transaction {
+    pub(crate) fn begin(engine: &Arc<Engine>, options: TransactionOptions) -> Self {
+        Self {
+            inner: engine
+                .tc()
+                .begin_with(BeginOptions { read_only: options.read_only, ..BeginOptions::default() }),
+            durability: options.durability.unwrap_or(engine.durability()),
+            engine: Arc::clone(engine),
+        }
+    }
+
+    /// The timestamp as of which the transaction reads.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// assert!(db.begin().timestamp() < db.begin().timestamp());
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn timestamp(&self) -> Timestamp {
+        self.inner.timestamp()
+    }
+
+    /// The value of `key`, copied, or `None`.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] (snapshot too old), [`Error::KeySize`], [`Error::Closed`], [`Error::Poisoned`],
+    /// [`Error::Corrupt`], [`Error::Device`], [`Error::ForeignTable`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// assert_eq!(db.begin().get(&stock, b"pears")?, None);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn get(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.get_with(table, key, <[u8]>::to_vec)
+    }
+
+    /// Calls `reader` on the value of `key` where it lies, without copying it, and returns what it returned.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// let mut tx = db.begin();
+    /// tx.put(&stock, b"apples", b"12")?;
+    /// assert_eq!(tx.get_with(&stock, b"apples", <[u8]>::len)?, Some(2));
+    /// # drop(tx);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn get_with<R>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        reader: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, Error> {
+        self.usable(table)?;
+        self.inner.get_with(table.id, key, reader).map_err(|error| self.engine.error(error))
+    }
+
+    /// Sets the value of `key`.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if another transaction has an uncommitted write on the key, [`Error::KeySize`],
+    /// [`Error::ValueSize`], [`Error::ReadOnly`], and as [`Transaction::get`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// db.transact(|tx| tx.put(&stock, b"apples", b"12"))?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.usable(table)?;
+        self.inner.put(table.id, key, value).map_err(|error| self.engine.error(error))
+    }
+
+    /// Deletes `key`, whether or not it exists.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// db.transact(|tx| tx.delete(&stock, b"apples"))?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<(), Error> {
+        self.usable(table)?;
+        self.inner.delete(table.id, key).map_err(|error| self.engine.error(error))
+    }
+
+    /// The records of `range` in key order; `.rev()` for the other order. The range is protected as a whole: that
+    /// nothing comes between is part of what was read. Bounds that cross give an empty scan.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`]; the iterator's items may fail with the same, or with [`Error::Conflict`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// let mut tx = db.begin();
+    /// tx.put(&stock, b"apples", b"12")?;
+    /// tx.put(&stock, b"pears", b"7")?;
+    /// let first = tx.scan(&stock, &b"a"[..]..&b"b"[..])?.next().expect("one record")?;
+    /// assert_eq!(first.0, b"apples");
+    /// let last = tx.scan(&stock, ..)?.rev().next().expect("two records")?;
+    /// assert_eq!(last.0, b"pears");
+    /// # drop(tx);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn scan(&mut self, table: &Table, range: impl KeyRange) -> Result<Scan<'_>, Error> {
+        self.usable(table)?;
+        let (lower, upper) = range.key_bounds();
+        let forward = ScanCursor::new(table.id, lower.clone(), upper.clone(), Direction::Forward);
+        let backward = ScanCursor::new(table.id, lower, upper, Direction::Reverse);
+        Ok(Scan::new(self, forward, backward))
+    }
+
+    /// The next batch of a scan; `None` at its end.
+    pub(crate) fn scan_batch(&mut self, cursor: &mut ScanCursor) -> Result<Option<Vec<Entry>>, Error> {
+        self.engine.usable()?;
+        self.inner.scan_batch(cursor).map_err(|error| self.engine.error(error))
+    }
+
+    /// Commits, and returns when the commit is as durable as the transaction's [`Durability`] promises.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if what was read had changed by the time at which the transaction had to commit,
+    /// [`Error::Aborted`], [`Error::Closed`]. With [`Error::Poisoned`] and [`Error::DiskFull`] the outcome is
+    /// unknown until the database is opened again.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let mut tx = db.begin();
+    /// tx.commit()?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn commit(self) -> Result<(), Error> {
+        let durability = self.durability;
+        let ticket = self.commit_async()?;
+        match durability {
+            Durability::Sync => ticket.wait(),
+            Durability::Delayed(_) | Durability::None => Ok(()),
+        }
+    }
+
+    /// Commits in memory and returns at once; the [`Ticket`] tells when the commit is durable. With
+    /// [`Durability::Sync`] the log is written as soon as the device is free, whether or not anybody waits.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let stock = db.table("stock")?;
+    /// let mut tx = db.begin();
+    /// tx.put(&stock, b"apples", b"12")?;
+    /// let ticket = tx.commit_async()?;
+    /// ticket.wait()?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn commit_async(mut self) -> Result<Ticket, Error> {
+        self.engine.usable()?;
+        let committed = self.inner.commit().map_err(|error| self.engine.error(error))?;
+        if let Some(record) = committed.durable_at {
+            self.engine.committed(record, self.durability);
+        }
+        Ok(Ticket::new(&self.engine, committed.timestamp, committed.durable_at))
+    }
+
+    /// Gives everything up. The same as dropping the transaction, but it can be read.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let stock = db.table("stock")?;
+    /// let mut tx = db.begin();
+    /// tx.put(&stock, b"apples", b"12")?;
+    /// tx.abort();
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn abort(self) {
+        drop(self);
+    }
+
+    fn usable(&self, table: &Table) -> Result<(), Error> {
+        self.engine.usable()?;
+        if table.database != self.engine.database() {
+            return Err(Error::ForeignTable { table: table.name.to_string() });
+        }
+        Ok(())
+    }
+}

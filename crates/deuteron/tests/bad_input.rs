@@ -1,0 +1,299 @@
+//! Bad input and misuse: each gets a clear, typed error and loses nothing acknowledged.
+
+use deuteron::device::{Directory, MemoryDirectory};
+use deuteron::{Db, Error, FORMAT_VERSION, Options, TransactionOptions};
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+fn small() -> Options {
+    Options::new().memory(32 << 20)
+}
+
+fn memory_db() -> Db {
+    Options::tiny_for_tests().open_in(Arc::new(MemoryDirectory::new())).expect("opens")
+}
+
+/// Creates a database with one record, and closes it.
+fn with_one_record(path: &Path) {
+    let db = small().open(path).expect("creates");
+    let table = db.table("t").expect("creates a table");
+    db.transact(|tx| tx.put(&table, b"key", b"value")).expect("commits");
+    db.close().expect("closes");
+}
+
+/// The value of the one record.
+fn one_record(path: &Path) -> Option<Vec<u8>> {
+    let db = small().open(path).expect("opens");
+    let table = db.table("t").expect("is there");
+    let value = db.transact(|tx| tx.get(&table, b"key")).expect("reads");
+    db.close().expect("closes");
+    value
+}
+
+#[test]
+fn two_handles_on_one_directory_are_refused() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let db = small().open(scratch.path()).expect("opens");
+    assert!(matches!(small().open(scratch.path()), Err(Error::InUse { .. })));
+    db.close().expect("closes");
+    small().open(scratch.path()).expect("the lock was given back").close().expect("closes");
+}
+
+#[test]
+fn keys_over_the_limit_are_refused_and_the_transaction_goes_on() {
+    let db = memory_db();
+    let table = db.table("t").expect("creates");
+    let mut tx = db.begin();
+    tx.put(&table, b"kept", b"1").expect("writes");
+    assert!(matches!(tx.put(&table, b"", b"1"), Err(Error::KeySize { found: 0, .. })));
+    assert!(matches!(tx.put(&table, &[7; 4097], b"1"), Err(Error::KeySize { found: 4097, limit: 4096 })));
+    tx.put(&table, &[7; 4096], b"longest").expect("the longest key");
+    tx.commit().expect("commits");
+    let kept = db.transact(|tx| Ok((tx.get(&table, b"kept")?, tx.get(&table, &[7; 4096])?))).expect("reads");
+    assert_eq!(kept, (Some(b"1".to_vec()), Some(b"longest".to_vec())));
+}
+
+#[test]
+fn values_over_the_limit_are_refused_and_the_transaction_goes_on() {
+    let db = small().open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+    let table = db.table("t").expect("creates");
+    let mut tx = db.begin();
+    tx.put(&table, b"kept", b"1").expect("writes");
+    let Err(Error::ValueSize { found, limit }) = tx.put(&table, b"large", &vec![0; 80 << 20]) else {
+        panic!("eighty mebibytes are over the limit");
+    };
+    assert_eq!(found, 80 << 20);
+    let largest = vec![9; limit];
+    tx.put(&table, b"large", &largest).expect("the longest value");
+    tx.commit().expect("commits");
+    db.checkpoint().expect("takes a checkpoint");
+    assert_eq!(db.transact(|tx| tx.get(&table, b"large")).expect("reads"), Some(largest));
+    db.close().expect("closes");
+}
+
+#[test]
+fn a_scan_whose_bounds_cross_is_empty() {
+    let db = memory_db();
+    let table = db.table("t").expect("creates");
+    db.transact(|tx| tx.put(&table, b"m", b"1")).expect("commits");
+    for (from, to) in [(&b"z"[..], &b"a"[..]), (b"m", b"m")] {
+        let mut tx = db.begin();
+        assert_eq!(tx.scan(&table, from..to).expect("scans").count(), 0);
+        assert_eq!(tx.scan(&table, from..to).expect("scans").rev().count(), 0);
+        tx.commit().expect("commits");
+    }
+}
+
+#[test]
+fn use_after_close_says_closed() {
+    let db = memory_db();
+    let table = db.table("t").expect("creates");
+    let other = db.clone();
+    let mut open = db.begin();
+    open.put(&table, b"key", b"lost").expect("writes");
+    db.close().expect("closes");
+    assert!(matches!(open.get(&table, b"key"), Err(Error::Closed)));
+    assert!(matches!(open.commit(), Err(Error::Closed)));
+    assert!(matches!(other.table("u"), Err(Error::Closed)));
+    assert!(matches!(other.transact(|tx| tx.get(&table, b"key")), Err(Error::Closed)));
+    other.close().expect("closing twice is harmless");
+}
+
+#[test]
+fn a_panic_in_the_closure_aborts_and_the_database_goes_on() {
+    let db = memory_db();
+    let table = db.table("t").expect("creates");
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        db.transact(|tx| {
+            tx.put(&table, b"key", b"half")?;
+            if tx.get(&table, b"key")?.is_some() {
+                panic!("planned");
+            }
+            Ok(())
+        })
+    }));
+    assert!(outcome.is_err());
+    assert_eq!(db.transact(|tx| tx.get(&table, b"key")).expect("reads"), None);
+    db.transact(|tx| tx.put(&table, b"key", b"whole")).expect("the key is not blocked");
+}
+
+#[test]
+fn a_read_only_transaction_does_not_write() {
+    let db = memory_db();
+    let table = db.table("t").expect("creates");
+    let mut tx = db.begin_with(TransactionOptions::new().read_only(true)).expect("begins");
+    assert!(matches!(tx.put(&table, b"key", b"1"), Err(Error::ReadOnly)));
+    assert_eq!(tx.get(&table, b"key").expect("goes on"), None);
+}
+
+#[test]
+fn a_table_of_another_database_is_refused() {
+    let (one, two) = (memory_db(), memory_db());
+    let table = one.table("t").expect("creates");
+    assert!(matches!(two.begin().get(&table, b"key"), Err(Error::ForeignTable { .. })));
+}
+
+#[test]
+fn table_names_have_limits() {
+    let db = memory_db();
+    assert!(matches!(db.table(""), Err(Error::TableName { found: 0, .. })));
+    assert!(matches!(db.table(&"n".repeat(256)), Err(Error::TableName { found: 256, limit: 255 })));
+}
+
+#[test]
+fn too_little_memory_is_refused() {
+    let refused = Options::new().memory(1 << 20).open_in(Arc::new(MemoryDirectory::new()));
+    assert!(matches!(refused, Err(Error::InvalidOption { option: "memory", .. })));
+}
+
+#[test]
+fn a_missing_database_is_not_created_unasked() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let path = scratch.path().join("missing");
+    assert!(matches!(small().create_if_missing(false).open(&path), Err(Error::NotFound { .. })));
+    assert!(!path.exists());
+    assert!(matches!(small().create_if_missing(false).open(scratch.path()), Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn a_foreign_directory_is_left_alone() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    fs::write(scratch.path().join("letter.txt"), "dear").expect("writes");
+    assert!(matches!(small().open(scratch.path()), Err(Error::NotADatabase { .. })));
+    let kept = fs::read_to_string(scratch.path().join("letter.txt")).expect("reads");
+    assert_eq!(kept, "dear");
+    assert!(!scratch.path().join("superblock").exists());
+}
+
+#[test]
+fn a_newer_format_is_named() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    with_one_record(scratch.path());
+    let superblock = scratch.path().join("superblock");
+    let good = fs::read(&superblock).expect("reads");
+    let mut newer = good.clone();
+    for copy in newer.chunks_mut(4096) {
+        copy[8..12].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes());
+        copy[12..16].fill(0);
+        let checksum = crc32c::crc32c(copy);
+        copy[12..16].copy_from_slice(&checksum.to_le_bytes());
+    }
+    fs::write(&superblock, newer).expect("writes");
+    let Err(Error::UnknownFormat { found, supported }) = small().open(scratch.path()) else {
+        panic!("a newer format opens");
+    };
+    assert_eq!((found, supported), (FORMAT_VERSION + 1, FORMAT_VERSION));
+    fs::write(&superblock, good).expect("writes");
+    assert_eq!(one_record(scratch.path()).as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn one_damaged_copy_of_the_superblock_is_survived_and_two_are_named() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    with_one_record(scratch.path());
+    let superblock = scratch.path().join("superblock");
+    let good = fs::read(&superblock).expect("reads");
+    let mut damaged = good.clone();
+    damaged[20] ^= 1;
+    fs::write(&superblock, &damaged).expect("writes");
+    assert_eq!(one_record(scratch.path()).as_deref(), Some(&b"value"[..]));
+    damaged[4096 + 20] ^= 1;
+    fs::write(&superblock, &damaged).expect("writes");
+    assert!(matches!(small().open(scratch.path()), Err(Error::Corrupt { file, .. }) if file == "superblock"));
+    fs::write(&superblock, &good[..100]).expect("writes");
+    assert!(matches!(small().open(scratch.path()), Err(Error::Corrupt { file, .. }) if file == "superblock"));
+}
+
+/// Overwrites `count` bytes in the middle of what is not zero in a file.
+fn damage(path: &Path, count: usize) {
+    let mut bytes = fs::read(path).expect("reads");
+    let written = bytes.iter().rposition(|byte| *byte != 0).expect("something was written");
+    let at = written / 2;
+    bytes[at..at + count].iter_mut().for_each(|byte| *byte ^= 0x55);
+    fs::write(path, bytes).expect("writes");
+}
+
+/// The largest file whose name begins with `prefix`.
+fn file(directory: &Path, prefix: &str) -> std::path::PathBuf {
+    fs::read_dir(directory)
+        .expect("lists")
+        .map(|entry| entry.expect("lists").path())
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
+        .max_by_key(|path| fs::metadata(path).map_or(0, |metadata| metadata.len()))
+        .expect("there is one")
+}
+
+#[test]
+fn a_damaged_log_or_store_is_reported_with_its_place_and_never_returned_as_data() {
+    for prefix in ["log-", "store-"] {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let db = small().open(scratch.path()).expect("creates");
+        let table = db.table("t").expect("creates a table");
+        for number in 0..2000u32 {
+            db.transact_with(
+                TransactionOptions::new().durability(deuteron::Durability::None),
+                deuteron::RetryPolicy::default(),
+                |tx| tx.put(&table, &number.to_be_bytes(), &[b'v'; 100]),
+            )
+            .expect("commits");
+            if number % 200 == 0 {
+                db.flush().expect("flushes");
+            }
+        }
+        if prefix == "store-" {
+            db.checkpoint().expect("takes a checkpoint");
+        }
+        // Not closed: the next open has to read the log. (The handle goes without a clean end.)
+        std::mem::forget(db.clone());
+        std::mem::forget(db);
+        let copy = tempfile::tempdir().expect("a directory");
+        for entry in fs::read_dir(scratch.path()).expect("lists") {
+            let entry = entry.expect("lists");
+            if entry.file_name() != "lock" {
+                fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("copies");
+            }
+        }
+        damage(&file(copy.path(), prefix), 64);
+        let outcome = small().open(copy.path()).and_then(|db| {
+            let table = db.table("t")?;
+            let entries: Vec<_> = db.transact(|tx| tx.scan(&table, ..)?.collect())?;
+            for (_, value) in &entries {
+                assert_eq!(value, &[b'v'; 100], "damaged bytes came back as data");
+            }
+            db.check().map(|report| (entries.len(), report.problems.len()))
+        });
+        match outcome {
+            Err(Error::Corrupt { file, .. }) => assert!(file.starts_with(prefix), "{file}"),
+            Err(other) => panic!("{prefix}: {other}"),
+            // The damage may lie in bytes that are not live; then nothing may be missing.
+            Ok((entries, _)) => assert_eq!(entries, 2000, "{prefix}: records are silently missing"),
+        }
+    }
+}
+
+#[test]
+fn the_files_of_a_database_belong_to_their_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = tempfile::tempdir().expect("a directory");
+    let path = scratch.path().join("db");
+    with_one_record(&path);
+    for entry in fs::read_dir(&path).expect("lists") {
+        let mode = entry.expect("lists").metadata().expect("has metadata").permissions().mode();
+        assert_eq!(mode & 0o077, 0);
+    }
+}
+
+#[test]
+fn a_directory_in_memory_keeps_the_database_between_opens() {
+    let directory = Arc::new(MemoryDirectory::new());
+    for number in 0..3u8 {
+        let db = small().open_in(Arc::clone(&directory) as Arc<dyn Directory>).expect("opens");
+        let table = db.table("t").expect("is there");
+        let seen = db.transact(|tx| tx.scan(&table, ..)?.collect::<Result<Vec<_>, _>>()).expect("scans");
+        assert_eq!(seen.len(), usize::from(number));
+        db.transact(|tx| tx.put(&table, &[number], b"")).expect("commits");
+        db.close().expect("closes");
+    }
+}

@@ -1,0 +1,299 @@
+//! The crash sweep: a short workload on the simulated disk, stopped at every single I/O; what survives is recovered and
+//! compared with the model. Recovery itself is stopped at every I/O, too.
+//!
+//! One thread does everything, so that the state of the database after `k` commits is known for every `k`, and the
+//! run repeats exactly up to the crash. The recovered state must be that after some `k` that lies between the commits
+//! acknowledged and those begun: nothing acknowledged lost, nothing half applied, no order changed.
+
+use deuteron::device::{CrashPolicy, Directory, FaultPlan, SimulatedDirectory, SimulatedDisk};
+use deuteron::{Db, Durability, Error, Options, RetryPolicy, Table, TransactionOptions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type State = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
+
+const TRANSACTIONS: u64 = 48;
+const SEED: u64 = 7;
+
+/// A small generator, so that the workload is the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// One write: table, key, value or delete.
+type Write = (u8, Vec<u8>, Option<Vec<u8>>);
+
+/// The writes of transaction `number`: several keys in two tables, some deleted, some rewritten within it.
+fn writes(number: u64) -> Vec<Write> {
+    let mut random = Random(number);
+    (0..1 + random.below(6))
+        .map(|_| {
+            let key = format!("key/{:02}", random.below(40)).into_bytes();
+            let value = (random.below(5) > 0).then(|| {
+                let length = if random.below(8) == 0 { 1500 } else { random.below(120) as usize };
+                let mut value = number.to_be_bytes().to_vec();
+                value.resize(8 + length, number as u8);
+                value
+            });
+            (random.below(2) as u8, key, value)
+        })
+        .collect()
+}
+
+/// The state after the first `k` transactions, for every `k`.
+fn states() -> Vec<State> {
+    let mut states = vec![State::new()];
+    for number in 0..TRANSACTIONS {
+        let mut state = states.last().expect("never empty").clone();
+        for (table, key, value) in writes(number) {
+            match value {
+                Some(value) => drop(state.insert((table, key), value)),
+                None => drop(state.remove(&(table, key))),
+            }
+        }
+        states.push(state);
+    }
+    states
+}
+
+fn open(directory: SimulatedDirectory) -> Result<Db, Error> {
+    Options::tiny_for_tests().open_in(Arc::new(directory) as Arc<dyn Directory>)
+}
+
+fn tables(db: &Db) -> Result<[Table; 2], Error> {
+    Ok([db.table("zero")?, db.table("one")?])
+}
+
+/// How far the workload came.
+#[derive(Default)]
+struct Reached {
+    begun: u64,
+    acknowledged: u64,
+}
+
+/// Runs the workload until it ends or the machine stops.
+fn run(disk: &SimulatedDisk, reached: &mut Reached) -> Result<(), Error> {
+    let db = open(disk.directory())?;
+    let tables = tables(&db)?;
+    for number in 0..TRANSACTIONS {
+        reached.begun = number + 1;
+        // Every fourth is acknowledged only with the next durable one, since the log is a prefix.
+        let durable = number % 4 != 3;
+        let durability = if durable { Durability::Sync } else { Durability::None };
+        let options = TransactionOptions::new().durability(durability);
+        db.transact_with(options, RetryPolicy::default(), |tx| {
+            for (table, key, value) in writes(number) {
+                let table = &tables[usize::from(table)];
+                match &value {
+                    Some(value) => tx.put(table, &key, value)?,
+                    None => tx.delete(table, &key)?,
+                }
+            }
+            Ok(())
+        })?;
+        if durable {
+            reached.acknowledged = number + 1;
+        }
+        db.step()?;
+        if number % 16 == 15 {
+            db.checkpoint()?;
+        }
+    }
+    db.close()?;
+    reached.acknowledged = TRANSACTIONS;
+    Ok(())
+}
+
+fn state_of(db: &Db) -> Result<State, Error> {
+    let mut state = State::new();
+    for (number, table) in tables(db)?.iter().enumerate() {
+        let entries: Vec<_> = db.transact(|tx| tx.scan(table, ..)?.collect())?;
+        state.extend(entries.into_iter().map(|(key, value)| ((number as u8, key), value)));
+    }
+    Ok(state)
+}
+
+/// Opens what survived, and says what is wrong with it.
+fn verify(directory: SimulatedDirectory, reached: &Reached, states: &[State]) -> Result<(), String> {
+    let db = open(directory).map_err(|error| format!("does not open: {}", causes(&error)))?;
+    let found = state_of(&db).map_err(|error| format!("cannot be read: {}", causes(&error)))?;
+    let (low, high) = (reached.acknowledged as usize, reached.begun as usize);
+    let Some(commits) = (low..=high).find(|commits| states[*commits] == found) else {
+        let known = states.iter().position(|state| *state == found);
+        return Err(format!("holds the state after {known:?} commits, not one of {low}..={high}"));
+    };
+    let report = db.check().map_err(|error| format!("cannot be checked: {}", causes(&error)))?;
+    if let Some(problem) = report.problems.first() {
+        return Err(format!("after {commits} commits: {problem}"));
+    }
+    // It still works.
+    let table = db.table("zero").map_err(|error| causes(&error))?;
+    db.transact(|tx| tx.put(&table, b"after", b"1"))
+        .map_err(|error| format!("takes no writes: {}", causes(&error)))?;
+    db.close().map_err(|error| format!("does not close: {}", causes(&error)))
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        message = format!("{message}: {error}");
+        cause = error.source();
+    }
+    message
+}
+
+const POLICIES: [CrashPolicy; 4] =
+    [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random, CrashPolicy::Random];
+
+/// What a sweep has counted.
+#[derive(Default)]
+struct Sweep {
+    points: u64,
+    recoveries: u64,
+    failures: Vec<String>,
+}
+
+impl Sweep {
+    fn note(&mut self, place: String, outcome: Result<(), String>) {
+        self.recoveries += 1;
+        if let Err(problem) = outcome {
+            self.failures.push(format!("{place}: {problem}"));
+        }
+    }
+}
+
+/// How many changing I/Os the whole workload does.
+fn operations(seed: u64) -> u64 {
+    let disk = SimulatedDisk::new(seed);
+    let mut reached = Reached::default();
+    run(&disk, &mut reached).expect("nothing fails");
+    assert_eq!(reached.acknowledged, TRANSACTIONS);
+    disk.operations()
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_at_any_crash_point() {
+    let states = states();
+    let mut sweep = Sweep::default();
+    for point in 0..operations(SEED) {
+        sweep.points += 1;
+        let disk = SimulatedDisk::new(SEED);
+        disk.set_faults(FaultPlan::new().crash_after(point));
+        let mut reached = Reached::default();
+        drop(run(&disk, &mut reached));
+        for (try_, policy) in POLICIES.into_iter().enumerate() {
+            let survivor = disk.fork(point * 10 + try_ as u64);
+            let place = format!("crash after I/O {point}, {policy:?} {try_}");
+            sweep.note(place, verify(survivor.crash(policy), &reached, &states));
+        }
+    }
+    report("crash sweep", &sweep);
+}
+
+#[test]
+fn a_crash_during_recovery_loses_nothing() {
+    let states = states();
+    let mut sweep = Sweep::default();
+    let all = operations(SEED);
+    // Every seventh point: each needs a sweep of its own.
+    for point in (3..all).step_by(7) {
+        let disk = SimulatedDisk::new(SEED);
+        disk.set_faults(FaultPlan::new().crash_after(point));
+        let mut reached = Reached::default();
+        drop(run(&disk, &mut reached));
+        let crashed = disk.fork(point);
+        drop(crashed.crash(CrashPolicy::Random));
+        for second in 0.. {
+            let disk = crashed.fork(point * 100 + second);
+            disk.set_faults(FaultPlan::new().crash_after(second));
+            let opened = open(disk.directory());
+            let finished = opened.is_ok() && !disk.is_stopped();
+            drop(opened);
+            if finished {
+                break;
+            }
+            sweep.points += 1;
+            let place = format!("crash after I/O {point}, then after I/O {second} of the recovery");
+            sweep.note(place, verify(disk.crash(CrashPolicy::Random), &reached, &states));
+        }
+    }
+    report("crash sweep of recovery", &sweep);
+}
+
+#[test]
+fn a_single_failed_operation_is_reported_and_loses_nothing() {
+    use deuteron::device::{FaultKind, Operation};
+    let states = states();
+    let mut sweep = Sweep::default();
+    let kinds = [Operation::Write, Operation::Sync, Operation::Allocate, Operation::SyncDirectory];
+    for operation in kinds {
+        for kind in [FaultKind::Refuse, FaultKind::Full, FaultKind::Partial, FaultKind::Lose] {
+            for nth in 0.. {
+                let disk = SimulatedDisk::new(SEED);
+                disk.set_faults(FaultPlan::new().fail(operation, nth, kind));
+                let mut reached = Reached::default();
+                let outcome = run(&disk, &mut reached);
+                if disk.faults_fired() == 0 {
+                    break;
+                }
+                sweep.points += 1;
+                let place = format!("{kind:?} of {operation} number {nth}");
+                if let Err(error) = &outcome
+                    && error.is_retryable()
+                {
+                    sweep.failures.push(format!("{place}: a broken device looks like a conflict: {error}"));
+                }
+                let survivor = disk.crash(CrashPolicy::LoseAll);
+                sweep.note(place, verify(survivor, &reached, &states));
+            }
+        }
+    }
+    report("fault sweep", &sweep);
+}
+
+#[test]
+fn a_full_disk_in_the_middle_of_commits_loses_nothing_and_ends_when_there_is_room() {
+    let states = states();
+    let mut sweep = Sweep::default();
+    let disk = SimulatedDisk::new(SEED);
+    let mut reached = Reached::default();
+    run(&disk, &mut reached).expect("nothing fails");
+    let needed = disk.used_bytes();
+    for percent in [5, 20, 40, 60, 80, 95] {
+        sweep.points += 1;
+        let disk = SimulatedDisk::new(SEED);
+        disk.set_capacity(Some(needed * percent / 100));
+        let mut reached = Reached::default();
+        let outcome = run(&disk, &mut reached);
+        if let Err(error) = outcome {
+            assert!(
+                matches!(error, Error::DiskFull { .. } | Error::Poisoned { .. }),
+                "a full disk is named: {}",
+                causes(&error)
+            );
+        }
+        let survivor = disk.crash(CrashPolicy::KeepAll);
+        disk.set_capacity(None);
+        sweep.note(format!("{percent} % of the room"), verify(survivor, &reached, &states));
+    }
+    report("full disk", &sweep);
+}
+
+fn report(name: &str, sweep: &Sweep) {
+    println!(
+        "{name}: {} points, {} recoveries, {} failures",
+        sweep.points,
+        sweep.recoveries,
+        sweep.failures.len()
+    );
+    assert!(sweep.failures.is_empty(), "{}", sweep.failures[..sweep.failures.len().min(10)].join("\n"));
+}
