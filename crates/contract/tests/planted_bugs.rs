@@ -197,14 +197,14 @@ impl DataComponent for Broken {
             (IncludedUpperIsExcluded, _, Bound::Included(key)) => upper = Bound::Excluded(key),
             _ => {}
         }
-        let mut records: Vec<Record> = state
+        let mut records: Vec<&Record> = state
             .map
             .iter()
             .filter(|((of, key), _)| {
                 let within: (Bound<&[u8]>, Bound<&[u8]>) = (lower, upper);
                 *of == table && std::ops::RangeBounds::<[u8]>::contains(&within, key.as_slice())
             })
-            .map(|(_, (record, _))| record.clone())
+            .map(|(_, (record, _))| record)
             .filter(|record| self.bug != TombstoneMissingFromScan || record.value.is_some())
             .collect();
         let reverse = direction == Direction::Reverse && self.bug != ReverseIsForward;
@@ -228,7 +228,7 @@ impl DataComponent for Broken {
         if reverse && self.bug == ReverseBatchFromTheWrongEnd {
             records.reverse();
         }
-        Ok(ScanBatch { records, complete })
+        Ok(ScanBatch { records: records.into_iter().cloned().collect(), complete })
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
@@ -342,8 +342,9 @@ fn without_a_bug_the_suite_passes() {
 
 #[test]
 fn every_planted_bug_is_caught() {
+    let effort = Effort { shrink_runs_max: 0, ..effort() };
     let missed: Vec<Bug> =
-        BUGS.iter().copied().filter(|bug| conformance::check(bug, &effort()).is_ok()).collect();
+        BUGS.iter().copied().filter(|bug| conformance::check(bug, &effort).is_ok()).collect();
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
 
