@@ -299,7 +299,7 @@ impl MappingTable {
         let (chunk, slot) = self.entry(page);
         let state = &chunk.cold[slot].state;
         // Acquire pairs with the release in `Claim::drop`: what the last holder wrote.
-        (state.fetch_or(CLAIMED, Ordering::Acquire) & CLAIMED == 0).then_some(Claim { state })
+        if state.fetch_or(CLAIMED, Ordering::Acquire) & CLAIMED == 0 { Some(Claim { state }) } else { None }
     }
 
     /// Adds a hold: the page is not flushed until as many releases have come (M5).
@@ -459,6 +459,7 @@ mod tests {
         let claim = table.try_claim(PageId(1));
         assert!(claim.is_some());
         assert!(table.try_claim(PageId(1)).is_none());
+        assert!(table.try_claim(PageId(1)).is_none(), "a refused claim takes nothing away");
         drop(claim);
         assert!(table.is_held(PageId(1)));
         table.release(PageId(1));

@@ -6,7 +6,7 @@ use deuteron_llama::Options;
 
 #[test]
 fn pages_contain_what_was_put_into_them_whatever_happens_to_them() {
-    for seed in 0..40 {
+    for seed in 0..60 {
         let tiny = Options::tiny_for_tests();
         let options = match seed % 4 {
             0 => tiny,

@@ -10,8 +10,8 @@
 use deuteron_device::{CrashPolicy, Directory, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use deuteron_llama::{
-    CheckpointProgress, FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode, PageDescriptor,
-    PageId, PageState, Recovered, Snapshot,
+    Checkpoint, CheckpointProgress, FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode,
+    PageDescriptor, PageId, PageState, Recovered, Snapshot,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -118,6 +118,14 @@ pub fn content(snapshot: Snapshot<'_>) -> Option<PageContent> {
     panic!("a whole chain ends in a base");
 }
 
+/// What outlives a crash: the judge's memory.
+pub struct Ledger {
+    history: BTreeMap<u32, BTreeSet<u64>>,
+    durable: Entries,
+    operations: u64,
+    random: u64,
+}
+
 pub struct Harness {
     pub llama: Llama,
     pub epochs: Arc<Epochs>,
@@ -132,6 +140,9 @@ pub struct Harness {
     /// What is known to be durable.
     pub durable: Entries,
     pub operations: u64,
+    /// A checkpoint that has begun, and what it will make durable.
+    pub checkpoint: Option<(Checkpoint, Entries)>,
+    random: Random,
 }
 
 impl Harness {
@@ -149,6 +160,8 @@ impl Harness {
             history: BTreeMap::new(),
             durable: Entries::new(),
             operations: 0,
+            checkpoint: None,
+            random: Random(1),
         };
         Ok(harness.with_root())
     }
@@ -163,10 +176,22 @@ impl Harness {
         self
     }
 
+    /// Ends it, as a crash would.
+    pub fn into_ledger(self) -> Ledger {
+        Ledger {
+            history: self.history,
+            durable: self.durable,
+            operations: self.operations,
+            random: self.random.0,
+        }
+    }
+
     /// Opens the store that a crash has left, and judges what is there.
-    pub fn reopen(self, directory: Arc<dyn Directory>, options: &Options) -> Result<Harness, LlamaError> {
-        let Harness { llama, history, durable, operations, .. } = self;
-        drop(llama);
+    pub fn reopen(
+        ledger: &Ledger,
+        directory: Arc<dyn Directory>,
+        options: &Options,
+    ) -> Result<Harness, LlamaError> {
         let epochs = Epochs::with_threshold(4096);
         let (llama, recovered) = Llama::open(directory, options.clone(), Arc::clone(&epochs))?;
         let mut harness = Harness {
@@ -175,9 +200,11 @@ impl Harness {
             index: BTreeMap::new(),
             unposted: Vec::new(),
             now: Entries::new(),
-            history,
-            durable,
-            operations,
+            history: ledger.history.clone(),
+            durable: ledger.durable.clone(),
+            operations: ledger.operations,
+            checkpoint: None,
+            random: Random(ledger.random),
         };
         assert!(recovered.pages.is_sorted());
         for page in &recovered.pages {
@@ -226,6 +253,7 @@ impl Harness {
         let deltas = snapshot.head().map_or(0, |head| head.chain_length());
         self.llama.install(page, snapshot, OwnedNode::delta(&payload), &guard).expect("nobody else is here");
         drop(guard);
+        self.random.0 ^= value;
         self.now.insert(key, value);
         self.history.entry(key).or_default().insert(value);
         if deltas >= DELTAS_MAX {
@@ -250,13 +278,19 @@ impl Harness {
         let free = self.llama.snapshot(right_page, &guard);
         self.llama.hold(page);
         self.llama.install(right_page, free, base(middle, high, &right, &[]), &guard).unwrap();
-        if self.operations.is_multiple_of(7) {
-            // As if the race for the left half had been lost. A flush may find the right half before it is freed.
-            drop(guard);
-            if self.operations.is_multiple_of(2) {
-                let _ = self.llama.flush_step();
-            }
-            let guard = self.llama.pin();
+        drop(guard);
+        // Others go on between the right half's coming into being and the left half's.
+        if self.random.below(4) == 0 {
+            let _ = self.llama.flush_step();
+        }
+        if self.random.below(8) == 0 && self.checkpoint.is_none() {
+            let begun = self.llama.checkpoint_begin(&self.operations.to_le_bytes());
+            self.checkpoint = begun.ok().map(|checkpoint| (checkpoint, self.now.clone()));
+        }
+        let guard = self.llama.pin();
+        let again = self.llama.snapshot(page, &guard);
+        // A lost race: at random, or because the page was evicted meanwhile.
+        if again.head().is_none_or(|head| head.is_partial()) || self.random.below(7) == 0 {
             self.llama.release(page);
             let mut expected = self.llama.snapshot(right_page, &guard);
             while let Err(changed) = self.llama.free_page(right_page, expected, &guard) {
@@ -264,19 +298,20 @@ impl Harness {
             }
             return;
         }
-        self.llama.install(page, snapshot, base(low, middle, &left, &[right_page]), &guard).unwrap();
+        self.llama.install(page, again, base(low, middle, &left, &[right_page]), &guard).unwrap();
         drop(guard);
         self.index.insert(middle, right_page);
         self.unposted.push((page, middle));
-        if !self.operations.is_multiple_of(3) {
+        if self.random.below(3) > 0 {
             self.post(0);
         }
     }
 
-    /// Posts separators until at most `left` are not posted.
+    /// Posts separators, in any order, until at most `left` are not posted.
     pub fn post(&mut self, left: usize) {
         while self.unposted.len() > left {
-            let (page, _) = self.unposted.remove(0);
+            let index = self.random.below(self.unposted.len() as u64) as usize;
+            let (page, _) = self.unposted.swap_remove(index);
             self.llama.release(page);
         }
     }
@@ -323,8 +358,10 @@ impl Harness {
 
     /// A checkpoint, with `between` called between its steps.
     pub fn checkpoint(&mut self, mut between: impl FnMut(&mut Harness)) -> Result<(), LlamaError> {
-        let goal = self.now.clone();
-        let mut checkpoint = self.llama.checkpoint_begin(&self.operations.to_le_bytes())?;
+        let (mut checkpoint, goal) = match self.checkpoint.take() {
+            Some(begun) => begun,
+            None => (self.llama.checkpoint_begin(&self.operations.to_le_bytes())?, self.now.clone()),
+        };
         loop {
             match self.llama.checkpoint_flush_step(&mut checkpoint)? {
                 CheckpointProgress::Done => break,
@@ -384,8 +421,15 @@ impl Harness {
                 self.checkpoint(|harness| {
                     let key = inner.below(200) as u32;
                     harness.upsert(key);
-                    if key.is_multiple_of(4) {
-                        harness.llama.evict_step(2000);
+                    match inner.below(8) {
+                        0..2 => {
+                            harness.llama.evict_step(2000);
+                        }
+                        2..4 => {
+                            let _ = harness.llama.flush_step();
+                        }
+                        4 => harness.post(0),
+                        _ => {}
                     }
                 })?;
             }
@@ -399,15 +443,24 @@ pub fn run(seed: u64, count: usize, options: &Options) {
     let disk = SimulatedDisk::new(seed);
     let mut random = Random(seed);
     let mut harness = Harness::create(Arc::new(disk.directory()), options).unwrap();
+    harness.random.0 = seed;
     for _ in 0..count {
         if random.below(120) == 0 {
             let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
             let directory = disk.crash(policy[random.below(3) as usize]);
-            harness = harness.reopen(Arc::new(directory), options).unwrap();
+            harness = Harness::reopen(&harness.into_ledger(), Arc::new(directory), options).unwrap();
             harness.check_all().unwrap();
         } else {
             harness.act(&mut random).unwrap();
         }
     }
     harness.check_all().unwrap();
+    // What recovery counts as live must be what was counted while it died piece by piece.
+    harness.flush_all().unwrap();
+    while harness.epochs.collect() > 0 {}
+    harness.llama.flush_step().unwrap();
+    let counted = harness.llama.statistics().live_bytes;
+    let left = Arc::new(disk.crash(CrashPolicy::LoseAll));
+    let harness = Harness::reopen(&harness.into_ledger(), left, options).unwrap();
+    assert_eq!(harness.llama.statistics().live_bytes, counted);
 }

@@ -1,0 +1,63 @@
+//! The machine stops at every device operation of a history, once each, and then again while it recovers.
+
+mod harness;
+
+use deuteron_device::{CrashPolicy, FaultPlan, SimulatedDisk};
+use deuteron_llama::Options;
+use harness::{Harness, Random};
+use std::sync::Arc;
+
+const ACTIONS: usize = 120;
+
+/// Runs the history on `disk` until the machine stops, or to its end; whether it got to run at all.
+fn history(disk: &SimulatedDisk, seed: u64, options: &Options) -> Option<Harness> {
+    let mut random = Random(seed);
+    let mut harness = Harness::create(Arc::new(disk.directory()), options).ok()?;
+    for _ in 0..ACTIONS {
+        let acted = harness.act(&mut random);
+        assert!(acted.is_ok() || disk.is_stopped(), "{:?}", acted.err());
+        if disk.is_stopped() {
+            break;
+        }
+    }
+    Some(harness)
+}
+
+fn sweep(seed: u64, options: &Options) {
+    let whole = SimulatedDisk::new(seed);
+    history(&whole, seed, options).unwrap().check_all().unwrap();
+    for stop in 0..whole.operations() {
+        let disk = SimulatedDisk::new(seed ^ stop);
+        disk.set_faults(FaultPlan::new().crash_after(stop));
+        let harness = history(&disk, seed, options);
+        let policies = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
+        let directory = Arc::new(disk.crash(policies[(stop % 3) as usize]));
+        let Some(harness) = harness else {
+            // It stopped while the store was made. Whatever is there, a store opens on it.
+            Harness::create(directory, options).unwrap();
+            continue;
+        };
+        let ledger = harness.into_ledger();
+        // Stops again during recovery, then recovers for good.
+        disk.set_faults(FaultPlan::new().crash_after(disk.operations() + stop % 23));
+        let again = Harness::reopen(&ledger, directory, options);
+        assert!(again.is_ok() || disk.is_stopped(), "stop {stop}: {:?}", again.err());
+        drop(again);
+        disk.set_faults(FaultPlan::new());
+        let directory = Arc::new(disk.crash(policies[(stop / 3 % 3) as usize]));
+        let mut harness = Harness::reopen(&ledger, directory, options).unwrap();
+        let mut random = Random(stop);
+        for _ in 0..30 {
+            harness.act(&mut random).unwrap();
+        }
+        harness.check_all().unwrap();
+    }
+}
+
+#[test]
+fn a_stop_at_any_operation_loses_nothing_durable_and_no_half_split() {
+    let tiny = Options::tiny_for_tests();
+    sweep(1, &tiny);
+    sweep(2, &Options { fragments_max: 4, flush_buffer_bytes: 4096, ..tiny.clone() });
+    sweep(3, &Options { fragments_max: 1, flush_buffer_bytes: 32 << 10, ..tiny });
+}
