@@ -366,7 +366,11 @@ impl DataComponent for BwTreeDc {
                 let applied = tree.try_upsert(rest, &self.llama.pin());
                 match applied {
                     Ok(count) => rest = &rest[count..],
-                    Err(miss) => self.load(tree, miss, "apply")?,
+                    Err(miss) => {
+                        // Room is made before the load. Behind it, the page just loaded might be what goes.
+                        self.load(tree, miss, "apply")?;
+                        continue;
+                    }
                 }
                 if self.llama.over_budget() {
                     self.relieve()?;
