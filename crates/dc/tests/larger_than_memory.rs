@@ -1,0 +1,225 @@
+//! Data ten times as large as the memory, through one thread and through several.
+
+use deuteron_contract::conformance::SplitMix;
+use deuteron_contract::{DataComponent, Direction, Lsn, Operation, ScanRequest, TableId, Timestamp};
+use deuteron_dc::{BwTreeDc, DcOptions};
+use deuteron_device::MemoryDirectory;
+use deuteron_epoch::Epochs;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const TABLE: TableId = TableId(3);
+
+fn open(directory: &Arc<MemoryDirectory>, options: DcOptions) -> Arc<BwTreeDc> {
+    BwTreeDc::open(directory.clone(), Epochs::with_threshold(64 << 10), options).unwrap()
+}
+
+fn options() -> DcOptions {
+    DcOptions {
+        memory_bytes: 512 << 10,
+        segment_bytes: 1 << 20,
+        flush_buffer_bytes: 64 << 10,
+        tree: deuteron_bwtree::Options { page_bytes_max: 2048, ..Default::default() },
+        ..DcOptions::default()
+    }
+}
+
+fn key(number: u64) -> [u8; 8] {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20).to_be_bytes()
+}
+
+fn value(number: u64, version: u64) -> Vec<u8> {
+    let mut value = vec![number as u8; 84];
+    value.extend_from_slice(&number.to_le_bytes());
+    value.extend_from_slice(&version.to_le_bytes());
+    value
+}
+
+#[test]
+fn ten_times_the_memory_fits_and_the_budget_holds() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let dc = open(&directory, options());
+    let count = 40_000u64;
+    let mut peak = 0;
+    for start in (0..count).step_by(100) {
+        let rows: Vec<_> = (start..start + 100).map(|number| (key(number), value(number, 1))).collect();
+        let operations: Vec<_> = rows
+            .iter()
+            .map(|(key, value)| Operation {
+                table: TABLE,
+                key,
+                value: Some(value),
+                timestamp: Timestamp(1),
+                lsn: Lsn(start),
+            })
+            .collect();
+        dc.apply(&operations).unwrap();
+        peak = peak.max(dc.llama().memory_bytes());
+    }
+    assert!(peak <= (512 << 10) * 9 / 8, "memory rose to {peak}");
+    let mut random = SplitMix::new(1);
+    for _ in 0..4000 {
+        let number = random.below(count);
+        let found = dc.get(TABLE, &key(number)).unwrap().expect("present");
+        assert_eq!(found.value.unwrap(), value(number, 1));
+    }
+    assert!(dc.llama().memory_bytes() <= (512 << 10) * 9 / 8);
+    let statistics = dc.llama().statistics();
+    assert!(statistics.pages_evicted > 1000 && statistics.loads > 1000, "{statistics:?}");
+    assert_eq!(dc.check().unwrap().trees.records, count);
+    dc.redo_scan_start_point(Lsn(count)).unwrap();
+    drop(dc);
+    let dc = open(&directory, options());
+    assert_eq!(dc.check().unwrap().trees.records, count);
+}
+
+#[test]
+fn updates_of_evicted_pages_do_not_read_them() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let dc = open(&directory, DcOptions { memory_bytes: 8 << 20, ..options() });
+    let apply = |numbers: std::ops::Range<u64>, version: u64| {
+        let rows: Vec<_> = numbers.map(|number| (key(number), value(number, version))).collect();
+        let operation = |(key, value): &'_ ([u8; 8], Vec<u8>)| (key.to_vec(), value.clone());
+        for (key, value) in rows.iter().map(operation) {
+            let timestamp = Timestamp(version);
+            dc.apply(&[Operation {
+                table: TABLE,
+                key: &key,
+                value: Some(&value),
+                timestamp,
+                lsn: Lsn(version),
+            }])
+            .unwrap();
+        }
+    };
+    apply(0..5000, 1);
+    dc.redo_scan_start_point(Lsn(2)).unwrap();
+    while dc.llama().evict_step(u64::MAX).bytes > 0 {}
+    let before = dc.llama().statistics().loads;
+    apply(0..300, 2);
+    let deltas = dc.statistics().counters.iter().find(|(name, _)| *name == "blind_deltas").unwrap().1;
+    assert!(deltas >= 300, "{deltas} blind deltas");
+    assert_eq!(dc.llama().statistics().loads, before);
+    for number in 0..300 {
+        assert_eq!(dc.get(TABLE, &key(number)).unwrap().unwrap().value.unwrap(), value(number, 2));
+    }
+    dc.check().unwrap();
+}
+
+#[test]
+fn threads_write_read_scan_flush_evict_and_checkpoint_at_once() {
+    for (seed, options) in
+        [(1, options()), (2, DcOptions { memory_bytes: 48 << 10, ..DcOptions::tiny_for_tests() })]
+    {
+        let directory = Arc::new(MemoryDirectory::new());
+        let dc = open(&directory, options.clone());
+        let count = 400u64;
+        // The newest version of each key that is known to be applied; one writer per key.
+        let known: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2u64)
+                .map(|writer| {
+                    let (dc, known) = (&dc, &known);
+                    scope.spawn(move || {
+                        let mut random = SplitMix::new(seed * 10 + writer);
+                        for version in 1..1500u64 {
+                            let numbers: Vec<_> =
+                                (0..5).map(|_| random.below(count / 2) * 2 + writer).collect();
+                            let rows: Vec<_> =
+                                numbers.iter().map(|n| (key(*n), value(*n, version))).collect();
+                            let operations: Vec<_> = rows
+                                .iter()
+                                .map(|(key, value)| Operation {
+                                    table: TABLE,
+                                    key,
+                                    value: Some(value),
+                                    timestamp: Timestamp(version),
+                                    lsn: Lsn(version),
+                                })
+                                .collect();
+                            dc.apply(&operations).unwrap();
+                            for number in numbers {
+                                known[number as usize].fetch_max(version, Ordering::SeqCst);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            scope.spawn(|| {
+                let mut random = SplitMix::new(seed + 77);
+                while !stop.load(Ordering::Relaxed) {
+                    let number = random.below(count);
+                    let least = known[number as usize].load(Ordering::SeqCst);
+                    match dc.get(TABLE, &key(number)).unwrap() {
+                        None => assert_eq!(least, 0),
+                        Some(found) => {
+                            assert!(found.timestamp.0 >= least, "key {number} went back");
+                            assert_eq!(found.value.unwrap(), value(number, found.timestamp.0));
+                        }
+                    }
+                }
+            });
+            scope.spawn(|| {
+                let mut reverse = false;
+                while !stop.load(Ordering::Relaxed) {
+                    let least: Vec<_> = known.iter().map(|version| version.load(Ordering::SeqCst)).collect();
+                    reverse = !reverse;
+                    let mut found = std::collections::HashMap::new();
+                    let mut last: Option<Vec<u8>> = None;
+                    loop {
+                        let bound = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                        let batch = dc
+                            .scan(&ScanRequest {
+                                table: TABLE,
+                                lower: if reverse { Bound::Unbounded } else { bound },
+                                upper: if reverse { bound } else { Bound::Unbounded },
+                                direction: if reverse { Direction::Reverse } else { Direction::Forward },
+                                bytes_max: 3000,
+                            })
+                            .unwrap();
+                        last = batch.records.last().map(|record| record.key.clone());
+                        for record in batch.records {
+                            assert!(found.insert(record.key, record.timestamp.0).is_none());
+                        }
+                        if batch.complete {
+                            break;
+                        }
+                    }
+                    for (number, least) in least.into_iter().enumerate().filter(|(_, least)| *least > 0) {
+                        let version = found.get(&key(number as u64)[..]).copied().unwrap_or(0);
+                        assert!(version >= least, "scan saw {version} of key {number}, not {least}");
+                    }
+                }
+            });
+            scope.spawn(|| {
+                let mut random = SplitMix::new(seed + 5);
+                while !stop.load(Ordering::Relaxed) {
+                    match random.below(5) {
+                        0 => drop(dc.llama().evict_step(random.below(64 << 10))),
+                        1 => drop(dc.llama().flush_step().unwrap()),
+                        2 => drop(dc.maintain_step().unwrap()),
+                        3 => dc.redo_scan_start_point(Lsn(0)).unwrap(),
+                        _ => std::thread::yield_now(),
+                    }
+                }
+            });
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let report = dc.check().unwrap();
+        assert!(report.trees.leaves > 10, "{report:?}");
+        dc.redo_scan_start_point(Lsn(2000)).unwrap();
+        drop(dc);
+        let dc = open(&directory, options);
+        dc.check().unwrap();
+        for (number, version) in known.iter().enumerate() {
+            let version = version.load(Ordering::SeqCst);
+            let found = dc.get(TABLE, &key(number as u64)).unwrap();
+            assert_eq!(found.map_or(0, |found| found.timestamp.0), version);
+        }
+    }
+}
