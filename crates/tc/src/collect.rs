@@ -78,7 +78,7 @@ impl Core {
     }
 
     /// Whether everything in the record is at the data component, and visible to all, and nothing uncommitted is above it.
-    fn is_settled(&self, record: &Record) -> bool {
+    pub(crate) fn is_settled(&self, record: &Record) -> bool {
         self.is_settled_from(record.head.load(Ordering::SeqCst))
     }
 
@@ -203,7 +203,7 @@ impl Core {
 
     /// R12: removes a record if the data component has all of it: freeze, then fold the read timestamp into the floor, then
     /// unlink.
-    fn evict(&self, record: &Record, guard: &Guard<'_>) -> bool {
+    pub(crate) fn evict(&self, record: &Record, guard: &Guard<'_>) -> bool {
         // Only to spare the trouble: E3 is kept even if it is queued just now.
         if record.is_queued() {
             return false;
@@ -251,16 +251,4 @@ impl Core {
         }
         aborted.len()
     }
-
-    /// How many records there are.
-    #[cfg(test)]
-    pub(crate) fn records(&self) -> usize {
-        let guard = self.epochs.pin();
-        let mut count = 0;
-        for bucket in 0..self.table.buckets() {
-            self.table.for_each_in_bucket(bucket, &guard, |_| count += 1);
-        }
-        count
-    }
 }
-

@@ -85,7 +85,7 @@ impl Transaction {
         self.workspace.slot().status.abort();
         self.phase = Phase::Ended;
         self.workspace.counts.add(Counter::Commits);
-        self.workspace.slot().end();
+        self.workspace.end();
         Committed { timestamp: self.begin, durable_at: (!durable).then_some(read) }
     }
 
@@ -126,8 +126,7 @@ impl Transaction {
         if at != self.begin {
             workspace.counts.add(Counter::RefreshedCommits);
         }
-        // The versions are stamped: the horizon may pass.
-        workspace.slot().end();
+        workspace.end();
         Ok(Some(Committed { timestamp: at, durable_at: Some(lsn) }))
     }
 
@@ -180,7 +179,7 @@ impl Transaction {
         if self.logged {
             workspace.core.tell_abort(id);
         }
-        workspace.slot().end();
+        workspace.end();
     }
 }
 

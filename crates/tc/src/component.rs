@@ -16,7 +16,7 @@ use std::sync::Arc;
 ///
 /// Dropping it leaves active transactions as they are; they can still be ended.
 pub struct TransactionComponent {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl TransactionComponent {
@@ -73,11 +73,11 @@ impl TransactionComponent {
         self.core.collect_step()
     }
 
-    /// Moves the horizon past old transactions, because what they hold back is too much: their next read of something posted
-    /// since fails with [`crate::ConflictCause::SnapshotTooOld`]. Each call gives up half of the time between the
-    /// oldest transaction and now.
-    pub fn force_horizon(&self) {
-        self.core.force_horizon();
+    /// Moves the horizon to `at_least`, at most to the present, past transactions that are older, because what they hold back
+    /// is too much. Their next read that has to ask the data component fails with
+    /// [`crate::ConflictCause::SnapshotTooOld`].
+    pub fn force_horizon(&self, at_least: Timestamp) {
+        self.core.force_horizon(at_least);
     }
 
     /// Aborts every active transaction whose first log record lies before `lsn`, so that the log can be cut there; how many.

@@ -130,7 +130,7 @@ impl Core {
             }
             if round % MEMORY_ROUNDS_PATIENT == 0 {
                 // Nothing can be collected: an old transaction may be what keeps it.
-                self.force_horizon();
+                self.force_horizon_some_way();
             }
             self.stall(Stall::Memory)?;
         }
@@ -167,12 +167,18 @@ impl Core {
         Timestamp(self.forced_horizon.load(Ordering::SeqCst))
     }
 
-    /// Gives up on the older half of the time between the oldest active transaction and now.
-    pub(crate) fn force_horizon(&self) {
-        let oldest = self.horizon().0;
-        let now = self.clock.last().0 + 1;
+    /// R11: moves the horizon to `at_least`, or to the present if that is earlier.
+    pub(crate) fn force_horizon(&self, at_least: Timestamp) {
         // Not above one more than the clock, so that whoever pushes itself there can commit there (S1).
-        self.forced_horizon.fetch_max(oldest + now.saturating_sub(oldest).div_ceil(2), Ordering::SeqCst);
+        let bound = self.clock.last().0 + 1;
+        self.forced_horizon.fetch_max(at_least.0.min(bound), Ordering::SeqCst);
+    }
+
+    /// Gives up on the older half of the time between the oldest active transaction and now.
+    fn force_horizon_some_way(&self) {
+        let oldest = self.horizon().0;
+        let span = self.clock.last().0.saturating_sub(oldest);
+        self.force_horizon(Timestamp(oldest + span / 2 + 1));
     }
 
     // ---- the clock's ceiling --------------------------------------------------------------------------------

@@ -36,3 +36,10 @@ pub use options::{BeginOptions, Isolation, TcOptions};
 pub use scan::{Entry, Scan, ScanCursor};
 pub use statistics::TcStatistics;
 pub use transaction::{Committed, Transaction};
+
+#[cfg(all(test, not(loom)))]
+mod scenario_tests;
+#[cfg(all(test, not(loom)))]
+mod schedule_tests;
+#[cfg(all(test, not(loom)))]
+mod test_bed;

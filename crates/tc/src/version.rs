@@ -184,12 +184,6 @@ impl Version {
         }
     }
 
-    /// Whether the transaction in `slot` wrote it and has not stamped it.
-    #[inline]
-    pub(crate) fn is_pending_of(&self, slot: SlotIndex) -> bool {
-        self.word.load(Ordering::SeqCst) == u64::from(slot.0) << 2 | PENDING
-    }
-
     /// Whether the writer has stamped it (V2).
     pub(crate) fn is_stamped(&self) -> bool {
         self.word.load(Ordering::SeqCst) & 3 != PENDING
@@ -271,7 +265,8 @@ mod tests {
         let version = Version::allocate_written(SlotIndex(3), Lsn(64), true, 9);
         // SAFETY: just allocated.
         let written = unsafe { &*version };
-        assert!(written.is_pending_of(SlotIndex(3)) && !written.is_stamped());
+        assert_eq!(written.state(), VersionState::Pending(SlotIndex(3)));
+        assert!(!written.is_stamped());
         assert_eq!((written.ordinal(), written.lsn()), (9, Some(Lsn(64))));
         assert!(matches!(written.payload(), Payload::Absent));
         written.rewrite(Lsn(128), false);

@@ -124,9 +124,15 @@ impl Workspace {
         &self.keys[read.key_start as usize..][..read.key_length as usize]
     }
 
-    /// The transaction has ended; all its versions are stamped. Afterwards everything is as new.
-    pub(crate) fn reset(&mut self) {
+    /// The transaction has ended; all its versions are stamped. The horizon may pass.
+    #[inline]
+    pub(crate) fn end(&mut self) {
         self.slot().end();
+        self.core.counters.take(&mut self.counts);
+    }
+
+    /// For the next transaction: everything is as new.
+    pub(crate) fn reset(&mut self) {
         if !self.writes.is_empty() {
             self.renew_slot();
         }
@@ -139,7 +145,6 @@ impl Workspace {
         if self.value.capacity() > 1 << 16 {
             self.value = Vec::new();
         }
-        self.core.counters.take(&mut self.counts);
     }
 
     /// T2: sets the slot aside for an epoch and takes another.

@@ -1,0 +1,408 @@
+//! Scenarios: each test's name is the property.
+
+use crate::test_bed::{TABLE, all, roomy, tiny};
+use crate::{BeginOptions, ConflictCause, Isolation, TcError, Transaction};
+use deuteron_contract::{Direction, Lsn, Timestamp};
+use std::ops::Bound;
+
+fn cause<T: std::fmt::Debug>(result: Result<T, TcError>) -> ConflictCause {
+    match result.expect_err("a conflict") {
+        TcError::Conflict(conflict) => conflict.cause,
+        other => panic!("{other}"),
+    }
+}
+
+fn get(tx: &mut Transaction, key: &str) -> Option<String> {
+    let value = tx.get(TABLE, key.as_bytes()).unwrap();
+    value.map(|value| String::from_utf8(value).unwrap())
+}
+
+fn put(tx: &mut Transaction, key: &str, value: &str) {
+    tx.put(TABLE, key.as_bytes(), value.as_bytes()).unwrap();
+}
+
+fn keys(tx: &mut Transaction, lower: &str, upper: &str) -> Vec<String> {
+    let (lower, upper) = (Bound::Included(lower.as_bytes()), Bound::Excluded(upper.as_bytes()));
+    tx.scan(TABLE, lower, upper, Direction::Forward)
+        .map(|entry| String::from_utf8(entry.unwrap().0).unwrap())
+        .collect()
+}
+
+#[test]
+fn a_transaction_sees_its_own_writes_and_nobody_else_does() {
+    let bed = roomy();
+    let (mut one, mut other) = (bed.begin(), bed.begin());
+    put(&mut one, "k", "1");
+    assert_eq!(get(&mut one, "k").as_deref(), Some("1"));
+    assert_eq!(get(&mut other, "k"), None);
+    put(&mut one, "k", "2");
+    assert_eq!(get(&mut one, "k").as_deref(), Some("2"));
+    one.delete(TABLE, b"k").unwrap();
+    assert_eq!(get(&mut one, "k"), None);
+    put(&mut one, "k", "3");
+    one.commit().unwrap();
+    // `other` began earlier: it still sees the state of then.
+    assert_eq!(get(&mut other, "k"), None);
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"3"[..]));
+}
+
+#[test]
+fn a_dropped_transaction_leaves_nothing() {
+    let bed = roomy();
+    bed.put(b"k", b"old");
+    let mut tx = bed.begin();
+    put(&mut tx, "k", "new");
+    put(&mut tx, "fresh", "new");
+    drop(tx);
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"old"[..]));
+    assert_eq!(bed.get(b"fresh"), None);
+    bed.settle();
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"old"[..]));
+    assert_eq!(bed.dc.get(TABLE, b"fresh").unwrap(), None);
+}
+
+#[test]
+fn the_second_writer_of_a_key_gives_way() {
+    let bed = roomy();
+    let (mut first, mut second) = (bed.begin(), bed.begin());
+    put(&mut first, "k", "1");
+    let error = second.put(TABLE, b"k", b"2").unwrap_err();
+    assert!(error.is_retryable());
+    assert_eq!(cause::<()>(Err(error)), ConflictCause::WriteWrite);
+    assert!(matches!(second.get(TABLE, b"k"), Err(TcError::Aborted)));
+    first.commit().unwrap();
+}
+
+#[test]
+fn a_lost_update_is_refused() {
+    let bed = roomy();
+    bed.put(b"k", b"10");
+    let (mut first, mut second) = (bed.begin(), bed.begin());
+    assert_eq!(get(&mut first, "k"), get(&mut second, "k"));
+    put(&mut second, "k", "11");
+    second.commit().unwrap();
+    put(&mut first, "k", "11");
+    assert_eq!(cause(first.commit()), ConflictCause::ReadChanged);
+    // A blind write is late, too, but has read nothing: it commits later than it began.
+    let (mut blind, mut other) = (bed.begin(), bed.begin());
+    put(&mut other, "k", "12");
+    let between = other.commit().unwrap().timestamp;
+    put(&mut blind, "k", "13");
+    assert!(blind.commit().unwrap().timestamp > between);
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"13"[..]));
+}
+
+#[test]
+fn write_skew_is_refused_and_permitted_under_snapshot_isolation() {
+    for (isolation, permitted) in [(Isolation::Serializable, false), (Isolation::Snapshot, true)] {
+        let bed = roomy();
+        bed.put(b"a", b"1");
+        bed.put(b"b", b"1");
+        let options = BeginOptions { isolation, ..BeginOptions::default() };
+        let (mut first, mut second) = (bed.begin_with(options), bed.begin_with(options));
+        for tx in [&mut first, &mut second] {
+            assert!(get(tx, "a").is_some() && get(tx, "b").is_some());
+        }
+        put(&mut first, "a", "0");
+        put(&mut second, "b", "0");
+        let outcomes = [first.commit(), second.commit()].map(|outcome| outcome.is_ok());
+        assert_eq!(outcomes.iter().all(|ok| *ok), permitted, "{outcomes:?}");
+        assert!(outcomes.iter().any(|ok| *ok));
+    }
+}
+
+#[test]
+fn snapshot_isolation_refuses_lost_updates() {
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    let options = BeginOptions { isolation: Isolation::Snapshot, ..BeginOptions::default() };
+    let mut tx = bed.begin_with(options);
+    assert!(get(&mut tx, "k").is_some());
+    bed.put(b"k", b"2");
+    assert_eq!(cause(tx.put(TABLE, b"k", b"3")), ConflictCause::WriteWrite);
+}
+
+#[test]
+fn read_skew_does_not_happen() {
+    let bed = roomy();
+    bed.put(b"a", b"1");
+    bed.put(b"b", b"1");
+    let mut reader = bed.begin();
+    assert_eq!(get(&mut reader, "a").as_deref(), Some("1"));
+    let mut writer = bed.begin();
+    put(&mut writer, "a", "2");
+    put(&mut writer, "b", "2");
+    writer.commit().unwrap();
+    assert_eq!(get(&mut reader, "b").as_deref(), Some("1"));
+    reader.commit().unwrap();
+}
+
+#[test]
+fn a_reader_pushes_an_older_writer_and_sees_nothing_of_it() {
+    let bed = roomy();
+    bed.put(b"a", b"1");
+    let mut writer = bed.begin();
+    put(&mut writer, "a", "2");
+    let mut reader = bed.begin();
+    assert_eq!(get(&mut reader, "a").as_deref(), Some("1"));
+    let committed = writer.commit().unwrap();
+    assert!(committed.timestamp > reader.timestamp());
+    assert_eq!(get(&mut reader, "a").as_deref(), Some("1"));
+    assert_eq!(bed.tc().statistics().refreshed_commits, 1);
+}
+
+#[test]
+fn an_unpushed_transaction_commits_when_it_began() {
+    let bed = roomy();
+    bed.put(b"a", b"1");
+    let mut tx = bed.begin();
+    assert!(get(&mut tx, "a").is_some());
+    put(&mut tx, "a", "2");
+    assert_eq!(keys(&mut tx, "a", "z"), ["a"]);
+    put(&mut tx, "b", "2");
+    // Its own reads and scans do not push it.
+    let begin = tx.timestamp();
+    assert_eq!(tx.commit().unwrap().timestamp, begin);
+}
+
+#[test]
+fn an_insert_that_was_read_as_absent_is_a_conflict() {
+    let bed = roomy();
+    let (mut first, mut second) = (bed.begin(), bed.begin());
+    assert_eq!(get(&mut first, "x"), None);
+    assert_eq!(get(&mut second, "y"), None);
+    put(&mut first, "y", "1");
+    put(&mut second, "x", "1");
+    let outcomes = [first.commit().is_ok(), second.commit().is_ok()];
+    assert_ne!(outcomes[0], outcomes[1], "{outcomes:?}");
+}
+
+#[test]
+fn phantoms_by_insert_and_by_delete_are_refused() {
+    for delete in [false, true] {
+        let bed = roomy();
+        for key in ["b", "d"] {
+            bed.put(key.as_bytes(), b"1");
+        }
+        let mut counter = bed.begin();
+        assert_eq!(keys(&mut counter, "a", "e"), ["b", "d"]);
+        let mut other = bed.begin();
+        assert!(get(&mut other, "total").is_none());
+        if delete {
+            other.delete(TABLE, b"b").unwrap();
+        } else {
+            put(&mut other, "c", "1");
+        }
+        put(&mut counter, "total", "2");
+        // Both orders are impossible: `counter` did not see the change, `other` did not see the total.
+        let outcomes = [other.commit(), counter.commit()].map(|outcome| outcome.map_err(|error| error.to_string()));
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+    }
+}
+
+#[test]
+fn a_change_beside_a_scanned_range_is_no_conflict() {
+    let bed = roomy();
+    for key in ["b", "d"] {
+        bed.put(key.as_bytes(), b"1");
+    }
+    let mut counter = bed.begin();
+    assert_eq!(keys(&mut counter, "a", "e"), ["b", "d"]);
+    let mut other = bed.begin();
+    put(&mut other, "e", "1");
+    other.commit().unwrap();
+    put(&mut counter, "e", "2");
+    let committed = counter.commit().unwrap();
+    assert!(committed.timestamp > Timestamp(0));
+    assert_eq!(bed.get(b"e").as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn a_scan_shows_own_writes_and_survives_a_refresh_over_them() {
+    let bed = roomy();
+    for key in ["a", "b", "c", "d"] {
+        bed.put(key.as_bytes(), b"1");
+    }
+    let mut tx = bed.begin();
+    tx.delete(TABLE, b"b").unwrap();
+    put(&mut tx, "bb", "own");
+    assert_eq!(keys(&mut tx, "a", "d"), ["a", "bb", "c"]);
+    // Scanned, then overwritten by itself.
+    put(&mut tx, "c", "own");
+    // Somebody makes it commit later, without touching the range.
+    bed.put(b"z", b"1");
+    put(&mut tx, "z", "own");
+    assert!(tx.commit().unwrap().timestamp > Timestamp(0));
+    assert_eq!(keys(&mut bed.begin(), "a", "zz"), ["a", "bb", "c", "d", "z"]);
+    assert_eq!(bed.tc().statistics().refreshed_commits, 1);
+}
+
+#[test]
+fn scans_merge_both_components_in_both_directions() {
+    for bed in [roomy(), tiny()] {
+        let names: Vec<String> = (0..40).map(|number| format!("{number:02}")).collect();
+        for name in names.iter().step_by(2) {
+            bed.put(name.as_bytes(), b"stored");
+        }
+        bed.settle();
+        for name in names.iter().skip(1).step_by(2) {
+            bed.put(name.as_bytes(), b"fresh");
+        }
+        let mut tx = bed.begin();
+        tx.delete(TABLE, b"00").unwrap();
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut found: Vec<String> = all(&mut tx, direction)
+                .unwrap()
+                .into_iter()
+                .map(|(key, _)| String::from_utf8(key).unwrap())
+                .collect();
+            if direction == Direction::Reverse {
+                found.reverse();
+            }
+            assert_eq!(found, names[1..]);
+        }
+        assert!(keys(&mut tx, "5", "1").is_empty());
+    }
+}
+
+#[test]
+fn limits_are_errors_that_leave_the_transaction_alive() {
+    let bed = tiny();
+    let mut tx = bed.begin();
+    put(&mut tx, "k", "1");
+    assert!(matches!(tx.get(TABLE, b""), Err(TcError::KeySize { found: 0, .. })));
+    assert!(matches!(tx.put(TABLE, &[7; 257], b""), Err(TcError::KeySize { found: 257, limit: 256 })));
+    let huge = vec![0; 1 << 20];
+    assert!(matches!(tx.put(TABLE, b"k", &huge), Err(TcError::ValueSize { .. })));
+    tx.commit().unwrap();
+    assert!(matches!(tx.commit(), Err(TcError::Aborted)));
+    let mut reader = bed.begin_with(BeginOptions { read_only: true, ..BeginOptions::default() });
+    assert!(matches!(reader.put(TABLE, b"k", b"2"), Err(TcError::ReadOnly)));
+    assert_eq!(get(&mut reader, "k").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_read_only_transaction_waits_for_what_it_read_to_be_durable() {
+    let bed = roomy();
+    let mut writer = bed.begin();
+    put(&mut writer, "k", "1");
+    let written = writer.commit().unwrap().durable_at;
+    let mut reader = bed.begin();
+    assert!(get(&mut reader, "k").is_some());
+    assert_eq!(reader.commit().unwrap().durable_at, written);
+    bed.settle();
+    let mut reader = bed.begin();
+    assert!(get(&mut reader, "k").is_some());
+    assert_eq!(reader.commit().unwrap().durable_at, None);
+    assert_eq!(bed.begin().commit().unwrap().durable_at, None);
+}
+
+#[test]
+fn values_survive_the_recycling_of_the_log_and_eviction() {
+    let bed = tiny();
+    let value = |number: usize| vec![number as u8; 200];
+    for number in 0..2000 {
+        bed.put(format!("{:04}", number % 700).as_bytes(), &value(number));
+    }
+    for key in 0..700usize {
+        let newest = if key < 600 { 1400 + key } else { 700 + key };
+        assert_eq!(bed.get(format!("{key:04}").as_bytes()), Some(value(newest)), "{key}");
+    }
+    let statistics = bed.tc().statistics();
+    assert!(statistics.evictions > 0 && statistics.misses > 0, "{statistics:?}");
+    let budget = 64 << 10;
+    assert!(statistics.memory_bytes < 2 * budget, "{statistics:?}");
+}
+
+#[test]
+fn a_reader_that_is_too_old_is_told_and_never_lied_to() {
+    let bed = tiny();
+    for number in 0..50 {
+        bed.put(format!("{number:02}").as_bytes(), b"old");
+    }
+    let mut reader = bed.begin();
+    assert_eq!(get(&mut reader, "00").as_deref(), Some("old"));
+    for _ in 0..100 {
+        for number in 0..50 {
+            bed.put(format!("{number:02}").as_bytes(), &[b'n'; 100]);
+        }
+    }
+    let mut told = false;
+    for number in 0..50 {
+        match reader.get(TABLE, format!("{number:02}").as_bytes()) {
+            Ok(value) => assert_eq!(value.as_deref(), Some(&b"old"[..])),
+            Err(TcError::Aborted) => assert!(told),
+            Err(error) => {
+                assert_eq!(cause::<()>(Err(error)), ConflictCause::SnapshotTooOld);
+                told = true;
+            }
+        }
+    }
+    assert!(told, "nothing was given up, although memory is small");
+}
+
+#[test]
+fn a_writer_that_pins_the_log_can_be_aborted_by_others() {
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    let mut tx = bed.begin();
+    put(&mut tx, "k", "2");
+    assert_eq!(bed.tc().abort_writers_before(Lsn(0)), 0);
+    assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
+    // The key is free, and the one who lost it learns so at the end.
+    bed.put(b"k", b"3");
+    assert_eq!(cause(tx.commit()), ConflictCause::LogPinned);
+    assert_eq!(bed.tc().oldest_writer(), None);
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"3"[..]));
+}
+
+#[test]
+fn too_much_read_to_remember_matters_only_to_the_pushed() {
+    let bed = tiny();
+    let mut tx = bed.begin();
+    for number in 0..100 {
+        assert_eq!(get(&mut tx, &format!("{number}")), None);
+    }
+    put(&mut tx, "k", "1");
+    tx.commit().unwrap();
+    let mut tx = bed.begin();
+    for number in 0..100 {
+        assert_eq!(get(&mut tx, &format!("{number}")), None);
+    }
+    bed.put(b"k", b"2");
+    put(&mut tx, "k", "1");
+    assert_eq!(cause(tx.commit()), ConflictCause::ReadsForgotten);
+}
+
+#[test]
+fn a_transaction_larger_than_memory_is_refused() {
+    let bed = tiny();
+    let mut tx = bed.begin();
+    let error = (0..100_000)
+        .find_map(|number: u32| tx.put(TABLE, &number.to_be_bytes(), b"").err())
+        .expect("an error");
+    assert!(matches!(error, TcError::TransactionTooLarge { .. }), "{error}");
+    assert!(!error.is_retryable());
+    drop(tx);
+    bed.put(b"k", b"1");
+}
+
+#[test]
+fn the_component_goes_when_its_last_user_does() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    put(&mut tx, "k", "1");
+    drop(bed);
+    // The transaction holds what it needs; its host is gone.
+    assert!(tx.get(TABLE, b"k").is_ok());
+    tx.commit().unwrap();
+}
+
+#[test]
+fn transactions_move_between_threads() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    put(&mut tx, "k", "1");
+    std::thread::spawn(move || tx.commit().unwrap()).join().unwrap();
+    assert!(bed.get(b"k").is_some());
+}

@@ -1,0 +1,569 @@
+//! Many small histories under random schedules, each checked by a replay in the order of final timestamps; and the planted
+//! bugs, each of which must be caught that way.
+//!
+//! The counterpart of the executable model of the design. Transactions, the proxy and the evictor are threads of which
+//! one runs at a time; at each [`point`](crate::schedule::point) the seed decides which. So a schedule repeats.
+//! Checked: every read and scan returned what the serial replay has; real-time order; the log lists a transaction after
+//! those it read from; in the end the data component has the last version of each key; nobody was told that its snapshot
+//! is too old, for the horizon was never forced.
+
+use crate::planted::{self, Bug, is_planted};
+use crate::schedule;
+use crate::test_bed::TABLE;
+use crate::{ConflictCause, Host, Stall, TcError, TcOptions, TransactionComponent};
+use deuteron_contract::{
+    DataComponent, DcError, DcStatistics, Direction, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
+    Timestamp, TransactionId,
+};
+use deuteron_device::MemoryDirectory;
+use deuteron_epoch::Epochs;
+use deuteron_log::{Log, LogOptions, Record as LogRecord};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+
+/// SplitMix64.
+#[derive(Clone)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word ^ (word >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn percent(&mut self, chance: usize) -> bool {
+        self.below(100) < chance
+    }
+}
+
+// ---- one thread at a time -------------------------------------------------------------------------------------
+
+struct Turns {
+    state: Mutex<TurnState>,
+    changed: Vec<Condvar>,
+}
+
+struct TurnState {
+    random: Random,
+    live: Vec<usize>,
+    current: usize,
+    steps: usize,
+}
+
+impl Turns {
+    fn new(threads: usize, random: Random) -> Turns {
+        let state = TurnState { random, live: (0..threads).collect(), current: 0, steps: 0 };
+        Turns { state: Mutex::new(state), changed: (0..threads).map(|_| Condvar::new()).collect() }
+    }
+
+    fn pass(&self, state: &mut TurnState) {
+        if let Some(next) = state.live.len().checked_sub(1).map(|last| state.random.below(last + 1)) {
+            state.current = state.live[next];
+            state.steps = [0, 0, 1, 4, 19][state.random.below(5)];
+            self.changed[state.current].notify_one();
+        }
+    }
+
+    fn wait(&self, me: usize) {
+        let mut state = self.state.lock().unwrap();
+        while state.current != me {
+            state = self.changed[me].wait(state).unwrap();
+        }
+    }
+
+    fn point(&self, me: usize) {
+        let mut state = self.state.lock().unwrap();
+        if state.steps > 0 {
+            state.steps -= 1;
+            return;
+        }
+        self.pass(&mut state);
+        while state.current != me {
+            state = self.changed[me].wait(state).unwrap();
+        }
+    }
+
+    fn leave(&self, me: usize) {
+        let mut state = self.state.lock().unwrap();
+        state.live.retain(|thread| *thread != me);
+        self.pass(&mut state);
+    }
+}
+
+/// Leaves even when the thread panics.
+struct Turn<'t>(&'t Turns, usize);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        schedule::set_hook(None);
+        planted::plant(None);
+        self.0.leave(self.1);
+    }
+}
+
+// ---- the world ------------------------------------------------------------------------------------------------
+
+/// An ordered map; with a planted bug it orders versions by arrival.
+#[derive(Default)]
+struct TestDc(Mutex<BTreeMap<Vec<u8>, (Timestamp, Lsn, Option<Vec<u8>>)>>);
+
+impl DataComponent for TestDc {
+    fn get(&self, _: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
+        let map = self.0.lock().unwrap();
+        let found = map.get(key);
+        Ok(found.map(|(at, _, value)| Record { key: Vec::new(), value: value.clone(), timestamp: *at }))
+    }
+
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+        let map = self.0.lock().unwrap();
+        let range = map.range::<[u8], _>((request.lower, request.upper));
+        let record = |(key, (at, _, value)): (&Vec<u8>, &(Timestamp, Lsn, Option<Vec<u8>>))| Record {
+            key: key.clone(),
+            value: value.clone(),
+            timestamp: *at,
+        };
+        let mut records: Vec<Record> = match request.direction {
+            Direction::Forward => range.map(record).collect(),
+            Direction::Reverse => range.rev().map(record).collect(),
+        };
+        // A batch is two records.
+        let complete = records.len() <= 2;
+        records.truncate(2);
+        Ok(ScanBatch { records, complete })
+    }
+
+    fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
+        let mut map = self.0.lock().unwrap();
+        for operation in operations {
+            let entry = map.entry(operation.key.to_vec()).or_default();
+            if (operation.timestamp, operation.lsn) >= (entry.0, entry.1) || is_planted(Bug::LsnOrder) {
+                *entry = (operation.timestamp, operation.lsn, operation.value.map(<[u8]>::to_vec));
+            }
+        }
+        Ok(())
+    }
+
+    fn end_of_stable_log(&self, _: Lsn) {}
+
+    fn redo_scan_start_point(&self, _: Lsn) -> Result<(), DcError> {
+        Ok(())
+    }
+
+    fn recovered_redo_scan_start_point(&self) -> Lsn {
+        Lsn(0)
+    }
+
+    fn statistics(&self) -> DcStatistics {
+        DcStatistics::default()
+    }
+}
+
+struct World {
+    tc: OnceLock<TransactionComponent>,
+    log: Arc<Log>,
+    dc: Arc<TestDc>,
+    /// Orders begins and ends in real time.
+    events: AtomicU64,
+    next: AtomicUsize,
+    ended: AtomicUsize,
+    done: AtomicBool,
+    history: Mutex<Vec<Outcome>>,
+}
+
+/// Waiting is somebody else's turn.
+struct NextTurn;
+
+impl Host for NextTurn {
+    fn stalled(&self, _: Stall) -> Result<(), String> {
+        schedule::point();
+        std::thread::yield_now();
+        Ok(())
+    }
+}
+
+type Value = Option<Vec<u8>>;
+
+struct Outcome {
+    name: usize,
+    timestamp: Timestamp,
+    pushed: bool,
+    durable_at: Option<Lsn>,
+    began: u64,
+    ended: u64,
+    reads: Vec<(u8, Value)>,
+    scans: Vec<(u8, u8, BTreeMap<u8, Vec<u8>>, BTreeSet<u8>)>,
+    writes: BTreeMap<u8, Value>,
+}
+
+fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<String> {
+    let began = world.events.fetch_add(1, Ordering::SeqCst);
+    let mut tx = world.tc.get().unwrap().begin();
+    let begin = tx.timestamp();
+    let (mut reads, mut scans, mut writes) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let result = (|| {
+        for step in 0..1 + random.below(4) {
+            schedule::point();
+            let key = random.below(keys as usize) as u8;
+            match random.below(10) {
+                0..4 => {
+                    let value = tx.get(TABLE, &[key])?;
+                    match writes.get(&key) {
+                        Some(own) => assert_eq!(value, *own, "a transaction sees its own writes"),
+                        None => reads.push((key, value)),
+                    }
+                }
+                4..6 => {
+                    let other = random.below(keys as usize) as u8;
+                    let (lower, upper) = (key.min(other), key.max(other) + 1);
+                    let direction = if random.percent(50) { Direction::Forward } else { Direction::Reverse };
+                    let (from, to) = ([lower], [upper]);
+                    let mut found = BTreeMap::new();
+                    for entry in tx.scan(TABLE, Bound::Included(&from), Bound::Excluded(&to), direction) {
+                        let (key, value) = entry?;
+                        assert!(found.insert(key[0], value).is_none(), "a scan returned a key twice");
+                    }
+                    for (key, own) in writes.range(lower..upper) {
+                        assert_eq!(found.remove(key), *own, "a scan shows own writes");
+                    }
+                    scans.push((lower, upper, found, writes.keys().copied().collect()));
+                }
+                _ if random.percent(25) => {
+                    tx.delete(TABLE, &[key])?;
+                    writes.insert(key, None);
+                }
+                _ => {
+                    let value = vec![name as u8, step as u8];
+                    tx.put(TABLE, &[key], &value)?;
+                    writes.insert(key, Some(value));
+                }
+            }
+        }
+        schedule::point();
+        if random.percent(10) {
+            return Ok(None);
+        }
+        tx.commit().map(Some)
+    })();
+    match result {
+        Ok(Some(committed)) => {
+            let ended = world.events.fetch_add(1, Ordering::SeqCst);
+            let (timestamp, durable_at) = (committed.timestamp, committed.durable_at);
+            let pushed = timestamp != begin;
+            let outcome =
+                Outcome { name, timestamp, pushed, durable_at, began, ended, reads, scans, writes };
+            world.history.lock().unwrap().push(outcome);
+            None
+        }
+        Ok(None) => None,
+        Err(TcError::Conflict(conflict)) if conflict.cause == ConflictCause::SnapshotTooOld => {
+            Some(format!("transaction {name}: {conflict}"))
+        }
+        Err(TcError::Conflict(_)) => None,
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Posts committed versions in any order, once they are below the horizon.
+struct RandomProxy {
+    at: Lsn,
+    operations: HashMap<TransactionId, Vec<(Lsn, Vec<u8>, Value)>>,
+    pending: Vec<(Timestamp, Lsn, Vec<u8>, Value)>,
+    posted: Timestamp,
+}
+
+impl RandomProxy {
+    fn step(&mut self, world: &World, random: &mut Random) {
+        let tc = world.tc.get().unwrap();
+        world.log.request_flush(Lsn(u64::MAX));
+        while world.log.flush_step().unwrap() {}
+        while let Some(buffer) = world.log.next_stable(self.at) {
+            for (lsn, record) in buffer.view().records() {
+                match record {
+                    LogRecord::Upsert { transaction, key, value, .. } => {
+                        let operation = (lsn, key.to_vec(), Some(value.to_vec()));
+                        self.operations.entry(transaction).or_default().push(operation);
+                    }
+                    LogRecord::Delete { transaction, key, .. } => {
+                        self.operations.entry(transaction).or_default().push((lsn, key.to_vec(), None));
+                    }
+                    LogRecord::Commit { transaction, timestamp, .. } => {
+                        let operations = self.operations.remove(&transaction).unwrap_or_default();
+                        self.pending
+                            .extend(operations.into_iter().map(|(lsn, key, value)| (timestamp, lsn, key, value)));
+                    }
+                    LogRecord::Abort { transaction } => drop(self.operations.remove(&transaction)),
+                    _ => {}
+                }
+            }
+            self.at = buffer.end();
+            world.log.release(self.at);
+        }
+        schedule::point();
+        let horizon = tc.horizon();
+        schedule::point();
+        let ready: Vec<usize> = (0..self.pending.len())
+            .filter(|index| self.pending[*index].0 < horizon || is_planted(Bug::EagerApply))
+            .collect();
+        if !ready.is_empty() {
+            let (timestamp, lsn, key, value) = self.pending.swap_remove(ready[random.below(ready.len())]);
+            let operation =
+                Operation { table: TABLE, key: &key, value: value.as_deref(), timestamp, lsn };
+            world.dc.apply(&[operation]).unwrap();
+        }
+        schedule::point();
+        let oldest = self.pending.iter().map(|operation| operation.0).min();
+        let posted = oldest.unwrap_or(horizon).min(if is_planted(Bug::EagerApply) { Timestamp::MAX } else { horizon });
+        // A report holds for what has been reported before, too: no commit record may come to it unposted.
+        if posted >= self.posted {
+            self.posted = posted;
+            tc.report_progress(self.at, self.at, posted);
+        }
+    }
+}
+
+fn evictor_step(world: &World, random: &mut Random) {
+    let core = &world.tc.get().unwrap().core;
+    core.find_oldest_active();
+    let guard = core.epochs.pin();
+    core.index.settle(1 + random.below(3), |record| core.is_settled(record), &guard);
+    let bucket = random.below(core.table.buckets());
+    for offset in 0..core.table.buckets() {
+        let bucket = (bucket + offset) % core.table.buckets();
+        let mut evicted = false;
+        core.table.for_each_in_bucket(bucket, &guard, |record| {
+            if !evicted {
+                core.maintain(record, core.known_horizon(), &guard);
+                evicted = core.evict(record, &guard);
+            }
+        });
+        if evicted {
+            break;
+        }
+    }
+}
+
+// ---- the check ------------------------------------------------------------------------------------------------
+
+fn check(world: &World) -> Option<String> {
+    let mut history = world.history.lock().unwrap();
+    history.sort_by_key(|outcome| outcome.timestamp);
+    let writers: HashMap<usize, Option<Lsn>> =
+        history.iter().map(|outcome| (outcome.name, outcome.durable_at)).collect();
+    let mut state: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
+    for outcome in history.iter() {
+        let (name, at) = (outcome.name, outcome.timestamp);
+        for (key, value) in &outcome.reads {
+            if value.as_ref() != state.get(key) {
+                return Some(format!("{name}@{at} read {key}={value:?}, serially {:?}", state.get(key)));
+            }
+        }
+        for (lower, upper, found, own) in &outcome.scans {
+            let serially: BTreeMap<u8, Vec<u8>> = state
+                .range(lower..upper)
+                .filter(|(key, _)| !own.contains(key))
+                .map(|(key, value)| (*key, value.clone()))
+                .collect();
+            if *found != serially {
+                return Some(format!("{name}@{at} scanned {lower}..{upper} {found:?}, serially {serially:?}"));
+            }
+        }
+        let seen = outcome.reads.iter().filter_map(|(_, value)| value.as_ref());
+        for value in seen.chain(outcome.scans.iter().flat_map(|scan| scan.2.values())) {
+            let read_from = writers[&(value[0] as usize)];
+            if !outcome.writes.is_empty() && read_from >= outcome.durable_at {
+                return Some(format!("{name}@{at} is in the log before {} that it read from", value[0]));
+            }
+            if outcome.writes.is_empty() && outcome.durable_at.is_some() && read_from > outcome.durable_at {
+                return Some(format!("{name}@{at} counts as durable before {} that it read from", value[0]));
+            }
+        }
+        for (key, value) in &outcome.writes {
+            match value {
+                Some(value) => drop(state.insert(*key, value.clone())),
+                None => drop(state.remove(key)),
+            }
+        }
+    }
+    for (index, earlier) in history.iter().enumerate() {
+        for later in &history[index + 1..] {
+            if later.ended < earlier.began {
+                return Some(format!("{} ended before {} began, but is later", later.name, earlier.name));
+            }
+        }
+    }
+    let stored: BTreeMap<u8, Vec<u8>> = world
+        .dc
+        .0
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(|(key, (_, _, value))| value.clone().map(|value| (key[0], value)))
+        .collect();
+    (stored != state).then(|| format!("the data component ends with {stored:?}, not {state:?}"))
+}
+
+#[derive(Default, Debug)]
+struct Totals {
+    transactions: usize,
+    committed: usize,
+    pushed: usize,
+}
+
+fn run(seed: u64, bug: Option<Bug>, totals: &mut Totals) -> Result<(), String> {
+    let mut random = Random(seed);
+    let epochs = Epochs::new();
+    let (log, _) = Log::open(
+        Arc::new(MemoryDirectory::new()),
+        &LogOptions::tiny_for_tests(),
+        Arc::clone(&epochs),
+        Lsn(0),
+    )
+    .unwrap();
+    let (log, start) = (Arc::new(log), Lsn(0));
+    let dc = Arc::new(TestDc::default());
+    let options = TcOptions {
+        memory_bytes: 1 << 14,
+        clock_lease: 1 << 20,
+        range_timestamps: 1 + random.below(4),
+        scan_batch_records_max: 1 + random.below(3),
+        ..TcOptions::default()
+    };
+    let tc =
+        TransactionComponent::open(options, Arc::clone(&log), Arc::clone(&dc) as _, epochs, Arc::new(NextTurn))
+            .unwrap();
+    tc.core.account.pretend_over_soft.store(random.percent(50), Ordering::Relaxed);
+    log.request_flush(Lsn(u64::MAX));
+    while log.flush_step().unwrap() {}
+    tc.core.renew_ceiling().unwrap();
+    let world = World {
+        tc: OnceLock::from(tc),
+        log,
+        dc,
+        events: AtomicU64::new(0),
+        next: AtomicUsize::new(0),
+        ended: AtomicUsize::new(0),
+        done: AtomicBool::new(false),
+        history: Mutex::default(),
+    };
+    let (keys, count, clients) = (1 + random.below(4) as u8, 2 + random.below(6), 1 + random.below(4));
+    let turns = Arc::new(Turns::new(clients + 2, random.clone()));
+    let violation = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for thread in 0..clients + 2 {
+            let (world, turns, violation) = (&world, &turns, &violation);
+            let mut random = Random(random.next());
+            let hooked = Arc::clone(turns);
+            scope.spawn(move || {
+                turns.wait(thread);
+                let _turn = Turn(turns, thread);
+                planted::plant(bug);
+                schedule::set_hook(Some(Arc::new(move || hooked.point(thread))));
+                if thread < clients {
+                    loop {
+                        let name = world.next.fetch_add(1, Ordering::SeqCst);
+                        if name >= count {
+                            return;
+                        }
+                        if let Some(found) = client(world, name, keys, &mut random) {
+                            violation.lock().unwrap().get_or_insert(found);
+                        }
+                        if world.ended.fetch_add(1, Ordering::SeqCst) + 1 == count {
+                            world.done.store(true, Ordering::SeqCst);
+                        }
+                        schedule::point();
+                    }
+                } else if thread == clients {
+                    let mut proxy = RandomProxy {
+                        at: start,
+                        operations: HashMap::new(),
+                        pending: Vec::new(),
+                        posted: Timestamp(0),
+                    };
+                    for idle in 0.. {
+                        let done = world.done.load(Ordering::SeqCst);
+                        proxy.step(world, &mut random);
+                        if done && proxy.pending.is_empty() || idle > 100_000 {
+                            return;
+                        }
+                        schedule::point();
+                    }
+                } else {
+                    while !world.done.load(Ordering::SeqCst) {
+                        evictor_step(world, &mut random);
+                        schedule::point();
+                    }
+                }
+            });
+        }
+    });
+    totals.transactions += count;
+    let history = world.history.lock().unwrap();
+    totals.committed += history.len();
+    totals.pushed += history.iter().filter(|outcome| outcome.pushed).count();
+    drop(history);
+    match violation.into_inner().unwrap().or_else(|| check(&world)) {
+        Some(found) => Err(format!("seed {seed}: {found}")),
+        None => Ok(()),
+    }
+}
+
+fn schedules() -> u64 {
+    std::env::var("TC_SCHEDULES").ok().and_then(|count| count.parse().ok()).unwrap_or(600)
+}
+
+#[test]
+fn random_schedules_are_strictly_serializable() {
+    let first = std::env::var("TC_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let mut totals = Totals::default();
+    for seed in first..first + schedules() {
+        if let Err(violation) = run(seed, None, &mut totals) {
+            panic!("{violation} (TC_SEED={seed} TC_SCHEDULES=1)");
+        }
+    }
+    println!("{totals:?}");
+    assert!(totals.committed > totals.transactions / 4 && totals.pushed > 0, "{totals:?}");
+}
+
+fn is_caught(bug: Bug) {
+    let mut totals = Totals::default();
+    for seed in 0..20 * schedules() {
+        if let Err(violation) = run(seed, Some(bug), &mut totals) {
+            println!("{bug:?} caught by {violation}");
+            return;
+        }
+    }
+    panic!("{bug:?} was not caught in {totals:?}");
+}
+
+macro_rules! planted_bugs {
+    ($($name:ident: $bug:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            is_caught(Bug::$bug);
+        }
+    )*};
+}
+
+planted_bugs! {
+    planted_no_read_timestamp_is_caught: NoReadTimestamp,
+    planted_no_recheck_is_caught: NoRecheck,
+    planted_no_push_is_caught: NoPush,
+    planted_no_self_push_is_caught: NoSelfPush,
+    planted_no_refresh_is_caught: NoRefresh,
+    planted_no_range_is_caught: NoRange,
+    planted_log_order_is_caught: LogOrder,
+    planted_eager_apply_is_caught: EagerApply,
+    planted_lsn_order_is_caught: LsnOrder,
+    planted_no_freeze_is_caught: NoFreeze,
+    planted_no_floor_is_caught: NoFloor,
+    planted_dc_first_is_caught: DcFirst,
+}
