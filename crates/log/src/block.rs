@@ -287,7 +287,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_flipped_bit_is_noticed(at in 0..160usize, bit in 0..8u8) {
-            let mut buffer = sealed(4096);
+            let mut buffer = sealed(8192);
             buffer[at] ^= 1 << bit;
             let verified = BufferHeader::read(&buffer, 8192, 8192, 77).and_then(|header| header.verify(&buffer));
             // The last eight bytes of the header are not looked at; they are written as zeros and covered as such.

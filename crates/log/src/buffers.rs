@@ -381,3 +381,160 @@ impl Buffers {
         self.counters.opening_lost.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use deuteron_epoch::Epochs;
+
+    const MAX: u32 = 16 << 10;
+
+    /// Buffers of 16 KiB in a ring of 64 KiB, and segments as long.
+    fn buffers(start: u64) -> (Buffers, MemoryWindow) {
+        let window = MemoryWindow::new(start, 64 << 10, u64::from(MAX), Epochs::new());
+        (Buffers::new(4, start, u64::from(MAX), 64 << 10), window)
+    }
+
+    fn take(buffers: &Buffers, window: &MemoryWindow, size: u32) -> Result<u64, NoRoom> {
+        buffers.reserve(size, window).map(|reservation| {
+            let lsn = reservation.lsn;
+            reservation.leave();
+            lsn
+        })
+    }
+
+    #[test]
+    fn partial_seal_costs_less_than_a_block() {
+        let (buffers, window) = buffers(0);
+        assert_eq!(buffers.tail(), 0);
+        assert_eq!(buffers.opened(1), None);
+        assert_eq!(take(&buffers, &window, 96), Ok(64));
+        assert_eq!(buffers.opened(1), Some(Opened { base: 0, open_offset: Some(160) }));
+        assert_eq!(buffers.finished(1), None, "not sealed");
+        assert!(buffers.seal(1) && !buffers.seal(1));
+        let finished = Finished { base: 0, used: 160, last_commit: 0, successor: 4096 };
+        assert_eq!(buffers.finished(1), Some(finished));
+        assert_eq!(buffers.tail(), 4096);
+        assert!(buffers.free(1));
+        assert_eq!(buffers.tail(), 4096, "also when it has been written before the next was opened");
+        assert_eq!(take(&buffers, &window, 96), Ok(4096 + 64));
+    }
+
+    #[test]
+    fn straddler_continues_behind_what_is_used_or_at_the_boundary() {
+        let (buffers, window) = buffers(0);
+        assert_eq!(take(&buffers, &window, 8000), Ok(64));
+        // Over the end of a buffer that is as long as buffers get: the rest of its range is used.
+        assert_eq!(take(&buffers, &window, 16_000), Ok(8192 + 64));
+        assert_eq!(buffers.finished(1).unwrap().successor, 8192);
+        assert_eq!(take(&buffers, &window, 16_000), Ok(8192 + 16_384 + 64));
+        assert_eq!(take(&buffers, &window, 16_000), Ok(8192 + 2 * 16_384 + 64));
+        // The next one has but 8 KiB to the boundary, and there the ring is full.
+        assert_eq!(take(&buffers, &window, 16_000), Err(NoRoom));
+        assert_eq!(buffers.finished(4).unwrap().successor, 8192 + 3 * 16_384);
+        for number in 1..=4 {
+            assert!(buffers.free(number));
+        }
+        window.set_stable(32 << 10);
+        window.release(32 << 10);
+        assert_eq!(
+            take(&buffers, &window, 16_000),
+            Ok((64 << 10) + 64),
+            "an empty buffer ends at the boundary"
+        );
+        let empty = Finished { base: 8192 + 3 * 16_384, used: 64, last_commit: 0, successor: 64 << 10 };
+        assert_eq!(buffers.finished(5), Some(empty));
+    }
+
+    #[test]
+    fn slots_are_a_limit_too() {
+        let (buffers, window) = buffers(4096);
+        for number in 1..=4 {
+            assert_eq!(take(&buffers, &window, 96), Ok(4096 * number + 64));
+            assert!(buffers.seal(number));
+        }
+        assert_eq!(take(&buffers, &window, 96), Err(NoRoom));
+        assert!(buffers.free(1));
+        assert_eq!(take(&buffers, &window, 96), Ok(4096 * 5 + 64));
+    }
+
+    #[test]
+    fn unfinished_writer_holds_the_buffer() {
+        let (buffers, window) = buffers(0);
+        let first = buffers.reserve(32, &window).unwrap();
+        let second = buffers.reserve(32, &window).unwrap();
+        assert_eq!(second.link(), 0);
+        assert_eq!(first.link(), 96);
+        second.leave();
+        buffers.seal(1);
+        assert_eq!(buffers.finished(1), None);
+        first.leave();
+        assert_eq!(buffers.finished(1).map(|finished| finished.last_commit), Some(64));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use deuteron_epoch::Epochs;
+    use loom::sync::Arc;
+
+    const MAX: u32 = 8192;
+
+    fn model(
+        threads: usize,
+        test: impl Fn(Arc<(Buffers, MemoryWindow)>, usize) + Sync + Send + 'static + Copy,
+    ) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(move || {
+            let window = MemoryWindow::new(0, 64 << 10, u64::from(MAX), Epochs::new());
+            let shared = Arc::new((Buffers::new(2, 0, u64::from(MAX), 64 << 10), window));
+            let others: Vec<_> = (1..threads)
+                .map(|thread| {
+                    let shared = shared.clone();
+                    loom::thread::spawn(move || test(shared, thread))
+                })
+                .collect();
+            test(shared, 0);
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+    }
+
+    /// Two threads find no open buffer and open it together: they get different space in one buffer.
+    #[test]
+    fn opening_together_opens_once() {
+        model(2, |shared, thread| {
+            let (buffers, window) = &*shared;
+            if let Ok(reservation) = buffers.reserve(8, window) {
+                assert!([64, 72].contains(&reservation.lsn), "thread {thread}: {}", reservation.lsn);
+                reservation.leave();
+            }
+            assert!(buffers.active.load(Ordering::Acquire) <= 1);
+        });
+    }
+
+    /// One thread appends while the flusher seals, writes and frees: whatever the appender got is in what was finished.
+    #[test]
+    fn flusher_and_appender() {
+        model(2, |shared, thread| {
+            let (buffers, window) = &*shared;
+            if thread == 1 {
+                for _ in 0..2 {
+                    if let Ok(reservation) = buffers.reserve(8, window) {
+                        assert!([64, 72, 4096 + 64, 4096 + 72].contains(&reservation.lsn));
+                        reservation.leave();
+                    }
+                }
+            } else if buffers.opened(1).is_some() {
+                buffers.seal(1);
+                if let Some(finished) = buffers.finished(1) {
+                    assert!((64..=80).contains(&finished.used));
+                    assert_eq!((finished.base, finished.successor), (0, 4096));
+                    buffers.free(1);
+                    assert!(buffers.tail() >= 4096);
+                }
+            }
+        });
+    }
+}

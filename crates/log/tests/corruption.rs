@@ -1,0 +1,247 @@
+//! Damaged files: a torn tail is the end of the log, damage anywhere else is told with its place, and nothing panics.
+#![cfg(not(loom))]
+
+mod harness;
+
+use deuteron_contract::Lsn;
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, MemoryDirectory, OpenMode};
+use deuteron_epoch::Epochs;
+use deuteron_log::{Log, LogError, LogOptions, Record, Recovery};
+use harness::{Owned, Pair, check_recovery, upsert};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A log of some segments, closed: its files, its records, and the bases of its buffers.
+struct Closed {
+    directory: MemoryDirectory,
+    model: BTreeMap<u64, Owned>,
+    bases: Vec<u64>,
+    tail: u64,
+}
+
+fn closed(buffers: u64) -> Closed {
+    let directory = MemoryDirectory::new();
+    let mut pair = Pair::create(Arc::new(directory.clone()), LogOptions::tiny_for_tests()).unwrap();
+    for number in 0..buffers {
+        pair.append(upsert(number, [100, 6000, 13_000][number as usize % 3])).unwrap();
+        pair.commit(number).unwrap();
+        pair.flush_all().unwrap();
+        while pair.proxy_step(true) {}
+    }
+    // The first record follows the header; no other lies so.
+    let firsts = pair.model.keys().map(|lsn| lsn - 64).filter(|lsn| lsn.is_multiple_of(BLOCK));
+    let bases = firsts.collect();
+    Closed { directory, tail: pair.log.tail_lsn().0, model: pair.model, bases }
+}
+
+impl Closed {
+    fn open(&self, from: u64) -> Result<(Log, Recovery), LogError> {
+        Log::open(Arc::new(self.directory.clone()), &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(from))
+    }
+
+    fn place(lsn: u64) -> (String, u64) {
+        let base = lsn & !0xffff;
+        (format!("log-{base:016x}.seg"), lsn - base + BLOCK)
+    }
+
+    fn flip(&self, lsn: u64, mask: u8) {
+        let (name, offset) = Self::place(lsn);
+        self.flip_in(&name, offset, mask);
+    }
+
+    fn flip_in(&self, name: &str, offset: u64, mask: u8) {
+        let file = self.directory.open(name, OpenMode::ReadWrite, false).unwrap();
+        let mut byte = [0];
+        file.read_at(&mut byte, offset).unwrap();
+        file.write_at(&[byte[0] ^ mask], offset).unwrap();
+    }
+
+    fn bytes(&self, lsn: u64, length: usize) -> Vec<u8> {
+        let (name, offset) = Self::place(lsn);
+        let mut bytes = vec![0; length];
+        self.directory.open(&name, OpenMode::Read, false).unwrap().read_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+}
+
+#[test]
+fn damage_before_the_last_buffer_is_corruption_with_its_place() {
+    let log = closed(20);
+    let (last, others) = log.bases.split_last().unwrap();
+    for &base in others {
+        for at in [0, 12, 17, 26, 30, 34, 38, 42, 50, 64, 70, 140] {
+            log.flip(base + at, 0x10);
+            let error = log.open(0).err().expect("damage is noticed");
+            let place = Closed::place(base);
+            match error {
+                LogError::Corrupt { file, offset, ref expected, .. } => {
+                    assert_eq!((file, offset), place);
+                    assert!(expected.contains("a valid buffer follows at LSN"), "{expected}");
+                }
+                other => panic!("{other}"),
+            }
+            log.flip(base + at, 0x10);
+        }
+    }
+    // The last one is a torn tail: nobody can tell, and nothing behind it was promised.
+    log.flip(last + 70, 1);
+    let (opened, recovery) = log.open(0).unwrap();
+    assert_eq!(recovery.tail(), Lsn(*last));
+    check_recovery(
+        &recovery,
+        &log.model.range(..last).map(|(&lsn, owned)| (lsn, owned.clone())).collect(),
+        Lsn(0),
+    );
+    drop(opened);
+}
+
+#[test]
+fn damage_below_the_start_point_is_nobodys_business() {
+    let log = closed(20);
+    let from = log.bases[7] + 64;
+    for &base in &log.bases[..7] {
+        log.flip(base + 20, 0xff);
+    }
+    let (_log, recovery) = log.open(from).unwrap();
+    assert_eq!((recovery.start(), recovery.tail()), (Lsn(log.bases[7]), Lsn(log.tail)));
+    check_recovery(&recovery, &log.model, Lsn(from));
+}
+
+#[test]
+fn start_point_outside_the_log_is_missing() {
+    let log = closed(20);
+    let missing = |from| match log.open(from).err() {
+        Some(LogError::Missing { wanted, .. }) => assert_eq!(wanted, Lsn(from)),
+        other => panic!("{other:?}"),
+    };
+    missing(log.tail + 8);
+    missing(1 << 40);
+    // The first segment is gone.
+    log.directory.remove("log-0000000000000000.seg").unwrap();
+    missing(64);
+    log.open(0x10000).unwrap();
+    log.directory.remove("log-0000000000010000.seg").unwrap();
+    log.directory.open("log-0000000000000000.seg", OpenMode::CreateNew, false).unwrap();
+    assert!(matches!(log.open(0).err(), Some(LogError::Corrupt { .. })), "an empty file is no segment");
+}
+
+#[test]
+fn hole_between_segments_is_missing() {
+    let log = closed(20);
+    assert!(log.tail > 0x20000);
+    log.directory.remove("log-0000000000010000.seg").unwrap();
+    assert!(matches!(log.open(0).err(), Some(LogError::Missing { wanted: Lsn(0x10000), .. })));
+}
+
+#[test]
+fn segment_of_another_log_is_refused() {
+    let (log, other) = (closed(20), closed(20));
+    let name = "log-0000000000010000.seg";
+    let mut bytes = AlignedBuffer::zeroed(0x11000);
+    other.directory.open(name, OpenMode::Read, false).unwrap().read_at(&mut bytes, 0).unwrap();
+    log.directory.open(name, OpenMode::ReadWrite, false).unwrap().write_at(&bytes, 0).unwrap();
+    match log.open(0).err() {
+        Some(LogError::Corrupt { file, expected, .. }) => {
+            assert_eq!(file, name);
+            assert!(expected.contains("of log"), "{expected}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A user who stores an image of the log in the log gets no say in where the log ends.
+#[test]
+fn image_of_a_buffer_in_a_value_is_not_a_buffer() {
+    let log = closed(4);
+    let image = log.bytes(log.bases[0], BLOCK_BYTES);
+    let (opened, recovery) = log.open(0).unwrap();
+    let at = recovery.tail().0;
+    // The value starts in the middle of a block; the image inside it starts on a block.
+    let mut value = vec![0; BLOCK_BYTES - 64 - 20 - 1];
+    value.extend_from_slice(&image);
+    let record = Record::Upsert {
+        transaction: Default::default(),
+        table: Default::default(),
+        key: b"k",
+        value: &value,
+    };
+    opened.append(&record).unwrap();
+    opened.request_flush(opened.tail_lsn());
+    while opened.flush_step().unwrap() {}
+    drop((opened, recovery));
+    assert_eq!(log.bytes(at + BLOCK, BLOCK_BYTES), image, "the image is on a block");
+    log.flip(at, 1);
+    let (_log, recovery) = log.open(0).unwrap();
+    assert_eq!(recovery.tail(), Lsn(at));
+}
+
+#[test]
+fn old_buffers_in_recycled_files_are_not_taken_for_new() {
+    let directory = MemoryDirectory::new();
+    let mut pair = Pair::create(Arc::new(directory.clone()), LogOptions::tiny_for_tests()).unwrap();
+    let mut met = 0;
+    for number in 0..200 {
+        pair.append(upsert(number, 3000)).unwrap();
+        pair.flush_all().unwrap();
+        while pair.proxy_step(true) {}
+        pair.log.truncate(pair.released).unwrap();
+        // The end of a segment's former life, if it had one.
+        let stable = pair.log.stable_lsn().0;
+        let place = stable | 0xf000;
+        let closed =
+            Closed { directory: directory.clone(), model: BTreeMap::new(), bases: vec![], tail: stable };
+        if stable < place && stable & 0xffff != 0 && closed.bytes(place, 8) == b"DEULOGB1" {
+            met += 1;
+            let Pair { log, options, model, acknowledged, released, .. } = pair;
+            drop(log);
+            pair = Pair::open(Arc::new(directory.clone()), options, model, acknowledged, released).unwrap();
+            assert_eq!(pair.opened_at, Lsn(stable));
+        }
+    }
+    assert!(met > 20, "{met}");
+}
+
+#[test]
+fn damage_after_opening_is_told_by_readers() {
+    let log = closed(20);
+    let (opened, recovery) = log.open(0).unwrap();
+    let record = *log.model.range(log.bases[5]..).next().unwrap().0;
+    opened.read_stable(Lsn(record)).unwrap();
+    assert!(matches!(opened.read_stable(Lsn(record + 8)), Err(LogError::NotARecord { .. })));
+    assert!(matches!(opened.read_stable(Lsn(log.bases[5])), Err(LogError::NotARecord { .. })));
+    log.flip(record + 30, 4);
+    assert!(matches!(opened.read_stable(Lsn(record)), Err(LogError::Corrupt { .. })));
+    let read: Vec<_> = recovery.buffers().collect();
+    assert_eq!(read.len(), 6);
+    assert!(read[..5].iter().all(Result::is_ok));
+    assert!(matches!(read[5], Err(LogError::Corrupt { .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    /// Whatever is flipped, opening gives a prefix or a typed error.
+    #[test]
+    fn any_damage_is_a_prefix_or_an_error(flips in prop::collection::vec(
+        (any::<prop::sample::Index>(), 0..0x11000u64, 1..=255u8, any::<bool>()), 1..20))
+    {
+        let log = closed(12);
+        let files = log.directory.list().unwrap();
+        for (file, offset, mask, at_start) in flips {
+            // Headers are a small part of the bytes and most of what is looked at.
+            let offset = if at_start { offset & !0xfff | offset & 0x3f } else { offset };
+            log.flip_in(&files[file.index(files.len())], offset, mask);
+        }
+        match log.open(0) {
+            Ok((_log, recovery)) => {
+                let tail = recovery.tail().0;
+                let prefix = log.model.range(..tail).map(|(&lsn, owned)| (lsn, owned.clone())).collect();
+                check_recovery(&recovery, &prefix, Lsn(0));
+            }
+            Err(LogError::Corrupt { .. } | LogError::Missing { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
