@@ -27,6 +27,7 @@ pub(crate) struct Accounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) segments: u64,
+    pub(crate) dead_segments: u64,
     pub(crate) live_bytes: u64,
 }
 
@@ -77,6 +78,7 @@ impl Accounts {
     pub(crate) fn totals(&self) -> Totals {
         Totals {
             segments: self.accounts.len() as u64,
+            dead_segments: self.accounts.values().filter(|account| account.live_bytes == 0).count() as u64,
             live_bytes: self.accounts.values().map(|account| account.live_bytes).sum(),
         }
     }
@@ -131,7 +133,7 @@ mod tests {
                 accounts.add(FlashAddress::new((segment << 16) + 4096 + piece * 8192, 8192));
             }
         }
-        assert_eq!(accounts.totals(), Totals { segments: 4, live_bytes: 10 * 8192 });
+        assert_eq!(accounts.totals(), Totals { segments: 4, dead_segments: 0, live_bytes: 10 * 8192 });
         assert_eq!(accounts.victim(4, 1000), None);
         assert_eq!(accounts.victim(4, 200), Some(0));
         assert_eq!(accounts.victim(4, 200), Some(1));

@@ -6,7 +6,9 @@
 //! 1. the dirty bit is cleared, then the mapping word is read (M2), then the holds (M5);
 //! 2. the nodes that no fragment holds are collected: from the head down to the base (a *full* fragment), or to the
 //!    first node with an address, which becomes `previous`. The whole chain is taken where `previous` would be one
-//!    fragment too many, or the cleaner wants the page moved;
+//!    fragment too many, or the cleaner wants the page moved.
+//!    Before that the access method is asked to consolidate the page ([`Consolidate`]), so that blind deltas are not
+//!    written again and again;
 //! 3. pages that the base adopts and that were never flushed go first, so that whoever finds the adoption on flash
 //!    finds the adopted page too;
 //! 4. the nodes are copied into the buffer, and the fragment's address is noted in them and in the page's entry.
@@ -35,7 +37,15 @@ use crate::page_id::PageId;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES};
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError, TryLockError, Weak};
+
+/// The access method, as the flusher sees it.
+pub trait Consolidate: Send + Sync {
+    /// Replaces the chain of `page`, which is in memory, by a base (or splits it), if that can be done at once. Called
+    /// without a guard, on a thread that is flushing: it must not flush or take part in a checkpoint. Whatever it
+    /// does, the page is written afterwards.
+    fn consolidate(&self, page: PageId);
+}
 
 /// What a [`Llama::flush_step`] has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +119,8 @@ enum Marshalled {
     First(PageId),
     /// It must be read first.
     Load,
+    /// It should be consolidated first.
+    Long,
     /// There is no room for a fragment of this length.
     Full(u64),
     TooLarge(u64),
@@ -227,6 +239,8 @@ impl Llama {
         batch: &mut Batch,
         next: &mut dyn FnMut() -> Option<PageId>,
     ) -> Result<(), LlamaError> {
+        // The page that consolidation was last asked for. Once is enough: it may have good reasons not to do it.
+        let mut asked = None;
         while batch.used < self.options.flush_buffer_bytes {
             let page = match flusher.stack.last() {
                 Some(&page) => page,
@@ -238,7 +252,7 @@ impl Llama {
                     None => break,
                 },
             };
-            match self.marshal(flusher, batch, page) {
+            match self.marshal(flusher, batch, page, asked == Some(page)) {
                 Marshalled::Done => {
                     flusher.stack.pop();
                 }
@@ -257,6 +271,12 @@ impl Llama {
                         return Err(error);
                     }
                 }
+                Marshalled::Long => {
+                    asked = Some(page);
+                    if let Some(method) = self.consolidator.get().and_then(Weak::upgrade) {
+                        method.consolidate(page);
+                    }
+                }
                 Marshalled::Full(_) if batch.fragments > 0 => break,
                 Marshalled::Full(bytes) => self.make_room(flusher, bytes)?,
                 Marshalled::TooLarge(bytes) => {
@@ -268,8 +288,14 @@ impl Llama {
         Ok(())
     }
 
+    /// Has `method` asked to consolidate long pages before they are written in full. Once per store.
+    pub fn set_consolidator(&self, method: Weak<dyn Consolidate>) {
+        // A second one would be a mistake in the wiring; the first stays.
+        let _ = self.consolidator.set(method);
+    }
+
     /// Copies the unflushed part of `page` into the buffer.
-    fn marshal(&self, flusher: &mut Flusher, batch: &mut Batch, page: PageId) -> Marshalled {
+    fn marshal(&self, flusher: &mut Flusher, batch: &mut Batch, page: PageId, asked: bool) -> Marshalled {
         let guard = self.epochs.pin();
         let Some(claim) = self.table.try_claim(page) else { return Marshalled::Later };
         self.table.take_dirty(page);
@@ -306,6 +332,9 @@ impl Llama {
         {
             if head.is_partial() {
                 return postponed(Marshalled::Load);
+            }
+            if head.chain_length() > 0 && !asked && self.consolidator.get().is_some() {
+                return postponed(Marshalled::Long);
             }
             nodes = chain(head).collect();
             previous = None;

@@ -38,7 +38,7 @@ pub use checkpoint::{Checkpoint, CheckpointProgress};
 pub use error::LlamaError;
 pub use evict::Evicted;
 pub use flash_address::FlashAddress;
-pub use flush::FlushProgress;
+pub use flush::{Consolidate, FlushProgress};
 pub use llama::Llama;
 pub use mapping_table::FRAGMENTS_MAX;
 pub use node::{NodeKind, NodeRef, OwnedNode, PageDescriptor};

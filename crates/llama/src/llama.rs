@@ -1,6 +1,6 @@
 //! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
 
-use crate::flush::Flusher;
+use crate::flush::{Consolidate, Flusher};
 use crate::free_list::FreeList;
 use crate::mapping_table::{MappingTable, Word};
 use crate::memory::MemoryCounter;
@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64};
 use deuteron_epoch::{Epochs, Guard};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The store of pages. All methods may be called from any thread.
 pub struct Llama {
@@ -26,6 +26,8 @@ pub struct Llama {
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
+    /// Weak, as the access method holds on to the store.
+    pub(crate) consolidator: OnceLock<Weak<dyn Consolidate>>,
     /// The hand of the eviction clock.
     pub(crate) evict_hand: AtomicU64,
     /// Whether a checkpoint is going on; shared with it, so that dropping it ends it.
@@ -248,6 +250,7 @@ impl Llama {
             page_ids: end.0 - 1,
             dirty_pages: self.table.dirty_pages(end).count() as u64,
             segments: totals.segments,
+            dead_segments: totals.dead_segments,
             disk_bytes: totals.segments * self.store.segments.segment_bytes,
             live_bytes: totals.live_bytes,
             ..Statistics::default()

@@ -33,7 +33,7 @@ use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
 use deuteron_epoch::Epochs;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What [`Llama::open`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -184,6 +184,7 @@ impl Llama {
             counters: Counters::default(),
             store: Store::new(segments, position.offset),
             flusher: Mutex::new(flusher),
+            consolidator: OnceLock::new(),
             evict_hand: AtomicU64::new(0),
             checkpointing: Arc::new(AtomicBool::new(false)),
         };

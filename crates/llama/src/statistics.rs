@@ -22,7 +22,7 @@ macro_rules! counters {
         #[derive(Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
-        /// Figures of a store since it was opened, and of its state now (the first six).
+        /// Figures of a store since it was opened, and of its state now (the first seven).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Statistics {
@@ -34,6 +34,8 @@ macro_rules! counters {
             pub dirty_pages: u64,
             /// Segment files.
             pub segments: u64,
+            /// Those of them in which nothing is live; the next checkpoint removes most of them.
+            pub dead_segments: u64,
             /// Bytes of segment files.
             pub disk_bytes: u64,
             /// Bytes of live fragments.
@@ -55,6 +57,7 @@ macro_rules! counters {
                     ("page_ids", self.page_ids),
                     ("dirty_pages", self.dirty_pages),
                     ("segments", self.segments),
+                    ("dead_segments", self.dead_segments),
                     ("disk_bytes", self.disk_bytes),
                     ("live_bytes", self.live_bytes),
                     $((stringify!($name), self.$name),)*
