@@ -168,11 +168,16 @@ fn compare(
             }
             compare_record(model, model.newest.get(&(table, key.clone())), found.as_ref(), table, key)?;
         }
+        // One record at a time where there are few; where there are many, a few dozen batches a scan.
+        let bytes_least = if history.keys.len() > 100 { 4 * history.keys.len() } else { 1 };
         for direction in [Direction::Forward, Direction::Reverse] {
-            compare_scan(component, model, table, (Bound::Unbounded, Bound::Unbounded), direction, random)?;
-            for _ in 0..6 {
-                let bounds = (bound(history, random), bound(history, random));
-                compare_scan(component, model, table, bounds, direction, random)?;
+            for scan in 0..7 {
+                let bounds = match scan {
+                    0 => (Bound::Unbounded, Bound::Unbounded),
+                    _ => (bound(history, random), bound(history, random)),
+                };
+                let bytes_max = [1, 50, 700, usize::MAX][random.index(4)].max(bytes_least);
+                compare_scan(component, model, table, bounds, direction, bytes_max)?;
             }
         }
     }
@@ -231,9 +236,8 @@ fn compare_scan(
     table: TableId,
     bounds: Bounds<'_>,
     direction: Direction,
-    random: &mut SplitMix,
+    bytes_max: usize,
 ) -> Result<(), Broken> {
-    let bytes_max = [1, 50, 700, usize::MAX][random.index(4)];
     let request = ScanRequest { table, lower: bounds.0, upper: bounds.1, direction, bytes_max };
     let about =
         || format!("scan {direction:?} of t{table} {} in batches of {bytes_max}", shown_bounds(bounds));
