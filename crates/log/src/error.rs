@@ -122,6 +122,11 @@ impl LogError {
 }
 
 impl AppendError {
+    /// Whether the same append may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, AppendError::Full | AppendError::DiskFull)
+    }
+
     /// Whether a full disk is the cause.
     pub fn is_full(&self) -> bool {
         match self {

@@ -40,7 +40,7 @@ pub(crate) struct Flusher {
     segment: Option<(u64, Arc<dyn File>)>,
 }
 
-/// What the flusher counts. Written by it alone, but for the last.
+/// What the flusher counts. Written by it alone.
 #[derive(Default)]
 pub(crate) struct FlushCounters {
     pub flushes: AtomicU64,
@@ -132,7 +132,7 @@ impl Flusher {
         log.index.note(base);
         // F3.
         log.window.set_stable(successor);
-        let counters = &log.flush_counters;
+        let counters = &*log.flush_counters;
         counters.flushes.fetch_add(1, Ordering::Relaxed);
         counters.bytes_written.fetch_add(written as u64, Ordering::Relaxed);
         counters.record_bytes_written.fetch_add(records.len() as u64, Ordering::Relaxed);

@@ -42,8 +42,9 @@ pub struct Log {
     pub(crate) segments: Arc<Segments>,
     pub(crate) index: StableIndex,
     flusher: Mutex<Flusher>,
-    pub(crate) flush_counters: FlushCounters,
-    append_full: AtomicU64,
+    /// Off the lines that appenders read.
+    pub(crate) flush_counters: Padded<FlushCounters>,
+    append_full: Padded<AtomicU64>,
 }
 
 impl Log {
@@ -114,8 +115,8 @@ impl Log {
             segments,
             index,
             flusher: Mutex::new(Flusher::new(tail, previous_crc)),
-            flush_counters: FlushCounters::default(),
-            append_full: AtomicU64::new(0),
+            flush_counters: Padded(FlushCounters::default()),
+            append_full: Padded(AtomicU64::new(0)),
         };
         Ok((log, recovery))
     }

@@ -88,11 +88,11 @@ fn work(pair: &mut Pair, known: &mut Known, number: u64) -> Result<(), Stop> {
     let bytes = [50, 9_000, 300, 14_000, 5_000][number as usize % 5];
     pair.append(upsert(number, bytes))?;
     pair.append(Owned::Delete(number, vec![1; 9]))?;
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         drop(pair.log.reserve_commit());
     }
     let commit = pair.commit(number)?;
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         pair.flush_all()?;
         assert!(pair.log.stable_lsn() > commit);
     }
