@@ -5,6 +5,7 @@
 
 use crate::{BLOCK_BYTES, DeviceError, Directory, File, OpenMode, Operation};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -202,11 +203,10 @@ impl File for OverlayFile {
         let mut state = self.state();
         for (number, range, at) in parts(offset, buffer.len()) {
             let count = range.len();
-            if !state.blocks.contains_key(&number) {
-                let block = self.base_block(number)?;
-                state.blocks.insert(number, block);
-            }
-            let block = state.blocks.get_mut(&number).expect("inserted above");
+            let block = match state.blocks.entry(number) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(self.base_block(number)?),
+            };
             block[range].copy_from_slice(&buffer[at..at + count]);
         }
         state.length = state.length.max(offset + buffer.len() as u64);
