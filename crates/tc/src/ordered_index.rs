@@ -22,6 +22,11 @@
 //! - **O4** A record leaves the list before its QUEUED flag is cleared, so that the list never refers to a record that has
 //!   been retired (see E3).
 //!
+//! - **O5** `departures` grows before a record leaves the list, and again once it is known to be gone for good, still under
+//!   the mutex. So whoever reads the data component between two equal readings of it, the second after a walk that did not
+//!   find the record, has read what made the record settle. (The second time is for a record that is written, posted and
+//!   settled again while the collector has it in hand: a scan that begins then waits for the mutex.)
+//!
 //! # Why a record that is just being written again is not missed
 //!
 //! The collector takes a settled record out, clears the flag and looks at the record again; a writer installs and then
@@ -207,7 +212,9 @@ impl OrderedIndex {
             crate::schedule::point();
             publication_fence();
             if is_settled(record) || !record.set_queued() {
-                // Done; or a writer has found the flag cleared and queued it anew.
+                // Done; or a writer has found the flag cleared and queued it anew. Counted once more (O5), for it may have
+                // been written, posted and settled again since the first look.
+                self.departures.fetch_add(1, Ordering::SeqCst);
                 settled += 1;
             } else {
                 if listed {

@@ -5,7 +5,7 @@
 //! one runs at a time; at each [`point`](crate::schedule::point) the seed decides which. So a schedule repeats.
 //! Checked: every read and scan returned what the serial replay has; real-time order; the log lists a transaction after
 //! those it read from; in the end the data component has the last version of each key; nobody was told that its snapshot
-//! is too old, for the horizon was never forced.
+//! is too old, unless the horizon was forced, which happens in every fourth schedule only.
 
 use crate::planted::{self, Bug, is_planted};
 use crate::schedule;
@@ -173,6 +173,8 @@ struct World {
     dc: Arc<TestDc>,
     /// Orders begins and ends in real time.
     events: AtomicU64,
+    /// Now and then the horizon is forced and writers are aborted by others.
+    rough: bool,
     next: AtomicUsize,
     ended: AtomicUsize,
     done: AtomicBool,
@@ -264,7 +266,7 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
             None
         }
         Ok(None) => None,
-        Err(TcError::Conflict(conflict)) if conflict.cause == ConflictCause::SnapshotTooOld => {
+        Err(TcError::Conflict(conflict)) if conflict.cause == ConflictCause::SnapshotTooOld && !world.rough => {
             Some(format!("transaction {name}: {conflict}"))
         }
         Err(TcError::Conflict(_)) => None,
@@ -333,6 +335,12 @@ impl RandomProxy {
 fn evictor_step(world: &World, random: &mut Random) {
     let core = &world.tc.get().unwrap().core;
     core.find_oldest_active();
+    if world.rough && random.percent(5) {
+        core.force_horizon(Timestamp(core.clock.last().0 - random.below(2) as u64));
+    }
+    if world.rough && random.percent(2) {
+        core.abort_writers_before(world.log.tail_lsn());
+    }
     let guard = core.epochs.pin();
     core.index.settle(1 + random.below(3), |record| core.is_settled(record), &guard);
     let bucket = random.below(core.table.buckets());
@@ -449,6 +457,7 @@ fn run(seed: u64, bug: Option<Bug>, totals: &mut Totals) -> Result<(), String> {
         log,
         dc,
         events: AtomicU64::new(0),
+        rough: seed % 4 == 3,
         next: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         done: AtomicBool::new(false),
