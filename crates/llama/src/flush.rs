@@ -42,8 +42,8 @@ use std::sync::{MutexGuard, PoisonError, TryLockError, Weak};
 /// The access method, as the flusher sees it.
 pub trait Consolidate: Send + Sync {
     /// Replaces the chain of `page`, which is in memory, by a base (or splits it), if that can be done at once. Called
-    /// without a guard, on a thread that is flushing: it must not flush or take part in a checkpoint. Whatever it
-    /// does, the page is written afterwards.
+    /// without a guard, on a thread that has the flush lock: it must not flush, take part in a checkpoint, or ask for
+    /// [`Llama::statistics`]. Whatever it does, the page is written afterwards.
     fn consolidate(&self, page: PageId);
 }
 

@@ -293,4 +293,29 @@ mod tests {
         }
         assert!(Fragment::decode(&bytes, 8192).is_err(), "misplaced");
     }
+
+    proptest::proptest! {
+        /// Bytes with a right checksum, as a faulty writer might leave them: an error or a fragment, never a panic.
+        #[test]
+        fn decoding_never_panics(
+            mut bytes in proptest::collection::vec(0u8..4, 0..512),
+            counts in proptest::collection::vec(0u32..70, 5),
+        ) {
+            bytes.resize(bytes.len().next_multiple_of(64).max(64), 0);
+            let length = bytes.len() as u32;
+            write_u32(&mut bytes, 4, MAGIC);
+            write_u32(&mut bytes, 8, length);
+            write_u64(&mut bytes, 24, 4096);
+            for (offset, count) in [12, 40, 44, 64, 68].into_iter().zip(counts) {
+                if offset + 4 <= bytes.len() {
+                    write_u32(&mut bytes, offset, count);
+                }
+            }
+            let crc = crc32c::crc32c(&bytes[4..]);
+            write_u32(&mut bytes, 0, crc);
+            if let Ok(fragment) = Fragment::decode(&bytes, 4096) {
+                let _ = (fragment.payloads().count(), fragment.adopts().count(), fragment.descriptor());
+            }
+        }
+    }
 }

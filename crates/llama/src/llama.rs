@@ -172,7 +172,7 @@ impl Llama {
         unsafe { guard.retire(head.as_ptr().cast(), memory, free_chain) };
     }
 
-    /// Frees a page that no durable page has adopted, such as the right half of a split whose compare-and-swap
+    /// Frees, once, a page that no durable page has adopted, such as the right half of a split whose compare-and-swap
     /// was lost, or an identifier with nothing installed. The identifier is given out again once nobody can hold
     /// it any more.
     ///
@@ -189,8 +189,12 @@ impl Llama {
     ) -> Result<(), Snapshot<'g>> {
         self.check(guard);
         assert!(!self.table.is_adopted(page), "{page} is adopted and cannot be freed");
-        // A page that is free already has no other owner than the caller.
-        if !expected.is_free() && !self.table.replace(page, expected.word(), Word::Free.encode()) {
+        let unchanged = match expected.is_free() {
+            // Nothing to replace, and nobody but the caller to install anything.
+            true => self.table.word(page) == expected.word(),
+            false => self.table.replace(page, expected.word(), Word::Free.encode()),
+        };
+        if !unchanged {
             return Err(self.snapshot(page, guard));
         }
         if let PageState::Resident(head) = expected.state() {
