@@ -27,7 +27,9 @@
 //! | `flusher`, `stable_waiters` | group commit without a timer |
 //! | `segment`, `stable_index` | files; finding one record in them |
 //! | [`reader`], `recovery` | replay; the torn tail and corruption |
-//! | `log` | [`Log`], [`StableBuffer`], [`CommitReservation`] |
+//! | `log` | [`Log`], the whole |
+//! | `commit_reservation` | [`CommitReservation`]: the place of a commit record |
+//! | `stable_buffer`, `buffer_view` | [`StableBuffer`], [`BufferView`]: what the proxy gets |
 //!
 //! Who calls what: transactions append, read and wait; one thread (or several, they exclude each other) runs
 //! [`Log::flush_step`]; the proxy walks with [`Log::next_stable`] and [`Log::release`]; a checkpoint ends with
@@ -45,6 +47,7 @@ mod block;
 mod buffer_view;
 mod buffer_word;
 mod buffers;
+mod commit_reservation;
 mod condition;
 mod error;
 mod flusher;
@@ -56,16 +59,19 @@ pub mod record;
 mod recovery;
 mod ring;
 mod segment;
+mod stable_buffer;
 mod stable_index;
 mod stable_waiters;
 mod statistics;
 mod sync;
 
 pub use buffer_view::{BufferView, CommitView};
+pub use commit_reservation::CommitReservation;
 pub use error::{AppendError, LogError, Poison};
-pub use log::{CommitReservation, Log, StableBuffer};
+pub use log::Log;
 pub use options::LogOptions;
 pub use reader::{LogBuffer, LogReader};
 pub use record::{OwnedRecord, Record, RecordError, RecordView};
 pub use recovery::Recovery;
+pub use stable_buffer::StableBuffer;
 pub use statistics::LogStatistics;

@@ -1,8 +1,8 @@
 //! The log itself: appending, reading versions, durability, lending to the proxy, truncating.
 
-use crate::block::{BufferHeader, HEADER_BYTES};
 use crate::buffer_view::BufferView;
 use crate::buffers::{Buffers, Reservation};
+use crate::commit_reservation::CommitReservation;
 use crate::condition::Condition;
 use crate::flusher::{FlushCounters, Flusher};
 use crate::memory_window::MemoryWindow;
@@ -13,12 +13,13 @@ use crate::record::{
 use crate::recovery::{Opening, Recovery};
 use crate::ring::Ring;
 use crate::segment::Segments;
+use crate::stable_buffer::StableBuffer;
 use crate::stable_index::StableIndex;
 use crate::stable_waiters::StableWaiters;
 use crate::statistics::LogStatistics;
 use crate::sync::{AtomicU64, Mutex, Ordering, Padded};
 use crate::{AppendError, LogError, LogOptions};
-use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_contract::Lsn;
 use deuteron_device::{Directory, Operation};
 use deuteron_epoch::{Epochs, Guard};
 use std::sync::{Arc, TryLockError};
@@ -164,7 +165,7 @@ impl Log {
     #[inline]
     pub fn reserve_commit(&self) -> Result<CommitReservation<'_>, AppendError> {
         let reservation = self.reserve(COMMIT_BYTES, true)?;
-        Ok(CommitReservation { log: self, reservation: Some(reservation) })
+        Ok(CommitReservation::new(self, reservation))
     }
 
     #[inline]
@@ -360,9 +361,7 @@ impl Log {
             return None;
         }
         assert!(self.window.lend(base), "log buffer at {base} has been released");
-        let stable = StableBuffer { log: self, base };
-        assert!(stable.header().base == base, "no log buffer starts at {base}");
-        Some(stable)
+        Some(StableBuffer::new(self, base))
     }
 
     /// The proxy needs nothing below `upto` in memory any more. It stays in memory as version cache until there is need.
@@ -422,91 +421,5 @@ struct Unpark(std::thread::Thread);
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
-    }
-}
-
-/// The place of a commit record that is not written yet. Dropping it cancels it.
-///
-/// As long as it lives the buffer cannot be written: fill it at once. (One that is leaked stops the log, though nothing
-/// worse.)
-#[must_use = "a commit record that is not filled is cancelled"]
-pub struct CommitReservation<'a> {
-    log: &'a Log,
-    reservation: Option<Reservation<'a>>,
-}
-
-impl CommitReservation<'_> {
-    /// Where the commit record will be.
-    pub fn lsn(&self) -> Lsn {
-        Lsn(self.reservation.as_ref().map_or(0, |reservation| reservation.lsn))
-    }
-
-    /// Writes the commit record.
-    pub fn fill(mut self, transaction: TransactionId, timestamp: Timestamp, token: u64) -> Lsn {
-        let lsn = self.lsn();
-        if let Some(reservation) = self.reservation.take() {
-            let link = reservation.link();
-            self.write(reservation, &Record::Commit { transaction, timestamp, token }, link);
-        }
-        lsn
-    }
-
-    /// Leaves padding in the place.
-    pub fn cancel(self) {}
-
-    fn write(&self, reservation: Reservation<'_>, record: &Record<'_>, link: u32) {
-        // SAFETY: B5: the range is ours alone until we leave.
-        record.encode(link, unsafe { self.log.ring.slice_mut(reservation.lsn, COMMIT_BYTES) });
-        reservation.leave();
-    }
-}
-
-impl Drop for CommitReservation<'_> {
-    fn drop(&mut self) {
-        if let Some(reservation) = self.reservation.take() {
-            self.write(reservation, &Record::Padding { bytes: COMMIT_BYTES as u32 }, 0);
-        }
-    }
-}
-
-/// A stable buffer in the ring, lent to the proxy without copying (paper 3.2). Its memory is not reused before it is
-/// dropped, whatever is released.
-pub struct StableBuffer<'a> {
-    log: &'a Log,
-    base: u64,
-}
-
-impl StableBuffer<'_> {
-    /// Its records.
-    pub fn view(&self) -> BufferView<'_> {
-        let header = self.header();
-        // SAFETY: stable, so nobody writes to it (F2), and lent, so it is not recycled (M2).
-        let bytes = unsafe { self.log.ring.slice(self.base, HEADER_BYTES + header.record_bytes as usize) };
-        BufferView::new(&header, bytes)
-    }
-
-    /// The LSN at which it starts.
-    pub fn base(&self) -> Lsn {
-        Lsn(self.base)
-    }
-
-    /// The LSN at which the next one starts: the argument of the next [`Log::next_stable`].
-    pub fn end(&self) -> Lsn {
-        self.view().end()
-    }
-
-    fn header(&self) -> BufferHeader {
-        // SAFETY: as in `view`.
-        let block = unsafe { self.log.ring.slice(self.base, HEADER_BYTES) };
-        match BufferHeader::fields(block) {
-            Ok(header) => header,
-            Err(mismatch) => panic!("no log buffer at {}: found {}", self.base, mismatch.found),
-        }
-    }
-}
-
-impl Drop for StableBuffer<'_> {
-    fn drop(&mut self) {
-        self.log.window.take_back(self.base);
     }
 }
