@@ -1,5 +1,6 @@
 //! The log itself: appending, reading versions, durability, lending to the proxy, truncating.
 
+use crate::block::BufferHeader;
 use crate::buffer_view::BufferView;
 use crate::buffers::{Buffers, Reservation};
 use crate::commit_reservation::CommitReservation;
