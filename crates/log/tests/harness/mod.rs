@@ -164,6 +164,9 @@ impl Pair {
             assert!(matches!(error, LogError::Missing { .. }), "{error}");
         } else {
             assert_eq!(self.log.read_stable(Lsn(lsn)).unwrap().view(), self.model[&lsn].record());
+            let buffer = self.log.read_stable_buffer(Lsn(lsn)).unwrap();
+            assert!(buffer.base().0 < lsn && lsn < buffer.end().0);
+            check_buffer(&buffer.view(), &self.model);
         }
     }
 }
