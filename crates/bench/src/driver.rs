@@ -222,10 +222,7 @@ fn run_thread<S: Store>(
                         return drain(&mut worker, pending);
                     }
                     tries += 1;
-                    // The other transaction may need this core to finish.
-                    if tries > 4 {
-                        std::thread::yield_now();
-                    }
+                    back_off(tries);
                 }
             }
         };
@@ -259,6 +256,15 @@ fn run_thread<S: Store>(
         live.commits.store(commits, Ordering::Relaxed);
     }
     drain(&mut worker, pending)
+}
+
+/// After a conflict: the other transaction may need this core, and a little time, to finish.
+fn back_off(tries: u32) {
+    match tries {
+        ..4 => {}
+        4..16 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(50)),
+    }
 }
 
 /// Waits for what is still in flight, uncounted.
