@@ -13,7 +13,7 @@ use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
 use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, LlamaError, RecoveredPage};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// What a checkpoint remembers: this, and the redo scan start point.
 const USER_DATA_VERSION: u8 = 1;
@@ -71,7 +71,16 @@ impl BwTreeDc {
         for pages in recovered.pages.chunk_by(|left, right| left.tree == right.tree) {
             dc.recover_table(pages)?;
         }
-        Ok(Arc::new(dc))
+        let dc = Arc::new(dc);
+        // Weak, as the component holds on to the store: blind upserts are merged before they are written again.
+        let consolidator: Weak<BwTreeDc> = Arc::downgrade(&dc);
+        dc.llama.set_consolidator(consolidator);
+        Ok(dc)
+    }
+
+    /// The tree of a table, if there is one.
+    pub(crate) fn tree_of(&self, table: u32) -> Option<&Tree> {
+        self.tables.get(table)
     }
 
     fn recover_table(&self, pages: &[RecoveredPage]) -> Result<(), DcError> {

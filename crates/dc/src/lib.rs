@@ -45,6 +45,7 @@
 //! What this crate is not: it knows no transactions, keeps no log, and starts no threads; somebody calls
 //! [`BwTreeDc::maintain_step`], or else those who apply do its work when memory runs short.
 
+mod consolidator;
 mod dc;
 mod error;
 mod options;

@@ -1,0 +1,17 @@
+//! The data component answers the store's request to consolidate a page before it is written in full.
+
+use crate::BwTreeDc;
+use deuteron_llama::{Consolidate, PageId};
+
+impl Consolidate for BwTreeDc {
+    fn consolidate(&self, page: PageId) {
+        let guard = self.llama().pin();
+        let snapshot = self.llama().snapshot(page, &guard);
+        let base = std::iter::successors(snapshot.head(), |node| node.next()).last();
+        // A page that has left memory meanwhile, or a tree that is just being made: there is no harm in not doing it.
+        let Some(descriptor) = base.and_then(|base| base.descriptor()) else { return };
+        if let Some(tree) = self.tree_of(descriptor.tree) {
+            tree.consolidate(descriptor.low_key, &guard);
+        }
+    }
+}
