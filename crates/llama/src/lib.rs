@@ -7,7 +7,57 @@
 //!
 //! What a payload means is the access method's business. This crate is no tree, knows no keys but a page's
 //! immutable low key (which recovery hands back), and starts no threads: flushing, evicting, loading and cleaning
-//! happen in steps that others call.
+//! happen in steps that others call. Its design and crash analysis are in `docs/design/llama.md`.
+//!
+//! ```
+//! use deuteron_device::MemoryDirectory;
+//! use deuteron_epoch::Epochs;
+//! use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, Options, OwnedNode, PageDescriptor, PageState};
+//! use std::sync::Arc;
+//!
+//! let directory = Arc::new(MemoryDirectory::new());
+//! let open = || Llama::open(directory.clone(), Options::default(), Epochs::new());
+//! let (llama, _) = open()?;
+//!
+//! // A page, and a change of it.
+//! let page = llama.allocate();
+//! {
+//!     let guard = llama.pin();
+//!     let root = OwnedNode::base(b"base", PageDescriptor { tree: 1, low_key: b"", root: true }, &[]);
+//!     let installed = llama.install(page, llama.snapshot(page, &guard), root, &guard).unwrap();
+//!     llama.install(page, installed, OwnedNode::delta(b"change"), &guard).unwrap();
+//! }
+//!
+//! // To flash, out of memory, changed blindly, and back.
+//! assert!(matches!(llama.flush_step()?, FlushProgress::Wrote { pages: 1, .. }));
+//! while llama.evict_step(u64::MAX).pages == 0 {}
+//! assert_eq!(llama.memory_bytes(), 0);
+//! {
+//!     let guard = llama.pin();
+//!     let stored = llama.snapshot(page, &guard);
+//!     assert!(matches!(stored.state(), PageState::Stored(_)));
+//!     let blind = llama.install(page, stored, OwnedNode::delta(b"blind"), &guard).unwrap();
+//!     assert!(blind.head().unwrap().is_partial());
+//! }
+//! llama.load(page)?;
+//! let payloads = || {
+//!     let guard = llama.pin();
+//!     let nodes = std::iter::successors(llama.snapshot(page, &guard).head(), |node| node.next());
+//!     nodes.map(|node| node.payload().to_vec()).collect::<Vec<_>>()
+//! };
+//! assert_eq!(payloads(), [b"blind".to_vec(), b"change".to_vec(), b"base".to_vec()]);
+//!
+//! // A checkpoint, and recovery.
+//! let mut checkpoint = llama.checkpoint_begin(b"remember me")?;
+//! while llama.checkpoint_flush_step(&mut checkpoint)? != CheckpointProgress::Done {}
+//! llama.checkpoint_add(&mut checkpoint, 1, b"", page)?;
+//! llama.checkpoint_finish(checkpoint)?;
+//! drop(llama);
+//! let (_, recovered) = open()?;
+//! assert_eq!(recovered.user_data, b"remember me");
+//! assert_eq!(recovered.pages[0].page, page);
+//! # Ok::<(), deuteron_llama::LlamaError>(())
+//! ```
 
 mod accounts;
 mod checkpoint;

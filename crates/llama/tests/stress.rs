@@ -122,8 +122,8 @@ fn every_writer_finds_its_own_writes_under_flush_eviction_and_cleaning() {
     let stop = AtomicBool::new(false);
     let written: [AtomicU64; WRITERS] = Default::default();
     std::thread::scope(|scope| {
-        let (llama, stop, written) = (&llama, &stop, &written);
-        for writer in 0..WRITERS {
+        let (llama, stop) = (&llama, &stop);
+        for (writer, written) in written.iter().enumerate() {
             scope.spawn(move || {
                 let mut last = vec![0u64; PAGES as usize + 1];
                 let mut random = writer as u64 + 1;
@@ -148,7 +148,7 @@ fn every_writer_finds_its_own_writes_under_flush_eviction_and_cleaning() {
                 for page in 1..=PAGES {
                     assert_eq!(read(llama, PageId(page))[writer], last[page as usize], "page {page}");
                 }
-                written[writer].store(count, Ordering::Relaxed);
+                written.store(count, Ordering::Relaxed);
             });
         }
         scope.spawn(move || {
