@@ -1,7 +1,9 @@
 //! Reading the chain of a page: deltas over a base, as one snapshot shows them.
 
 use crate::page::run::{RecordRef, Run};
+use crate::search::compare;
 use deuteron_llama::{NodeKind, NodeRef, PageId};
+use std::ops::Range;
 
 /// The answer of a page to a point read.
 pub(crate) enum Lookup<'g> {
@@ -13,6 +15,16 @@ pub(crate) enum Lookup<'g> {
     Missing,
 }
 
+/// Lines of a node that are asked for before its header has said how large it is: all of a small delta.
+const FIRST_LINES: usize = 4;
+
+/// The lines of a node in which the slots of its run lie, those asked for already left out.
+#[inline]
+fn slot_lines(run: &Run<'_>) -> Range<usize> {
+    // The payload begins within the first line of the node, and nodes are aligned to a quarter of a line.
+    FIRST_LINES..(run.slots().end + 128) / 64
+}
+
 /// Looks for `key` in the chain from `head` down.
 ///
 /// A key found in a delta is within the page's bounds: a split replaces the whole chain, so a chain holds no
@@ -22,12 +34,22 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
     let mut best: Option<RecordRef<'g>> = None;
     let mut node = Some(head);
     while let Some(current) = node {
+        // The header is waited for anyway; meanwhile the next lines come, too.
+        current.prefetch(1..FIRST_LINES);
         if current.kind() == NodeKind::Stub {
             return Lookup::Missing;
         }
         let run = Run::new(current.payload());
-        if run.is_base() && run.high().is_some_and(|high| key >= high) {
-            return Lookup::Right { separator: run.high().expect("just compared"), page: run.right() };
+        if run.is_base() {
+            if let Some(high) = run.high()
+                && compare(key, high).is_ge()
+            {
+                return Lookup::Right { separator: high, page: run.right() };
+            }
+            // A search goes back and forth among the slots: a miss after the other, unless all are on their way.
+            current.prefetch(slot_lines(&run));
+        } else if let Some(next) = current.next() {
+            next.prefetch(0..1);
         }
         if best.is_none_or(|best| run.newest_stamp() >= best.stamp)
             && let Ok(index) = run.search(key)
@@ -81,7 +103,7 @@ pub(crate) fn base_of(head: NodeRef<'_>) -> Option<Run<'_>> {
 /// of which the newest node knows: no need to go down to the base.
 pub(crate) fn right_of<'g>(head: NodeRef<'g>, key: &[u8]) -> Result<Option<&'g [u8]>, (&'g [u8], PageId)> {
     match Run::new(head.payload()).high() {
-        Some(high) if key >= high => {
+        Some(high) if compare(key, high).is_ge() => {
             let base = base_of(head).expect("the chain is whole");
             Err((high, base.right()))
         }

@@ -28,6 +28,7 @@ use crate::page::merge::Merge;
 use crate::page::run::Run;
 use crate::page::split::Split;
 use crate::page::{merged_bytes, write_merged};
+use crate::scratch;
 use deuteron_epoch::Guard;
 use deuteron_llama::{OwnedNode, PageDescriptor, PageId, Snapshot};
 
@@ -63,9 +64,11 @@ impl Tree {
         {
             return self.split(page, snapshot, &split, guard);
         }
-        let mut base = OwnedNode::base_zeroed(bytes, self.descriptor(chain.base.low()), &[]);
-        write_merged(&merge, base.payload_mut());
-        debug_assert!(Run::verify(base.payload_mut()).is_ok());
+        let base = scratch::with(bytes, |bytes| {
+            write_merged(&merge, bytes);
+            debug_assert!(Run::verify(bytes).is_ok());
+            OwnedNode::base(bytes, self.descriptor(chain.base.low()), &[])
+        });
         match self.llama.install(page, snapshot, base, guard) {
             Ok(_) => Consolidation::Done,
             Err(_) => Consolidation::Lost,
@@ -106,10 +109,11 @@ impl Tree {
     /// Part `index` of a split as a base node.
     fn part(&self, split: &Split<'_>, index: usize, rights: &[PageId], adopts: &[PageId]) -> OwnedNode {
         let descriptor = self.descriptor(&split.parts()[index].low);
-        let mut node = OwnedNode::base_zeroed(split.bytes(index), descriptor, adopts);
-        split.write(index, rights.get(index).copied().unwrap_or(PageId::NONE), node.payload_mut());
-        debug_assert!(Run::verify(node.payload_mut()).is_ok());
-        node
+        scratch::with(split.bytes(index), |bytes| {
+            split.write(index, rights.get(index).copied().unwrap_or(PageId::NONE), bytes);
+            debug_assert!(Run::verify(bytes).is_ok());
+            OwnedNode::base(bytes, descriptor, adopts)
+        })
     }
 
     /// Frees a right part that was never reachable. Flush or eviction may have been at it meanwhile.

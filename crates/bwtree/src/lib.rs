@@ -34,6 +34,8 @@ mod options;
 mod page;
 mod read;
 mod scan;
+mod scratch;
+mod search;
 mod sync;
 mod tree;
 mod upsert;

@@ -15,10 +15,14 @@ use crate::chain;
 use crate::consolidate::Consolidation;
 use crate::error::Miss;
 use crate::page::batch::{Batch, Upsert};
+use crate::scratch;
 use crate::tree::KEY_BYTES_MAX;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{NodeRef, OwnedNode, PageId, PageState, Snapshot};
+
+/// For how many operations pages are fetched ahead: about as many lines as a processor waits for at once.
+const AHEAD: usize = 16;
 
 /// A page that may take a delta.
 pub(crate) struct Target<'g> {
@@ -54,8 +58,10 @@ impl Tree {
             }
             let batch = Batch::new(self.fitting(operations, target.until), target.until);
             let stamp_below = target.head.map_or(u64::MAX, chain::newest_stamp);
-            let mut delta = OwnedNode::delta_zeroed(batch.bytes());
-            batch.write(delta.payload_mut(), stamp_below);
+            let delta = scratch::with(batch.bytes(), |bytes| {
+                batch.write(bytes, stamp_below);
+                OwnedNode::delta(bytes)
+            });
             let Ok(installed) = self.llama.install(target.page, target.snapshot, delta, guard) else {
                 self.counters.upserts_lost.add(1);
                 continue;
@@ -79,15 +85,51 @@ impl Tree {
             self.check_sizes(operation.key, operation.value)?;
         }
         let mut rest = operations;
+        let mut ahead = 0;
         while !rest.is_empty() {
             // A guard for each page, so that a long batch does not hold up reclamation.
+            self.fetch_ahead(rest, &mut ahead);
             let applied = self.try_upsert(rest, &self.llama.pin());
             match applied {
-                Ok(count) => rest = &rest[count..],
+                Ok(count) => {
+                    rest = &rest[count..];
+                    ahead = ahead.saturating_sub(count);
+                }
                 Err(Miss(page)) => self.load(page)?,
             }
         }
         Ok(())
+    }
+
+    /// Asks the processor for the pages of the next few operations, unless `ahead` says that there are some on their
+    /// way. A random upsert spends most of its time waiting for memory, and the waits of several pages overlap.
+    /// Subtract from `ahead` what has been applied.
+    pub fn fetch_ahead(&self, operations: &[Upsert<'_>], ahead: &mut usize) {
+        if *ahead > 0 || operations.len() == 1 {
+            return;
+        }
+        let guard = self.llama.pin();
+        let window = &operations[..operations.len().min(AHEAD)];
+        *ahead = window.len();
+        let mut nodes = [None; AHEAD];
+        for (operation, node) in window.iter().zip(&mut nodes) {
+            *node = self.llama.snapshot(self.index.find(operation.key, &guard), &guard).head();
+            if let Some(head) = node {
+                head.prefetch(0..2);
+            }
+        }
+        // Those about to be consolidated are needed down to the base. A round for each node of the longest chain.
+        for node in &mut nodes {
+            *node = node.filter(|head| head.chain_length() + 1 >= self.options.consolidate_at);
+        }
+        for _ in 0..self.options.consolidate_at {
+            for node in &mut nodes {
+                *node = node.and_then(NodeRef::next);
+                if let Some(next) = node {
+                    next.prefetch(0..4);
+                }
+            }
+        }
     }
 
     /// Checks a key and its value against the limits.

@@ -20,6 +20,7 @@
 use crate::page::key::{
     behind_head, common_prefix_bytes, compare_behind_head, compare_with_prefix, head_number,
 };
+use crate::search::{compare, lower_bound};
 use std::cmp::Ordering;
 
 const HEADER_WORDS: usize = 5;
@@ -182,15 +183,17 @@ impl<'g> InnerNode<'g> {
             return 0;
         }
         let prefix_bytes = self.words[4] as usize;
-        match compare_with_prefix(key, &self.separator(0)[..prefix_bytes]) {
-            Ordering::Less => return 0,
-            Ordering::Greater => return count,
-            Ordering::Equal => {}
+        if prefix_bytes > 0 {
+            match compare_with_prefix(key, &self.separator(0)[..prefix_bytes]) {
+                Ordering::Less => return 0,
+                Ordering::Greater => return count,
+                Ordering::Equal => {}
+            }
         }
         let suffix = &key[prefix_bytes..];
         let wanted = head_number(suffix);
         let heads = self.heads();
-        let first = lower_bound(heads, wanted);
+        let first = lower_bound(heads, wanted, |head| head);
         if first == count || heads[first] != wanted {
             return first;
         }
@@ -222,7 +225,7 @@ impl<'g> InnerNode<'g> {
     pub(crate) fn child(&self, key: &[u8]) -> Option<u64> {
         let rank = self.rank(key, true);
         // The high key is looked at only where it decides: behind all separators.
-        if rank == self.count() && self.high().is_some_and(|high| key >= high) {
+        if rank == self.count() && self.high().is_some_and(|high| compare(key, high).is_ge()) {
             return None;
         }
         Some(self.children()[rank])
@@ -265,19 +268,6 @@ impl<'g> InnerNode<'g> {
             children: self.children().to_vec(),
         }
     }
-}
-
-/// The index of the first head that is not less than `wanted`, without branches that depend on the data.
-#[inline]
-fn lower_bound(heads: &[u64], wanted: u64) -> usize {
-    let mut from = 0;
-    let mut count = heads.len();
-    while count > 1 {
-        let half = count / 2;
-        from = if heads[from + half - 1] < wanted { from + half } else { from };
-        count -= half;
-    }
-    from + usize::from(count == 1 && heads[from] < wanted)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -60,6 +60,9 @@ pub(crate) fn common_prefix_bytes(left: &[u8], right: &[u8]) -> usize {
 /// which case `key` begins with `prefix` too.
 #[inline]
 pub(crate) fn compare_with_prefix(key: &[u8], prefix: &[u8]) -> Ordering {
+    if prefix.is_empty() {
+        return Ordering::Equal;
+    }
     match key.get(..prefix.len()) {
         Some(start) => start.cmp(prefix),
         None => key.cmp(&prefix[..key.len()]).then(Ordering::Less),

@@ -38,6 +38,7 @@
 //!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
 
 use super::key::{KeyParts, compare_behind_head, compare_with_prefix, head_number};
+use crate::search::lower_bound;
 use deuteron_llama::PageId;
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -143,6 +144,13 @@ impl<'a> Run<'a> {
     #[inline]
     pub(crate) fn is_base(&self) -> bool {
         self.base
+    }
+
+    /// Where the slots begin and end, in bytes from the start of the run.
+    #[inline]
+    pub(crate) fn slots(&self) -> Range<usize> {
+        let start = self.heads.as_ptr().addr() - self.bytes.as_ptr().addr();
+        start..start + super::run::SLOT_BYTES * self.heads.len()
     }
 
     /// The number of records.
@@ -264,7 +272,7 @@ impl<'a> Run<'a> {
         }
         let suffix = &key[self.prefix.len()..];
         let wanted = head_number(suffix);
-        let first = lower_bound(self.heads, wanted);
+        let first = lower_bound(self.heads, wanted, u64::from_be_bytes);
         if first == self.count() || u64::from_be_bytes(self.heads[first]) != wanted {
             return Err(first);
         }
@@ -377,19 +385,4 @@ impl<'a> Run<'a> {
         record.key >= KeyParts::whole(self.low())
             && self.high().is_none_or(|high| record.key < KeyParts::whole(high))
     }
-}
-
-/// The index of the first head that is not less than `wanted`. Without branches that depend on the data: a
-/// binary search over a few cache lines is bound by mispredicted branches, not by loads.
-#[inline]
-fn lower_bound(heads: &[[u8; 8]], wanted: u64) -> usize {
-    let mut from = 0;
-    let mut count = heads.len();
-    while count > 1 {
-        let half = count / 2;
-        let less = u64::from_be_bytes(heads[from + half - 1]) < wanted;
-        from = if less { from + half } else { from };
-        count -= half;
-    }
-    from + usize::from(count == 1 && u64::from_be_bytes(heads[from]) < wanted)
 }
