@@ -97,10 +97,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         dc.apply(&operations)?;
     }
     let hosted = Arc::new(Hosted::default());
-    let options =
-        TcOptions { memory_bytes: (memory as usize) << 20, clock_start: Timestamp(1), ..TcOptions::default() };
+    let options = TcOptions {
+        memory_bytes: (memory as usize) << 20,
+        clock_start: Timestamp(1),
+        ..TcOptions::default()
+    };
     let (host, data) = (Arc::clone(&hosted) as Arc<dyn Host>, Arc::clone(&dc) as Arc<dyn DataComponent>);
-    let tc = Arc::new(TransactionComponent::open(options, Arc::clone(&log), data, Arc::clone(&epochs), host)?);
+    let tc =
+        Arc::new(TransactionComponent::open(options, Arc::clone(&log), data, Arc::clone(&epochs), host)?);
     drop(hosted.0.set(Arc::clone(&tc)));
     let proxy = Proxy::new(dc, hosted, deuteron_proxy::Options::default(), start);
 

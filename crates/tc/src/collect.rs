@@ -14,7 +14,6 @@ use deuteron_contract::{Lsn, Timestamp, TransactionId};
 use deuteron_epoch::Guard;
 use deuteron_log::{AppendError, Record as LogRecord};
 
-
 /// Records that one step looks at for having settled.
 const SETTLE_MAX: usize = 256;
 /// Buckets that one step sweeps.
@@ -221,7 +220,7 @@ impl Core {
         }
         point();
         if is_planted(Bug::NoFreeze) {
-            self.table.stripe(record.hash).raise_floor(early);
+            self.table.stripe(record.hash()).raise_floor(early);
         }
         self.table.remove_frozen(record, guard);
         // SAFETY: unlinked by the swap, all stamped, under the maintenance lock, which is kept for ever.
@@ -237,7 +236,7 @@ impl Core {
         let guard = self.epochs.pin();
         let mut aborted = Vec::new();
         for slot in self.transactions.slots() {
-            if !slot.first_lsn().is_some_and(|first| first < lsn) {
+            if slot.first_lsn().is_none_or(|first| first >= lsn) {
                 continue;
             }
             if matches!(slot.status.load(), Status::Active(_)) && slot.status.abort() {

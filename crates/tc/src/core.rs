@@ -64,6 +64,9 @@ impl Core {
         epochs: Arc<Epochs>,
         host: Arc<dyn Host>,
     ) -> Core {
+        // Lengths of keys are kept in 16 bits, here and in the log.
+        let options =
+            TcOptions { key_bytes_max: options.key_bytes_max.min(usize::from(u16::MAX)), ..options };
         let account = Arc::new(Account::new(options.memory_bytes as u64));
         let table = MvccTable::new(options.buckets(), options.hash_seed, Arc::clone(&account));
         account.add(table.fixed_bytes());
@@ -236,7 +239,6 @@ impl Core {
         let pending = lock(&self.renewal).as_ref().map_or(Timestamp(0), |renewal| renewal.ceiling);
         self.append(&LogRecord::ClockCeiling { timestamp: self.clock.ceiling().max(pending) })
     }
-
 }
 
 impl Drop for Core {

@@ -85,7 +85,9 @@ impl fmt::Display for Conflict {
             Bound::Excluded(key) => write!(formatter, "\"{}\" (excluded)", key.escape_ascii()),
         };
         match &self.place {
-            ConflictPlace::Key(key) => write!(formatter, " in table {} on key \"{}\"", self.table, key.escape_ascii())?,
+            ConflictPlace::Key(key) => {
+                write!(formatter, " in table {} on key \"{}\"", self.table, key.escape_ascii())?
+            }
             ConflictPlace::Range { lower, upper } => {
                 write!(formatter, " in table {} in range ", self.table)?;
                 end(lower, formatter)?;

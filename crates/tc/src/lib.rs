@@ -28,6 +28,7 @@ mod version;
 mod version_manager;
 mod workspace;
 mod write;
+mod zeroed_array;
 
 pub use component::TransactionComponent;
 pub use error::{Conflict, ConflictCause, ConflictPlace, TcError};
@@ -38,8 +39,12 @@ pub use statistics::TcStatistics;
 pub use transaction::{Committed, Transaction};
 
 #[cfg(all(test, not(loom)))]
+mod model_tests;
+#[cfg(all(test, not(loom)))]
 mod scenario_tests;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;
+#[cfg(all(test, not(loom)))]
+mod stress_tests;
 #[cfg(all(test, not(loom)))]
 mod test_bed;

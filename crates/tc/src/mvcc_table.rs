@@ -15,8 +15,9 @@
 //! - **B3** The link of a removed record never changes again.
 
 use crate::memory::Account;
-use crate::record::{KeyRef, Record};
+use crate::record::{KeyHash, KeyRef, Record};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use crate::zeroed_array::ZeroedArray;
 use deuteron_contract::{TableId, Timestamp};
 use deuteron_epoch::Guard;
 use foldhash::fast::FixedState;
@@ -67,7 +68,7 @@ impl Stripe {
 
 /// See the [module](self).
 pub(crate) struct MvccTable {
-    buckets: Box<[AtomicPtr<Record>]>,
+    buckets: ZeroedArray<AtomicPtr<Record>>,
     stripes: Box<[Stripe]>,
     /// Buckets of a stripe, as a power of two.
     stripe_shift: u32,
@@ -105,16 +106,17 @@ impl MvccTable {
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u32(table.0);
         hasher.write(key);
-        KeyRef { hash: hasher.finish(), table, key }
+        // The high half is the better mixed.
+        KeyRef { hash: (hasher.finish() >> 32) as KeyHash, table, key }
     }
 
     #[inline]
-    fn index(&self, hash: u64) -> usize {
+    fn index(&self, hash: KeyHash) -> usize {
         hash as usize & (self.buckets.len() - 1)
     }
 
     #[inline]
-    pub(crate) fn stripe(&self, hash: u64) -> &Stripe {
+    pub(crate) fn stripe(&self, hash: KeyHash) -> &Stripe {
         &self.stripes[self.index(hash) >> self.stripe_shift]
     }
 
@@ -122,6 +124,7 @@ impl MvccTable {
     #[inline]
     pub(crate) fn find<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> Option<&'g Record> {
         let head = self.buckets[self.index(key.hash)].load(Ordering::SeqCst);
+        Record::prefetch(head);
         Self::search(head, key, guard)
     }
 
@@ -166,7 +169,7 @@ impl MvccTable {
     /// R12: finishes the removal of a frozen record: what its readers relied on goes into the floor, then it is
     /// unlinked. Anybody may help; each step may be done twice.
     pub(crate) fn remove_frozen(&self, record: &Record, guard: &Guard<'_>) {
-        let stripe = self.stripe(record.hash);
+        let stripe = self.stripe(record.hash());
         if !crate::planted::is_planted(crate::planted::Bug::NoFloor)
             && !crate::planted::is_planted(crate::planted::Bug::NoFreeze)
         {
@@ -182,7 +185,7 @@ impl MvccTable {
                 Err(now) => link = now,
             }
         }
-        self.sweep_removed(self.index(record.hash), guard);
+        self.sweep_removed(self.index(record.hash()), guard);
     }
 
     /// Unlinks every removed record of a bucket.
@@ -203,7 +206,8 @@ impl MvccTable {
                     continue;
                 }
                 let successor = unmarked(next);
-                if previous.compare_exchange(current, successor, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+                if previous.compare_exchange(current, successor, Ordering::SeqCst, Ordering::Relaxed).is_err()
+                {
                     continue 'restart;
                 }
                 self.account.subtract(record.bytes());
@@ -245,7 +249,7 @@ impl MvccTable {
     /// Every record, for the destructor: nobody else uses the table.
     pub(crate) fn take_all(&mut self) -> Vec<*mut Record> {
         let mut all = Vec::new();
-        for bucket in &mut self.buckets {
+        for bucket in self.buckets.iter() {
             let mut link = bucket.swap(ptr::null_mut(), Ordering::Relaxed);
             // SAFETY: `&mut self`; linked records are alive.
             while let Some(record) = unsafe { unmarked(link).as_ref() } {
@@ -257,15 +261,12 @@ impl MvccTable {
     }
 }
 
-/// One allocation of zeros: the kernel provides the pages as they are touched.
 #[cfg(not(loom))]
-fn new_buckets(buckets: usize) -> Box<[AtomicPtr<Record>]> {
-    let zeroed = Box::<[AtomicPtr<Record>]>::new_zeroed_slice(buckets);
-    // SAFETY: all bits zero is a null pointer.
-    unsafe { zeroed.assume_init() }
+fn new_buckets(buckets: usize) -> ZeroedArray<AtomicPtr<Record>> {
+    ZeroedArray::new(buckets)
 }
 
 #[cfg(loom)]
-fn new_buckets(buckets: usize) -> Box<[AtomicPtr<Record>]> {
+fn new_buckets(buckets: usize) -> ZeroedArray<AtomicPtr<Record>> {
     (0..buckets).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
 }

@@ -75,7 +75,7 @@ impl TcOptions {
 
     /// Buckets of the hash table: an eighth of the budget, and about one for each 128 bytes of it.
     pub(crate) fn buckets(&self) -> usize {
-        (self.memory_bytes / 64).max(2).next_power_of_two() / 2
+        ((self.memory_bytes / 64).max(2).next_power_of_two() / 2).min(1 << 31)
     }
 }
 

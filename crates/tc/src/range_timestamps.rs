@@ -249,7 +249,9 @@ mod tests {
 
     #[test]
     fn crossed_bounds_hold_no_key() {
-        assert!(range(b"d", b"b").is_empty() && range(b"b", b"b").is_empty() && !range(b"b", b"c").is_empty());
+        assert!(
+            range(b"d", b"b").is_empty() && range(b"b", b"b").is_empty() && !range(b"b", b"c").is_empty()
+        );
     }
 }
 
@@ -271,8 +273,7 @@ mod loom_tests {
             let other = Arc::clone(&shared);
             let scan = thread::spawn(move || {
                 let (epochs, ranges, version) = &*other;
-                let range =
-                    KeyRange { table: TableId(1), lower: Bound::Unbounded, upper: Bound::Unbounded };
+                let range = KeyRange { table: TableId(1), lower: Bound::Unbounded, upper: Bound::Unbounded };
                 ranges.publish(range, Timestamp(10), None, |_| Timestamp(5), &epochs.pin());
                 version.load(Ordering::SeqCst) == 1
             });

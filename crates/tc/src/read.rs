@@ -86,7 +86,9 @@ impl Core {
                 return (Visible::Pruned, newer);
             }
             // SAFETY: reached through a record's head under a guard (V1).
-            let Some(version) = (unsafe { current.as_ref::<'g>() }) else { return (Visible::Unresolved, newer) };
+            let Some(version) = (unsafe { current.as_ref::<'g>() }) else {
+                return (Visible::Unresolved, newer);
+            };
             point();
             match version.state() {
                 VersionState::Committed(at) if at > reader.at => newer = true,
@@ -291,7 +293,10 @@ impl Core {
                 Some(version) => link = &version.next,
                 None => {
                     // By a swap, for the head may be prepended to at any time; a version's own link is ours (E1).
-                    if link.compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                    if link
+                        .compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed)
+                        .is_ok()
+                    {
                         // SAFETY: linked, under the caller's guard.
                         self.account.add(unsafe { (*base).bytes() });
                         return;
@@ -312,7 +317,8 @@ impl Core {
         if at < self.forced_horizon() {
             return Err(Failure::TooOld);
         }
-        let (timestamp, value) = record.map_or((Timestamp(0), None), |record| (record.timestamp, record.value));
+        let (timestamp, value) =
+            record.map_or((Timestamp(0), None), |record| (record.timestamp, record.value));
         if timestamp > at {
             return Err(Failure::TooOld);
         }
@@ -328,12 +334,13 @@ impl Core {
         lsn: Lsn,
         written: Option<(Timestamp, Lsn)>,
     ) -> Result<Option<Vec<u8>>, TcError> {
-        let Some((at, _)) = written.filter(|(at, commit)| self.versions.is_applied(lsn, *commit, *at))
-        else {
+        let Some((at, _)) = written.filter(|(at, commit)| self.versions.is_applied(lsn, *commit, *at)) else {
             return match self.versions.read_stable(lsn) {
                 Ok(value) => Ok(Some(value)),
                 // It may have been applied, and the log cut, in between.
-                Err(_) if written.is_some_and(|(at, commit)| self.versions.is_applied(lsn, commit, at)) => Ok(None),
+                Err(_) if written.is_some_and(|(at, commit)| self.versions.is_applied(lsn, commit, at)) => {
+                    Ok(None)
+                }
                 Err(error) => Err(TcError::Log(error)),
             };
         };

@@ -10,9 +10,9 @@
 //! 5. reads the data component again if a record has left the index since 1 (R10): the order that is always right is the
 //!    index first, then the data component, for what leaves the index is at the data component by then.
 
+use crate::commit::{Changed, RefreshFailure};
 use crate::core::Core;
 use crate::error::{ConflictCause, ConflictPlace, TcError};
-use crate::commit::{Changed, RefreshFailure};
 use crate::planted::{Bug, is_planted};
 use crate::range_timestamps::{KeyRange, Ticket};
 use crate::read::{Copied, Failure, Own, Reader, Visible};
@@ -67,7 +67,12 @@ impl ScanCursor {
     /// let cursor = deuteron_tc::ScanCursor::new(TableId(1), from_b, Bound::Unbounded, Direction::Forward);
     /// assert!(!cursor.is_done());
     /// ```
-    pub fn new(table: TableId, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>, direction: Direction) -> ScanCursor {
+    pub fn new(
+        table: TableId,
+        lower: Bound<Vec<u8>>,
+        upper: Bound<Vec<u8>>,
+        direction: Direction,
+    ) -> ScanCursor {
         let mut cursor =
             ScanCursor { table, lower, upper, direction, batch_bytes: 0, done: false, progress: None };
         cursor.done = cursor.range().is_empty();
@@ -198,8 +203,7 @@ impl Transaction {
         upper: Bound<&[u8]>,
         direction: Direction,
     ) -> Scan<'_> {
-        let cursor =
-            ScanCursor::new(table, lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec), direction);
+        let cursor = ScanCursor::new(table, lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec), direction);
         Scan { transaction: self, cursor, batch: Vec::new().into_iter() }
     }
 
@@ -434,7 +438,12 @@ impl Core {
         Ok(Some(Segment { entries, last, ticket: *ticket, read_lsn }))
     }
 
-    fn scan_stored(&self, range: KeyRange<'_>, direction: Direction, bytes_max: usize) -> Result<Stored, TcError> {
+    fn scan_stored(
+        &self,
+        range: KeyRange<'_>,
+        direction: Direction,
+        bytes_max: usize,
+    ) -> Result<Stored, TcError> {
         let KeyRange { table, lower, upper } = range;
         let request = ScanRequest { table, lower, upper, direction, bytes_max };
         let batch = self.versions.scan(&request).map_err(TcError::DataComponent)?;
@@ -459,8 +468,7 @@ impl Core {
             Direction::Forward => KeyRange { lower: request.start, ..covered },
             Direction::Reverse => KeyRange { upper: request.start, ..covered },
         };
-        let oldest =
-            |exactly| if exactly { self.find_oldest_active() } else { self.known_oldest_active() };
+        let oldest = |exactly| if exactly { self.find_oldest_active() } else { self.known_oldest_active() };
         *ticket = self.ranges.publish(published, reader.at, *ticket, oldest, &guard);
         point();
         self.index.complete(&guard);
@@ -536,7 +544,9 @@ impl Merge<'_> {
         let within = |key: &[u8]| last.is_none_or(|last| compare(key, last, direction).is_le());
         let mut stored = stored.into_iter().take_while(|record| within(&record.key)).peekable();
         for known in known.into_iter().take_while(|known| within(&known.key)) {
-            while let Some(record) = stored.next_if(|record| compare(&record.key, &known.key, direction).is_lt()) {
+            while let Some(record) =
+                stored.next_if(|record| compare(&record.key, &known.key, direction).is_lt())
+            {
                 self.add_stored(record)?;
             }
             stored.next_if(|record| record.key == known.key);

@@ -195,7 +195,8 @@ fn phantoms_by_insert_and_by_delete_are_refused() {
         }
         put(&mut counter, "total", "2");
         // Both orders are impossible: `counter` did not see the change, `other` did not see the total.
-        let outcomes = [other.commit(), counter.commit()].map(|outcome| outcome.map_err(|error| error.to_string()));
+        let outcomes =
+            [other.commit(), counter.commit()].map(|outcome| outcome.map_err(|error| error.to_string()));
         assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
     }
 }

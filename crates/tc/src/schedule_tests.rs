@@ -114,7 +114,9 @@ impl Drop for Turn<'_> {
 
 /// An ordered map; with a planted bug it orders versions by arrival.
 #[derive(Default)]
-struct TestDc(Mutex<BTreeMap<Vec<u8>, (Timestamp, Lsn, Option<Vec<u8>>)>>);
+struct TestDc(Mutex<BTreeMap<Vec<u8>, Stored>>);
+
+type Stored = (Timestamp, Lsn, Option<Vec<u8>>);
 
 impl DataComponent for TestDc {
     fn get(&self, _: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
@@ -126,7 +128,7 @@ impl DataComponent for TestDc {
     fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
         let map = self.0.lock().unwrap();
         let range = map.range::<[u8], _>((request.lower, request.upper));
-        let record = |(key, (at, _, value)): (&Vec<u8>, &(Timestamp, Lsn, Option<Vec<u8>>))| Record {
+        let record = |(key, (at, _, value)): (&Vec<u8>, &Stored)| Record {
             key: key.clone(),
             value: value.clone(),
             timestamp: *at,
@@ -194,6 +196,9 @@ impl Host for NextTurn {
 
 type Value = Option<Vec<u8>>;
 
+/// Bounds, what was found, and the keys that were the transaction's own.
+type Scanned = (u8, u8, BTreeMap<u8, Vec<u8>>, BTreeSet<u8>);
+
 struct Outcome {
     name: usize,
     timestamp: Timestamp,
@@ -202,7 +207,7 @@ struct Outcome {
     began: u64,
     ended: u64,
     reads: Vec<(u8, Value)>,
-    scans: Vec<(u8, u8, BTreeMap<u8, Vec<u8>>, BTreeSet<u8>)>,
+    scans: Vec<Scanned>,
     writes: BTreeMap<u8, Value>,
 }
 
@@ -260,13 +265,14 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
             let ended = world.events.fetch_add(1, Ordering::SeqCst);
             let (timestamp, durable_at) = (committed.timestamp, committed.durable_at);
             let pushed = timestamp != begin;
-            let outcome =
-                Outcome { name, timestamp, pushed, durable_at, began, ended, reads, scans, writes };
+            let outcome = Outcome { name, timestamp, pushed, durable_at, began, ended, reads, scans, writes };
             world.history.lock().unwrap().push(outcome);
             None
         }
         Ok(None) => None,
-        Err(TcError::Conflict(conflict)) if conflict.cause == ConflictCause::SnapshotTooOld && !world.rough => {
+        Err(TcError::Conflict(conflict))
+            if conflict.cause == ConflictCause::SnapshotTooOld && !world.rough =>
+        {
             Some(format!("transaction {name}: {conflict}"))
         }
         Err(TcError::Conflict(_)) => None,
@@ -299,8 +305,9 @@ impl RandomProxy {
                     }
                     LogRecord::Commit { transaction, timestamp, .. } => {
                         let operations = self.operations.remove(&transaction).unwrap_or_default();
-                        self.pending
-                            .extend(operations.into_iter().map(|(lsn, key, value)| (timestamp, lsn, key, value)));
+                        self.pending.extend(
+                            operations.into_iter().map(|(lsn, key, value)| (timestamp, lsn, key, value)),
+                        );
                     }
                     LogRecord::Abort { transaction } => drop(self.operations.remove(&transaction)),
                     _ => {}
@@ -317,13 +324,13 @@ impl RandomProxy {
             .collect();
         if !ready.is_empty() {
             let (timestamp, lsn, key, value) = self.pending.swap_remove(ready[random.below(ready.len())]);
-            let operation =
-                Operation { table: TABLE, key: &key, value: value.as_deref(), timestamp, lsn };
+            let operation = Operation { table: TABLE, key: &key, value: value.as_deref(), timestamp, lsn };
             world.dc.apply(&[operation]).unwrap();
         }
         schedule::point();
         let oldest = self.pending.iter().map(|operation| operation.0).min();
-        let posted = oldest.unwrap_or(horizon).min(if is_planted(Bug::EagerApply) { Timestamp::MAX } else { horizon });
+        let posted =
+            oldest.unwrap_or(horizon).min(if is_planted(Bug::EagerApply) { Timestamp::MAX } else { horizon });
         // A report holds for what has been reported before, too: no commit record may come to it unposted.
         if posted >= self.posted {
             self.posted = posted;
@@ -381,7 +388,9 @@ fn check(world: &World) -> Option<String> {
                 .map(|(key, value)| (*key, value.clone()))
                 .collect();
             if *found != serially {
-                return Some(format!("{name}@{at} scanned {lower}..{upper} {found:?}, serially {serially:?}"));
+                return Some(format!(
+                    "{name}@{at} scanned {lower}..{upper} {found:?}, serially {serially:?}"
+                ));
             }
         }
         let seen = outcome.reads.iter().filter_map(|(_, value)| value.as_ref());
@@ -445,9 +454,14 @@ fn run(seed: u64, bug: Option<Bug>, totals: &mut Totals) -> Result<(), String> {
         scan_batch_records_max: 1 + random.below(3),
         ..TcOptions::default()
     };
-    let tc =
-        TransactionComponent::open(options, Arc::clone(&log), Arc::clone(&dc) as _, epochs, Arc::new(NextTurn))
-            .unwrap();
+    let tc = TransactionComponent::open(
+        options,
+        Arc::clone(&log),
+        Arc::clone(&dc) as _,
+        epochs,
+        Arc::new(NextTurn),
+    )
+    .unwrap();
     tc.core.account.pretend_over_soft.store(random.percent(50), Ordering::Relaxed);
     log.request_flush(Lsn(u64::MAX));
     while log.flush_step().unwrap() {}

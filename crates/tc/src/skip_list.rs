@@ -163,8 +163,8 @@ impl SkipList {
             self.account.add(Node::layout(height).size());
             // SAFETY: just allocated.
             let node = unsafe { &*new };
-            for level in 0..height {
-                node.link(level).store(before[level].next(level), Ordering::Relaxed);
+            for (level, before) in before.iter().enumerate().take(height) {
+                node.link(level).store(before.next(level), Ordering::Relaxed);
             }
             for (level, before) in before.iter().enumerate().take(height) {
                 before.link(level).store(new, Ordering::Release);
@@ -174,11 +174,7 @@ impl SkipList {
 
     /// The nodes of one key from `first` on. More than one only if all but the first are of records that are gone:
     /// a later record of a key goes before an earlier one.
-    fn run<'l>(
-        first: Option<&'l Node>,
-        prefix: Prefix,
-        key: &'l [u8],
-    ) -> impl Iterator<Item = &'l Node> {
+    fn run<'l>(first: Option<&'l Node>, prefix: Prefix, key: &'l [u8]) -> impl Iterator<Item = &'l Node> {
         // SAFETY: the caller may follow links: it is the writer (L1) or has a guard (L3).
         let next = |node: &&'l Node| unsafe { node.next(0).as_ref() };
         std::iter::successors(first, next).take_while(move |node| node.compare(prefix, key).is_eq())
@@ -197,7 +193,8 @@ impl SkipList {
             // The level above may have come further than the last search has at this level.
             let start = before[level];
             if ptr::eq(behind, self.head())
-                || (!ptr::eq(start, self.head()) && start.compare(behind.prefix, behind.record().key()).is_gt())
+                || (!ptr::eq(start, self.head())
+                    && start.compare(behind.prefix, behind.record().key()).is_gt())
             {
                 behind = start;
             }

@@ -1,6 +1,6 @@
 //! A component with everything around it, in memory, worked by hand: for the tests.
 
-use crate::{BeginOptions, Host, Stall, TcError, TcOptions, Transaction, TransactionComponent};
+use crate::{BeginOptions, Entry, Host, Stall, TcError, TcOptions, Transaction, TransactionComponent};
 use deuteron_contract::{DataComponent, Direction, Lsn, MemoryDc, TableId, Timestamp};
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
@@ -55,7 +55,11 @@ pub(crate) fn tiny() -> Arc<Bed> {
 
 pub(crate) fn roomy() -> Arc<Bed> {
     let options = TcOptions { memory_bytes: 16 << 20, ..TcOptions::default() };
-    bed(options, &LogOptions { ring_bytes: 8 << 20, ..LogOptions::default() }, deuteron_proxy::Options::default())
+    bed(
+        options,
+        &LogOptions { ring_bytes: 8 << 20, ..LogOptions::default() },
+        deuteron_proxy::Options::default(),
+    )
 }
 
 pub(crate) fn bed(options: TcOptions, log: &LogOptions, proxy: deuteron_proxy::Options) -> Arc<Bed> {
@@ -73,7 +77,13 @@ pub(crate) fn bed(options: TcOptions, log: &LogOptions, proxy: deuteron_proxy::O
         proxy: OnceLock::new(),
     });
     let hosted = Arc::new(Hosted(Arc::downgrade(&bed)));
-    let tc = TransactionComponent::open(options, log, Arc::clone(&dc), epochs, Arc::clone(&hosted) as Arc<dyn Host>);
+    let tc = TransactionComponent::open(
+        options,
+        log,
+        Arc::clone(&dc),
+        epochs,
+        Arc::clone(&hosted) as Arc<dyn Host>,
+    );
     assert!(bed.tc.set(tc.expect("an open log")).is_ok());
     assert!(bed.proxy.set(Proxy::new(dc, hosted, proxy, start)).is_ok());
     bed
@@ -123,6 +133,6 @@ impl Bed {
 }
 
 /// Everything in the table as the transaction sees it.
-pub(crate) fn all(tx: &mut Transaction, direction: Direction) -> Result<Vec<(Vec<u8>, Vec<u8>)>, TcError> {
+pub(crate) fn all(tx: &mut Transaction, direction: Direction) -> Result<Vec<Entry>, TcError> {
     tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, direction).collect()
 }

@@ -161,11 +161,13 @@ impl Transaction {
                         Some(lsn) => (lsn, Some((at, commit_lsn))),
                     }
                 }
-                Attempt::Own(version) => match workspace.core.copy_value(version, &mut workspace.value, &guard) {
-                    Copied::Absent => return Ok(false),
-                    Copied::Present => return Ok(true),
-                    Copied::Recycled(lsn) => (lsn, None),
-                },
+                Attempt::Own(version) => {
+                    match workspace.core.copy_value(version, &mut workspace.value, &guard) {
+                        Copied::Absent => return Ok(false),
+                        Copied::Present => return Ok(true),
+                        Copied::Recycled(lsn) => (lsn, None),
+                    }
+                }
                 Attempt::Fetched => {
                     drop(guard);
                     let Some(fetched) = fetched.take() else { continue };

@@ -97,7 +97,11 @@ impl Version {
     }
 
     /// A base version with its value inline, not yet linked.
-    pub(crate) fn allocate_base(timestamp: Timestamp, value: Option<&[u8]>, next: *mut Version) -> *mut Version {
+    pub(crate) fn allocate_base(
+        timestamp: Timestamp,
+        value: Option<&[u8]>,
+        next: *mut Version,
+    ) -> *mut Version {
         let version = Self::allocate(Self::base_bytes(value));
         // SAFETY: fresh memory with room for the header and the value.
         unsafe { Self::write_base(version, timestamp, value, next, false) };

@@ -10,7 +10,7 @@
 
 use crate::core::Core;
 use crate::memory::shard_of_thread;
-use crate::record::Record;
+use crate::record::{KeyHash, Record};
 use crate::statistics::Counts;
 use crate::sync::{AtomicPtr, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::{Slot, SlotIndex};
@@ -43,7 +43,7 @@ pub(crate) enum Observed {
 
 /// A key that was read; its bytes lie in [`Workspace::keys`].
 pub(crate) struct ReadEntry {
-    pub(crate) hash: u64,
+    pub(crate) hash: KeyHash,
     pub(crate) table: TableId,
     pub(crate) key_start: u32,
     pub(crate) key_length: u32,

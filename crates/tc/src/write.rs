@@ -79,7 +79,12 @@ impl Transaction {
         }
     }
 
-    fn write_checked(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), WriteFailure> {
+    fn write_checked(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<(), WriteFailure> {
         let (begin, id, isolation) = (self.begin, self.id(), self.options.isolation);
         let workspace = &mut **self.workspace;
         let core = &*workspace.core;
@@ -184,7 +189,9 @@ impl Workspace {
             // SAFETY: not installed, so nobody knows it.
             unsafe { Version::free(new.cast(), (*new).bytes()) };
             return match installed {
-                Installed::Conflict(other) => Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other))),
+                Installed::Conflict(other) => {
+                    Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other)))
+                }
                 _ => Ok(()),
             };
         };
