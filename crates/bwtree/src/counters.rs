@@ -14,7 +14,7 @@ macro_rules! counters {
 
         impl Counters {
             pub(crate) fn read(&self) -> TreeStatistics {
-                TreeStatistics { $($name: self.$name.0.load(Ordering::Relaxed),)* ..TreeStatistics::default() }
+                TreeStatistics { $($name: self.$name.0.load(Ordering::Relaxed),)* }
             }
         }
 

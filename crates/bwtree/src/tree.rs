@@ -129,7 +129,7 @@ impl Tree {
     /// Consolidates the page that holds `key`, whatever the length of its chain; whether it was done. For tests
     /// and for callers that know a page will be read often.
     pub fn consolidate(&self, key: &[u8], guard: &Guard<'_>) -> bool {
-        let page = self.index.find(key, guard);
-        self.consolidate_page(page, self.llama.snapshot(page, guard), guard) == Consolidation::Done
+        let target = self.target(key, guard);
+        self.consolidate_page(target.page, target.snapshot, guard) == Consolidation::Done
     }
 }

@@ -27,7 +27,7 @@ const AHEAD: usize = 16;
 /// A page that may take a delta.
 pub(crate) struct Target<'g> {
     pub(crate) page: PageId,
-    snapshot: Snapshot<'g>,
+    pub(crate) snapshot: Snapshot<'g>,
     /// `None` if the page is not in memory at all.
     head: Option<NodeRef<'g>>,
     /// Up to where the page's range goes, exclusive.

@@ -371,10 +371,15 @@ impl DataComponent for BwTreeDc {
             upserts.extend(group.iter().map(|(_, upsert)| *upsert));
             let tree = self.tree(group[0].0);
             let mut rest = &upserts[..];
+            let mut ahead = 0;
             while !rest.is_empty() {
+                tree.fetch_ahead(rest, &mut ahead);
                 let applied = tree.try_upsert(rest, &self.llama.pin());
                 match applied {
-                    Ok(count) => rest = &rest[count..],
+                    Ok(count) => {
+                        rest = &rest[count..];
+                        ahead = ahead.saturating_sub(count);
+                    }
                     Err(miss) => {
                         // Room is made before the load. Behind it, the page just loaded might be what goes.
                         self.load(tree, miss, "apply")?;

@@ -127,7 +127,7 @@ impl<'a> KeyParts<'a> {
     }
 
     /// The key in a vector of its own.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut key = Vec::with_capacity(self.bytes());
         self.append_to(&mut key);
