@@ -61,21 +61,20 @@ fn demo_own_seconds(said: &str) -> Option<f64> {
 }
 
 /// The paper's workload: 5 M records of 100 bytes, 4 operations a transaction, 84 % reads, 80-20, 2 threads.
-fn ycsb(quick: Quick, more: &[&str]) -> Result<Value, String> {
+fn ycsb(quick: Quick, records: u64, more: &[&str]) -> Result<Value, String> {
     let directory = scratch()?;
     let mut bench = Command::new(release_binary()?);
     bench.args(["bench", "ycsb", "--json", "--value-bytes", "100", "--ops-per-txn", "4"]);
     bench.args(["--read-ratio", "0.84", "--skew", "80-20", "--threads", "2"]);
-    bench.args(["--records", &ycsb_records(quick).to_string(), "--seconds", quick.pick("3", "10")]);
+    bench.args(["--records", &records.to_string(), "--seconds", quick.pick("3", "10")]);
     bench.args(["--warmup-seconds", quick.pick("1", "5")]).args(more);
     bench.arg("--dir").arg(directory.path().join("ycsb.db"));
     eprintln!("+ {}", displayed(&bench));
     serde_json::from_str(&output(&mut bench)?).map_err(|error| format!("the report is not JSON: {error}"))
 }
 
-fn ycsb_records(quick: Quick) -> u64 {
-    quick.pick(500_000, 5_000_000)
-}
+/// The records of the paper's workload here.
+const RECORDS: u64 = 5_000_000;
 
 fn throughput(report: &Value) -> Result<Figure, String> {
     let rate = number(report, "throughput_ops")?;
@@ -93,19 +92,19 @@ fn throughput(report: &Value) -> Result<Figure, String> {
 }
 
 fn ycsb_delayed(quick: Quick) -> Result<Figure, String> {
-    throughput(&ycsb(quick, &["--durability", "delayed"])?)
+    throughput(&ycsb(quick, quick.pick(500_000, RECORDS), &["--durability", "delayed"])?)
 }
 
 fn ycsb_sync(quick: Quick) -> Result<Figure, String> {
-    throughput(&ycsb(quick, &["--durability", "sync", "--in-flight", "512"])?)
+    let options = ["--durability", "sync", "--in-flight", "512"];
+    throughput(&ycsb(quick, quick.pick(500_000, RECORDS), &options)?)
 }
 
-/// The same with memory for a fifth of the keys and values.
+/// The same with memory for a fifth of the keys and values. The quick version is only shorter: with fewer records the
+/// budget would be less than the program itself.
 fn memory_fifth(quick: Quick) -> Result<Figure, String> {
-    let budget = ycsb_records(quick) * (8 + 100) / 5;
-    // The least that a database works in.
-    let budget = budget.max(16 << 20);
-    let report = ycsb(quick, &["--durability", "delayed", "--memory", &budget.to_string()])?;
+    let budget = RECORDS * (8 + 100) / 5;
+    let report = ycsb(quick, RECORDS, &["--durability", "delayed", "--memory", &budget.to_string()])?;
     let peak = number(&report, "peak_rss_bytes")?;
     let share = peak / budget as f64;
     let figure = format!(
