@@ -28,7 +28,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            page_bytes_max: 8 << 10,
+            page_bytes_max: 4 << 10,
             consolidate_at: 4,
             chain_length_max: 16,
             delta_bytes_max: 64 << 10,

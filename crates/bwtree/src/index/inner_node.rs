@@ -9,7 +9,7 @@
 //! | 4 | bytes of the prefix that all separators share |
 //! | then | heads: one word a separator, the 8 bytes behind the shared prefix as a number |
 //! | then | children: one word each, one more than separators |
-//! | then | ends of the separators in the key bytes, two to a word |
+//! | then | ends of the separators in the key bytes, one word each |
 //! | then | key bytes: the low key, the high key, then the separators, whole |
 //!
 //! Child `i` holds the keys from separator `i - 1` (inclusive) to separator `i` (exclusive). A child word is a
@@ -70,8 +70,7 @@ impl<'g> InnerNode<'g> {
         let high = parts.high.unwrap_or(&[]);
         let fences = parts.low.len() + high.len();
         let key_bytes = fences + parts.separators.iter().map(|key| key.len()).sum::<usize>();
-        let keys_at = HEADER_WORDS + 2 * count + 1 + count.div_ceil(2);
-        let total = keys_at + key_bytes.div_ceil(8);
+        let total = HEADER_WORDS + 3 * count + 1 + key_bytes.div_ceil(8);
 
         let mut words = Vec::with_capacity(total);
         words.push(total as u64);
@@ -82,21 +81,52 @@ impl<'g> InnerNode<'g> {
         words.extend(parts.separators.iter().map(|key| head_number(&key[prefix_bytes..])));
         words.extend(&parts.children);
         let mut end = fences as u64;
-        let mut ends = parts.separators.iter().map(|key| {
+        words.extend(parts.separators.iter().map(|key| {
             end += key.len() as u64;
             end
-        });
-        while let Some(first) = ends.next() {
-            words.push(first | ends.next().unwrap_or(0) << 32);
-        }
+        }));
         let mut bytes = Vec::with_capacity(8 * key_bytes.div_ceil(8));
         bytes.extend_from_slice(parts.low);
         bytes.extend_from_slice(high);
         bytes.extend(parts.separators.iter().copied().flatten());
-        bytes.resize(8 * key_bytes.div_ceil(8), 0);
-        words.extend(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)));
+        push_bytes(&mut words, bytes);
         debug_assert_eq!(words.len(), total);
         words.into_boxed_slice()
+    }
+
+    /// A copy of this node with one more separator, which becomes number `rank`, and the child that begins there. In
+    /// bulk; `None` if the separator does not share the prefix of the others, which takes a new layout.
+    pub(crate) fn with_separator(&self, rank: usize, separator: &[u8], child: u64) -> Option<Box<[u64]>> {
+        let (count, prefix_bytes) = (self.count(), self.words[4] as usize);
+        if count == 0 || !separator.starts_with(&self.separator(0)[..prefix_bytes]) {
+            return None;
+        }
+        let start = self.start(rank);
+        let (before, behind) = self.key_bytes()[..self.start(count)].split_at(start);
+        let key_bytes = before.len() + separator.len() + behind.len();
+        let total = HEADER_WORDS + 3 * (count + 1) + 1 + key_bytes.div_ceil(8);
+        let added = separator.len() as u64;
+
+        let mut words = Vec::with_capacity(total);
+        words.push(total as u64);
+        words.push(self.words[1] + 1);
+        words.extend_from_slice(&self.words[2..HEADER_WORDS]);
+        words.extend_from_slice(&self.heads()[..rank]);
+        words.push(head_number(&separator[prefix_bytes..]));
+        words.extend_from_slice(&self.heads()[rank..]);
+        words.extend_from_slice(&self.children()[..=rank]);
+        words.push(child);
+        words.extend_from_slice(&self.children()[rank + 1..]);
+        words.extend_from_slice(&self.ends()[..rank]);
+        words.push(start as u64 + added);
+        words.extend(self.ends()[rank..].iter().map(|end| end + added));
+        let mut bytes = Vec::with_capacity(8 * key_bytes.div_ceil(8));
+        bytes.extend_from_slice(before);
+        bytes.extend_from_slice(separator);
+        bytes.extend_from_slice(behind);
+        push_bytes(&mut words, bytes);
+        debug_assert_eq!(words.len(), total);
+        Some(words.into_boxed_slice())
     }
 
     /// Reads a node.
@@ -144,7 +174,7 @@ impl<'g> InnerNode<'g> {
     #[inline]
     fn key_bytes(&self) -> &'g [u8] {
         let count = self.count();
-        let words = &self.words[HEADER_WORDS + 2 * count + 1 + count.div_ceil(2)..];
+        let words = &self.words[HEADER_WORDS + 3 * count + 1..];
         // SAFETY: every byte of initialised words is an initialised byte, and bytes need no alignment.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
     }
@@ -162,17 +192,27 @@ impl<'g> InnerNode<'g> {
     }
 
     #[inline]
-    fn end(&self, index: usize) -> usize {
-        let word = self.words[HEADER_WORDS + 2 * self.count() + 1 + index / 2];
-        (word >> (32 * (index % 2)) & 0xffff_ffff) as usize
+    fn ends(&self) -> &'g [u64] {
+        let at = HEADER_WORDS + 2 * self.count() + 1;
+        &self.words[at..at + self.count()]
+    }
+
+    /// Where separator `index` begins in the key bytes, or the last one ends.
+    #[inline]
+    fn start(&self, index: usize) -> usize {
+        match index.checked_sub(1) {
+            Some(before) => self.ends()[before] as usize,
+            None => {
+                let (low, high) = self.fence_bytes();
+                low + high
+            }
+        }
     }
 
     /// Separator `index`.
     #[inline]
     pub(crate) fn separator(&self, index: usize) -> &'g [u8] {
-        let fences = self.fence_bytes();
-        let start = if index == 0 { fences.0 + fences.1 } else { self.end(index - 1) };
-        &self.key_bytes()[start..self.end(index)]
+        &self.key_bytes()[self.start(index)..self.start(index + 1)]
     }
 
     /// The number of separators that are less than `key`, or with `or_equal` not greater.
@@ -250,6 +290,11 @@ impl<'g> InnerNode<'g> {
         Some(self.children()[rank])
     }
 
+    /// The place of a new separator `key`.
+    pub(crate) fn rank_of_new(&self, key: &[u8]) -> usize {
+        self.rank(key, true)
+    }
+
     /// The child that begins exactly at `key`, if there is one.
     pub(crate) fn child_at(&self, key: &[u8]) -> Option<u64> {
         let rank = self.rank(key, true);
@@ -268,6 +313,12 @@ impl<'g> InnerNode<'g> {
             children: self.children().to_vec(),
         }
     }
+}
+
+/// Appends `bytes`, padded to whole words.
+fn push_bytes(words: &mut Vec<u64>, mut bytes: Vec<u8>) {
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    words.extend(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)));
 }
 
 #[cfg(all(test, not(loom)))]
@@ -302,7 +353,18 @@ mod tests {
             };
             let words = InnerNode::build(&parts);
             let node = InnerNode::new(&words);
-            prop_assert_eq!(node.parts(), parts);
+            prop_assert_eq!(node.parts(), parts.clone());
+            for (rank, separator) in list.iter().enumerate() {
+                let mut without = parts.clone();
+                without.separators.remove(rank);
+                without.children.remove(rank + 1);
+                let words = InnerNode::build(&without);
+                let without = InnerNode::new(&words);
+                prop_assert_eq!(without.rank_of_new(separator), rank);
+                if let Some(with) = without.with_separator(rank, separator, 1001 + rank as u64) {
+                    prop_assert_eq!(InnerNode::new(&with).parts(), parts.clone());
+                }
+            }
             if let Some(high) = &high {
                 prop_assert_eq!(node.child(high), None);
                 prop_assert_eq!(node.child_before(high), Some(1000 + list.len() as u64));

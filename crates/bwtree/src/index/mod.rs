@@ -237,15 +237,24 @@ impl Index {
                 debug_assert_eq!(found, child, "a separator leads to one child for ever");
                 return;
             }
-            let mut parts = node.parts();
-            let rank = parts.separators.partition_point(|key| *key < separator);
-            parts.separators.insert(rank, separator);
-            parts.children.insert(rank + 1, child);
-            if parts.separators.len() < self.entries_max {
-                if self.replace(cell, current, InnerNode::build(&parts), guard) {
+            let rank = node.rank_of_new(separator);
+            if node.count() + 1 < self.entries_max
+                && let Some(new) = node.with_separator(rank, separator, child)
+            {
+                if self.replace(cell, current, new, guard) {
                     return;
                 }
-            } else if self.split(cell, current, parts, rank, guard) {
+                continue;
+            }
+            let mut parts = node.parts();
+            parts.separators.insert(rank, separator);
+            parts.children.insert(rank + 1, child);
+            let done = if parts.separators.len() < self.entries_max {
+                self.replace(cell, current, InnerNode::build(&parts), guard)
+            } else {
+                self.split(cell, current, parts, rank, guard)
+            };
+            if done {
                 return;
             }
         }

@@ -4,8 +4,9 @@
 //! base by one binary search, and what lies between two places is copied in bulk.
 
 use super::key::KeyParts;
-use super::run::{RecordRef, Run};
+use super::run::{RecordRef, Run, Version};
 use super::writer::record_bytes;
+use crate::search::compare;
 use std::ops::{Bound, Range};
 
 /// What becomes of one key that the deltas speak of, or of a record of the base that goes.
@@ -28,6 +29,54 @@ pub(crate) enum Piece<'a> {
     Record(RecordRef<'a>),
 }
 
+/// Which record of the deltas counts for each key that they speak of, in key order.
+struct Newest {
+    /// The keys, each in one piece: they lie cut in the deltas, and are compared more than once.
+    keys: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+/// A record of a delta, and where its key is in [`Newest::keys`].
+struct Entry {
+    key_start: u32,
+    key_end: u32,
+    delta: u32,
+    index: u32,
+    version: Version,
+}
+
+impl Newest {
+    fn of(deltas: &[Run<'_>], count: usize) -> Newest {
+        let mut newest = Newest { keys: Vec::with_capacity(24 * count), entries: Vec::with_capacity(count) };
+        for (at, delta) in (0..).zip(deltas) {
+            for index in 0..delta.count() {
+                let record = delta.record(index);
+                let key_start = newest.keys.len() as u32;
+                record.key.append_to(&mut newest.keys);
+                newest.entries.push(Entry {
+                    key_start,
+                    key_end: newest.keys.len() as u32,
+                    delta: at,
+                    index: index as u32,
+                    version: record.version(),
+                });
+            }
+        }
+        let Newest { keys, entries } = &mut newest;
+        let key = |entry: &Entry| &keys[entry.key_start as usize..entry.key_end as usize];
+        // Each delta is sorted by itself, which the sort makes use of. Newest first among equal keys.
+        entries.sort_by(|left, right| {
+            compare(key(left), key(right)).then_with(|| right.version.cmp(&left.version))
+        });
+        entries.dedup_by(|later, earlier| key(later) == key(earlier));
+        newest
+    }
+
+    fn key(&self, entry: &Entry) -> &[u8] {
+        &self.keys[entry.key_start as usize..entry.key_end as usize]
+    }
+}
+
 /// The content of a page as of one snapshot of its chain.
 pub(crate) struct Merge<'a> {
     base: Run<'a>,
@@ -40,21 +89,15 @@ impl<'a> Merge<'a> {
     /// Merges `deltas` (in any order) into `base`. Of several versions of a key the one with the highest
     /// (stamp, LSN) is kept. Tombstones with an LSN below `forget_below` are left out.
     pub(crate) fn new(base: Run<'a>, deltas: &[Run<'a>], forget_below: u64) -> Merge<'a> {
-        let mut records = Vec::with_capacity(deltas.iter().map(Run::count).sum());
-        for delta in deltas {
-            records.extend((0..delta.count()).map(|index| delta.record(index)));
-        }
-        // The runs are sorted by themselves, which the sort makes use of. Newest first among equal keys.
-        records.sort_by(|left: &RecordRef<'_>, right| {
-            left.key.cmp(&right.key).then_with(|| right.version().cmp(&left.version()))
-        });
-        records.dedup_by(|later, earlier| later.key == earlier.key);
-
-        let mut merge = Merge { base, within: 0..base.count(), changes: Vec::with_capacity(records.len()) };
-        let mut scratch = Vec::new();
-        for record in records {
-            let found = base.search(record.key.contiguous(&mut scratch));
-            merge.decide(record, found, forget_below);
+        let mut merge = Merge { base, within: 0..base.count(), changes: Vec::new() };
+        let count = deltas.iter().map(Run::count).sum();
+        if count > 0 {
+            let newest = Newest::of(deltas, count);
+            merge.changes.reserve_exact(newest.entries.len());
+            for entry in &newest.entries {
+                let record = deltas[entry.delta as usize].record(entry.index as usize);
+                merge.decide(record, base.search(newest.key(entry)), forget_below);
+            }
         }
         merge.forget_old_tombstones(forget_below);
         merge
