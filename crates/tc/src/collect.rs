@@ -166,6 +166,7 @@ impl Core {
 
     /// # Safety
     /// The chain is unlinked, all of it is stamped, and the caller, who has the maintenance lock, unlinked it.
+    #[track_caller]
     unsafe fn retire_chain(&self, chain: *mut Version, guard: &Guard<'_>) -> u64 {
         let (mut current, mut count) = (chain, 0);
         while current != PRUNED {

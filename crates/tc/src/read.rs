@@ -393,7 +393,9 @@ impl Core {
 
     /// # Safety
     /// The version is unlinked and stamped, and the caller, who held the maintenance lock, is the one who unlinked it.
+    #[track_caller]
     pub(crate) unsafe fn retire_version(&self, version: &Version, guard: &Guard<'_>) {
+        version.note_retired();
         let bytes = version.bytes();
         if bytes > 0 {
             self.account.subtract(bytes);

@@ -38,7 +38,9 @@ pub(crate) const PRUNED: *mut Version = ptr::without_provenance_mut(2);
 const ABSENT: u64 = 1 << 63;
 const INLINE: u64 = 1 << 62;
 const EMBEDDED: u64 = 1 << 61;
-const LOW: u64 = EMBEDDED - 1;
+/// Set when it is retired, in builds with debug assertions: once.
+const RETIRED: u64 = 1 << 60;
+const LOW: u64 = RETIRED - 1;
 
 const PENDING: u64 = 0;
 const COMMITTED: u64 = 1;
@@ -174,6 +176,16 @@ impl Version {
             size_of::<Version>() + (payload & LOW) as usize
         } else {
             size_of::<Version>()
+        }
+    }
+
+    /// Checks V1, in builds with debug assertions: a version is retired once.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn note_retired(&self) {
+        if cfg!(debug_assertions) {
+            let before = self.payload.fetch_or(RETIRED, Ordering::Relaxed);
+            assert!(before & RETIRED == 0, "retired twice: {:?} {before:x}", self.state());
         }
     }
 
