@@ -3,8 +3,9 @@
 //! Results go to standard output, everything else (progress, notes, errors) to standard error, so that output can
 //! be piped. The exit status says what kind of failure it was, see [`failure`].
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod allocator;
 mod arguments;
 mod commands;
 mod csv;
@@ -19,10 +20,6 @@ mod quoting;
 use arguments::{Arguments, Command};
 use clap::Parser;
 use std::process::ExitCode;
-
-// Nodes and versions are many and small, and freed by other threads than those that made them.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

@@ -49,6 +49,12 @@ impl Signals {
     }
 }
 
+/// One round of a duty.
+type Round = fn(&Engine) -> Outcome;
+
+const DUTIES: [(&str, Round); 4] =
+    [("flusher", flusher), ("proxy", proxy), ("keeper", keeper), ("checkpointer", checkpointer)];
+
 /// The threads of an open database.
 #[derive(Default)]
 pub struct Threads(Vec<JoinHandle<()>>);
@@ -59,10 +65,8 @@ impl Threads {
     /// # Errors
     /// [`Error::Device`] if the system gives no thread.
     pub fn start(engine: &Arc<Engine>) -> Result<Self, Error> {
-        let duties: [(&str, fn(&Engine) -> Duty); 4] =
-            [("flusher", flusher), ("proxy", proxy), ("keeper", keeper), ("checkpointer", checkpointer)];
         let mut threads = Vec::new();
-        for (name, duty) in duties {
+        for (name, duty) in DUTIES {
             let engine = Arc::downgrade(engine);
             let spawned = thread::Builder::new()
                 .name(format!("deuteron-{name}"))
@@ -88,36 +92,36 @@ impl Threads {
 }
 
 /// What one round of a duty found.
-enum Duty {
+enum Outcome {
     Worked,
     Idle { observed: u64, wait: Duration },
 }
 
 /// Runs a duty until the engine stops or is gone.
-fn run(engine: &Weak<Engine>, name: &str, duty: fn(&Engine) -> Duty) {
+fn run(engine: &Weak<Engine>, name: &str, duty: Round) {
     while let Some(engine) = engine.upgrade() {
         if engine.is_stopping() {
             return;
         }
-        if let Duty::Idle { observed, wait } = duty(&engine) {
+        if let Outcome::Idle { observed, wait } = duty(&engine) {
             engine.signal_of(name).wait(observed, wait);
         }
     }
 }
 
 /// Turns the outcome of a step into what the thread does next; a failure poisons the engine.
-fn outcome(engine: &Engine, result: Result<bool, Error>, observed: u64, wait: Duration) -> Duty {
+fn outcome(engine: &Engine, result: Result<bool, Error>, observed: u64, wait: Duration) -> Outcome {
     match result {
-        Ok(true) => Duty::Worked,
-        Ok(false) => Duty::Idle { observed, wait },
+        Ok(true) => Outcome::Worked,
+        Ok(false) => Outcome::Idle { observed, wait },
         Err(error) => {
             engine.poison(&error);
-            Duty::Idle { observed, wait: IDLE }
+            Outcome::Idle { observed, wait: IDLE }
         }
     }
 }
 
-fn flusher(engine: &Engine) -> Duty {
+fn flusher(engine: &Engine) -> Outcome {
     let observed = engine.signals().flush.observe();
     let now = Instant::now();
     let wait = match engine.delay().due_in(now) {
@@ -132,17 +136,17 @@ fn flusher(engine: &Engine) -> Duty {
     outcome(engine, engine.flush_step(), observed, wait)
 }
 
-fn proxy(engine: &Engine) -> Duty {
+fn proxy(engine: &Engine) -> Outcome {
     let observed = engine.signals().stable.observe();
     outcome(engine, engine.proxy_step(), observed, IDLE)
 }
 
-fn keeper(engine: &Engine) -> Duty {
+fn keeper(engine: &Engine) -> Outcome {
     let observed = engine.signals().keep.observe();
     outcome(engine, engine.keeper_step(), observed, KEEPER_IDLE)
 }
 
-fn checkpointer(engine: &Engine) -> Duty {
+fn checkpointer(engine: &Engine) -> Outcome {
     let observed = engine.signals().checkpoint.observe();
     outcome(engine, engine.checkpoint_step(), observed, IDLE)
 }

@@ -2,7 +2,7 @@
 
 use crate::check::{self, CheckReport};
 use crate::engine::Engine;
-use crate::{Error, Options, RetryPolicy, Stats, Table, Transaction, TransactionOptions};
+use crate::{Error, Options, RecoveryPlan, RetryPolicy, Stats, Table, Transaction, TransactionOptions};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -240,6 +240,18 @@ impl Db {
     /// ```
     pub fn stats(&self) -> Stats {
         self.engine.stats()
+    }
+
+    /// What recovery found and did when the database was opened.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// assert_eq!(db.recovery().operations_posted, 0, "it is new");
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn recovery(&self) -> &RecoveryPlan {
+        self.engine.recovery()
     }
 
     /// Verifies every checksum and structure of the data component while the database works.

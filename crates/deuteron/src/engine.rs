@@ -65,6 +65,8 @@ pub struct Parts {
 impl Engine {
     /// Takes the lock, creates or recovers, starts the background duties.
     pub fn open(directory: Arc<dyn Directory>, options: Options) -> Result<Arc<Engine>, Error> {
+        // Before the lock, which would leave its file in a directory that is none of ours.
+        Superblock::read(directory.as_ref())?;
         let lock = directory.lock().map_err(|_| Error::InUse { path: directory.name() })?;
         let signals = Arc::new(Signals::default());
         let parts = recovery::open(&directory, &options, &signals)?;
