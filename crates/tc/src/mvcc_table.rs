@@ -170,6 +170,8 @@ impl MvccTable {
     /// unlinked. Anybody may help; each step may be done twice.
     pub(crate) fn remove_frozen(&self, record: &Record, guard: &Guard<'_>) {
         let stripe = self.stripe(record.hash());
+        // Pairs with the reader's second look at the head, which comes after it has raised the timestamp (R3).
+        crate::sync::publication_fence();
         if !crate::planted::is_planted(crate::planted::Bug::NoFloor)
             && !crate::planted::is_planted(crate::planted::Bug::NoFreeze)
         {
@@ -269,4 +271,230 @@ fn new_buckets(buckets: usize) -> ZeroedArray<AtomicPtr<Record>> {
 #[cfg(loom)]
 fn new_buckets(buckets: usize) -> ZeroedArray<AtomicPtr<Record>> {
     (0..buckets).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::record::REMOVED;
+    use deuteron_epoch::Epochs;
+    use std::sync::Arc;
+
+    #[test]
+    fn records_of_one_bucket_are_found_inserted_and_removed() {
+        let (epochs, account) = (Epochs::new(), Arc::new(Account::new(1 << 20)));
+        // Two buckets: chains are long.
+        let mut table = MvccTable::new(2, 1, Arc::clone(&account));
+        let keys: Vec<[u8; 1]> = (0..50u8).map(|key| [key]).collect();
+        let guard = epochs.pin();
+        for key in &keys {
+            let key = table.key(TableId(1), key);
+            assert!(table.find(key, &guard).is_none());
+            let new = Record::allocate(key, Timestamp(0), 0);
+            assert!(table.insert(key, new, &guard).is_ok());
+            let second = Record::allocate(key, Timestamp(0), 0);
+            assert!(table.insert(key, second, &guard).is_err(), "one record for each key");
+            // SAFETY: not linked.
+            unsafe { Record::free(second.cast(), (*second).bytes()) };
+        }
+        assert!(table.find(table.key(TableId(2), &[1]), &guard).is_none());
+        for key in keys.iter().step_by(2) {
+            let key = table.key(TableId(1), key);
+            let record = table.find(key, &guard).unwrap();
+            record.raise_read_timestamp(Timestamp(u64::from(key.key[0]) + 1));
+            record.head.store(REMOVED, Ordering::SeqCst);
+            let generation = table.stripe(key.hash).generation();
+            table.remove_frozen(record, &guard);
+            table.remove_frozen(record, &guard);
+            assert!(table.find(key, &guard).is_none());
+            assert!(table.stripe(key.hash).floor() > Timestamp(u64::from(key.key[0])));
+            assert_ne!(table.stripe(key.hash).generation(), generation);
+        }
+        drop(guard);
+        assert_eq!(epochs.collect(), 25);
+        let left = table.take_all();
+        assert_eq!(left.len(), 25);
+        for record in left {
+            // SAFETY: taken out of the table.
+            unsafe { Record::free(record.cast(), (*record).bytes()) };
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::record::REMOVED;
+    use crate::sync::publication_fence;
+    use crate::transaction_table::SlotIndex;
+    use crate::version::Version;
+    use deuteron_contract::Lsn;
+    use deuteron_epoch::Epochs;
+    use loom::thread;
+    use std::sync::Arc;
+
+    struct World {
+        epochs: Arc<Epochs>,
+        table: MvccTable,
+    }
+
+    impl World {
+        fn new() -> Arc<World> {
+            let account = Arc::new(Account::new(1 << 20));
+            Arc::new(World { epochs: Epochs::new(), table: MvccTable::new(1, 1, account) })
+        }
+
+        fn key(&self) -> KeyRef<'static> {
+            self.table.key(TableId(1), b"k")
+        }
+
+        /// Finds or inserts; whether it inserted.
+        fn insert(&self, key: KeyRef<'_>) -> bool {
+            let guard = self.epochs.pin();
+            let new = Record::allocate(key, Timestamp(0), 0);
+            let inserted = self.table.insert(key, new, &guard).is_ok();
+            if !inserted {
+                // SAFETY: not linked.
+                unsafe { Record::free(new.cast(), (*new).bytes()) };
+            }
+            inserted
+        }
+
+        fn freeze_and_remove(&self) -> bool {
+            let guard = self.epochs.pin();
+            let Some(record) = self.table.find(self.key(), &guard) else { return false };
+            let frozen = record
+                .head
+                .compare_exchange(ptr::null_mut(), REMOVED, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok();
+            if frozen {
+                self.table.remove_frozen(record, &guard);
+            }
+            frozen
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            for record in self.table.take_all() {
+                // SAFETY: nobody uses the table any more; written versions are not embedded.
+                unsafe {
+                    let version = (*record).head.load(Ordering::Relaxed);
+                    if !version.is_null() && version != REMOVED {
+                        Version::free(version.cast(), (*version).bytes());
+                    }
+                    Record::free(record.cast(), (*record).bytes());
+                }
+            }
+        }
+    }
+
+    fn model(check: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(check);
+    }
+
+    /// B1: two insertions of a key, of which one succeeds, beside the removal of a neighbour.
+    #[test]
+    fn loom_a_chain_holds_a_key_once() {
+        model(|| {
+            let world = World::new();
+            assert!(world.insert(world.key()));
+            let neighbour = world.table.key(TableId(1), b"n");
+            let threads = [0, 1].map(|_| {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.insert(world.table.key(TableId(1), b"n")))
+            });
+            assert!(world.freeze_and_remove());
+            let inserted = threads.map(|thread| thread.join().unwrap());
+            assert!(inserted[0] != inserted[1]);
+            let guard = world.epochs.pin();
+            assert!(world.table.find(neighbour, &guard).is_some());
+            assert!(world.table.find(world.key(), &guard).is_none());
+        });
+    }
+
+    /// R3 against R5 on one record: the reader finds the version, or the writer finds the read.
+    #[test]
+    fn loom_the_reader_or_the_writer_sees_the_other() {
+        model(|| {
+            let world = World::new();
+            assert!(world.insert(world.key()));
+            let other = Arc::clone(&world);
+            let reader = thread::spawn(move || {
+                let guard = other.epochs.pin();
+                let record = other.table.find(other.key(), &guard).unwrap();
+                let head = record.head.load(Ordering::SeqCst);
+                record.raise_read_timestamp(Timestamp(10));
+                publication_fence();
+                !head.is_null() || !record.head.load(Ordering::SeqCst).is_null()
+            });
+            let guard = world.epochs.pin();
+            let record = world.table.find(world.key(), &guard).unwrap();
+            let new = Version::allocate_written(SlotIndex(0), Lsn(8), false, 0);
+            record.head.store(new, Ordering::SeqCst);
+            publication_fence();
+            let pushed = record.read_timestamp(world.table.stripe(world.key().hash)) >= Timestamp(10);
+            drop(guard);
+            assert!(reader.join().unwrap() || pushed);
+        });
+    }
+
+    /// R13: a read without a record against a write that brings one: the reader finds the record, or the writer finds
+    /// the floor.
+    #[test]
+    fn loom_a_read_of_nothing_is_seen_or_sees_the_record() {
+        model(|| {
+            let world = World::new();
+            let other = Arc::clone(&world);
+            let reader = thread::spawn(move || {
+                let guard = other.epochs.pin();
+                other.table.stripe(other.key().hash).raise_floor(Timestamp(10));
+                publication_fence();
+                other.table.find(other.key(), &guard).is_some()
+            });
+            assert!(world.insert(world.key()));
+            let guard = world.epochs.pin();
+            publication_fence();
+            let record = world.table.find(world.key(), &guard).unwrap();
+            let pushed = record.read_timestamp(world.table.stripe(world.key().hash)) >= Timestamp(10);
+            drop(guard);
+            assert!(reader.join().unwrap() || pushed);
+        });
+    }
+
+    /// R12: a read before an eviction against a write after it: the reader starts over, or the writer finds the read in
+    /// the floor.
+    #[test]
+    fn loom_an_eviction_loses_no_read() {
+        model(|| {
+            let world = World::new();
+            assert!(world.insert(world.key()));
+            let other = Arc::clone(&world);
+            let reader = thread::spawn(move || {
+                let guard = other.epochs.pin();
+                let Some(record) = other.table.find(other.key(), &guard) else { return true };
+                if record.head.load(Ordering::SeqCst) == REMOVED {
+                    return true;
+                }
+                record.raise_read_timestamp(Timestamp(10));
+                publication_fence();
+                !record.head.load(Ordering::SeqCst).is_null()
+            });
+            if world.freeze_and_remove() {
+                assert!(world.insert(world.key()));
+                let guard = world.epochs.pin();
+                let record = world.table.find(world.key(), &guard).unwrap();
+                let new = Version::allocate_written(SlotIndex(0), Lsn(8), false, 0);
+                record.head.store(new, Ordering::SeqCst);
+                publication_fence();
+                let pushed = record.read_timestamp(world.table.stripe(world.key().hash)) >= Timestamp(10);
+                drop(guard);
+                assert!(reader.join().unwrap() || pushed);
+            } else {
+                reader.join().unwrap();
+            }
+        });
+    }
 }

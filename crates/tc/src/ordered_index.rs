@@ -243,3 +243,180 @@ impl OrderedIndex {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::range_timestamps::KeyRange;
+    use crate::record::KeyRef;
+    use deuteron_contract::{Direction, TableId, Timestamp};
+    use deuteron_epoch::Epochs;
+    use loom::thread;
+    use std::ops::Bound;
+
+    struct World {
+        epochs: Arc<Epochs>,
+        index: OrderedIndex,
+        record: *mut Record,
+        /// Stands for the newest version: 0 settled, else not.
+        unsettled: AtomicU64,
+    }
+
+    // SAFETY: the record is shared, and freed by the destructor.
+    unsafe impl Send for World {}
+    // SAFETY: as above.
+    unsafe impl Sync for World {}
+
+    impl World {
+        fn record(&self) -> &Record {
+            // SAFETY: allocated by the model, freed by `drop`.
+            unsafe { &*self.record }
+        }
+
+        fn finds(&self) -> bool {
+            let guard = self.epochs.pin();
+            self.index.complete(&guard);
+            let range = KeyRange { table: TableId(1), lower: Bound::Unbounded, upper: Bound::Unbounded };
+            let mut found = false;
+            self.index.list().walk(range, Direction::Forward, &guard, |_| {
+                found = true;
+                true
+            });
+            found
+        }
+    }
+
+    impl Drop for World {
+        fn drop(&mut self) {
+            // SAFETY: nobody uses it any more.
+            unsafe { Record::free(self.record.cast(), (*self.record).bytes()) };
+        }
+    }
+
+    fn world() -> Arc<World> {
+        let key = KeyRef { hash: 0, table: TableId(1), key: b"k" };
+        Arc::new(World {
+            epochs: Epochs::new(),
+            index: OrderedIndex::new(Arc::new(Account::new(1 << 20))),
+            record: Record::allocate(key, Timestamp(0), 0),
+            unsettled: AtomicU64::new(0),
+        })
+    }
+
+    fn model(check: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(check);
+    }
+
+    /// O1: a record that is written while the collector takes it out for settled is there for whoever scans afterwards.
+    #[test]
+    fn loom_a_record_written_again_stays_in_the_index() {
+        model(|| {
+            let world = world();
+            world.index.note(world.record(), 0);
+            let other = Arc::clone(&world);
+            let writer = thread::spawn(move || {
+                other.unsettled.store(1, Ordering::SeqCst);
+                other.index.note(other.record(), 0);
+            });
+            let guard = world.epochs.pin();
+            world.index.settle(1, |_| world.unsettled.load(Ordering::SeqCst) == 0, &guard);
+            drop(guard);
+            writer.join().unwrap();
+            assert!(world.finds());
+        });
+    }
+
+    /// O2 with R4: a scan finds the record, or the writer, who looks after it has noted the record, sees the publication; a
+    /// second scan may be bringing the record into the order meanwhile.
+    #[test]
+    fn loom_a_scan_finds_the_record_or_the_writer_finds_the_range() {
+        model(|| {
+            let world = world();
+            let published = Arc::new(AtomicU64::new(0));
+            let (other, seen) = (Arc::clone(&world), Arc::clone(&published));
+            let writer = thread::spawn(move || {
+                other.index.note(other.record(), 0);
+                publication_fence();
+                seen.load(Ordering::SeqCst) == 1
+            });
+            let other = Arc::clone(&world);
+            let scan = thread::spawn(move || other.finds());
+            published.store(1, Ordering::SeqCst);
+            publication_fence();
+            let found = world.finds();
+            assert!(writer.join().unwrap() || found);
+            scan.join().unwrap();
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::range_timestamps::KeyRange;
+    use crate::record::KeyRef;
+    use deuteron_contract::{Direction, TableId, Timestamp};
+    use deuteron_epoch::Epochs;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::ops::Bound;
+
+    #[test]
+    fn what_is_noted_is_walked_in_order_until_it_settles() {
+        let epochs = Epochs::new();
+        let index = OrderedIndex::new(Arc::new(Account::new(1 << 20)));
+        let key = |number: usize| format!("{:03} and some more", number * 37 % 500).into_bytes();
+        let records: Vec<*mut Record> = (0..500)
+            .map(|number| {
+                let key = key(number);
+                Record::allocate(KeyRef { hash: 0, table: TableId(1), key: &key }, Timestamp(0), 0)
+            })
+            .collect();
+        // SAFETY: freed at the end.
+        let record = |number: usize| unsafe { &*records[number] };
+        let guard = epochs.pin();
+        let walked = |direction, lower: Bound<&[u8]>, upper: Bound<&[u8]>| {
+            index.complete(&guard);
+            let mut keys = Vec::new();
+            let range = KeyRange { table: TableId(1), lower, upper };
+            index.list().walk(range, direction, &guard, |record| {
+                keys.push(record.key().to_vec());
+                true
+            });
+            keys
+        };
+        let unsettled = RefCell::new(BTreeSet::new());
+        for round in 0..10 {
+            for number in (round * 50)..(round * 50 + 50) {
+                index.note(record(number), number);
+                index.note(record(number), number + 1);
+                unsettled.borrow_mut().insert(key(number));
+            }
+            if round % 2 == 1 {
+                let gone = key(round * 50 - 7);
+                unsettled.borrow_mut().remove(&gone);
+                // It looks at a few of the oldest at a time.
+                while index.settle(1000, |record| record.key() == gone, &guard).0 == 0 {}
+            }
+            let expected: Vec<Vec<u8>> = unsettled.borrow().iter().cloned().collect();
+            assert_eq!(walked(Direction::Forward, Bound::Unbounded, Bound::Unbounded), expected);
+            let mut reverse = walked(Direction::Reverse, Bound::Unbounded, Bound::Unbounded);
+            reverse.reverse();
+            assert_eq!(reverse, expected);
+            let (lower, upper) = (&expected[expected.len() / 3][..], &expected[expected.len() / 2][..]);
+            let part = &expected[expected.len() / 3 + 1..=expected.len() / 2];
+            assert_eq!(walked(Direction::Forward, Bound::Excluded(lower), Bound::Included(upper)), part);
+            let mut reverse = walked(Direction::Reverse, Bound::Excluded(lower), Bound::Included(upper));
+            reverse.reverse();
+            assert_eq!(reverse, part);
+        }
+        while index.settle(1000, |_| true, &guard).0 > 0 {}
+        assert!(walked(Direction::Forward, Bound::Unbounded, Bound::Unbounded).is_empty());
+        for record in records {
+            // SAFETY: the index refers to it no longer.
+            unsafe { Record::free(record.cast(), (*record).bytes()) };
+        }
+    }
+}

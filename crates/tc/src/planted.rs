@@ -5,7 +5,7 @@
 
 /// A rule left out. The names are those of `docs/design/transactions.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code))]
+#[cfg_attr(any(not(test), loom), allow(dead_code))]
 pub(crate) enum Bug {
     /// R3: readers do not raise the read timestamp.
     NoReadTimestamp,
@@ -33,25 +33,25 @@ pub(crate) enum Bug {
     DcFirst,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 std::thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
 /// Plants `bug` for the calling thread.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) fn plant(bug: Option<Bug>) {
     PLANTED.with(|planted| planted.set(bug));
 }
 
 /// Whether `bug` is planted in the calling thread.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) fn is_planted(bug: Bug) -> bool {
     PLANTED.with(|planted| planted.get() == Some(bug))
 }
 
 /// Never, outside of tests.
-#[cfg(not(test))]
+#[cfg(not(all(test, not(loom))))]
 #[inline(always)]
 pub(crate) const fn is_planted(_: Bug) -> bool {
     false

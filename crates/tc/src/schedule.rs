@@ -4,14 +4,14 @@
 //! tests a point is nothing.
 
 /// Anything else may run here.
-#[cfg(not(test))]
+#[cfg(not(all(test, not(loom))))]
 #[inline(always)]
 pub(crate) fn point() {}
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) use in_tests::*;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod in_tests {
     use std::cell::RefCell;
     use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! A large array of zeros, in huge pages where the system gives them: a random access to it should miss a cache line, not
 //! a page table entry as well (paper 6.2).
 
+#[cfg(not(loom))]
 use crate::sync::AtomicPtr;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -10,6 +11,7 @@ pub(crate) struct ZeroedArray<T> {
     start: NonNull<T>,
     len: usize,
     /// Bytes mapped; 0 if the memory is a boxed slice.
+    #[cfg_attr(loom, expect(dead_code))]
     mapped_bytes: usize,
 }
 
