@@ -15,8 +15,9 @@ pub(crate) enum Lookup<'g> {
     Missing,
 }
 
-/// Lines of a node that are asked for before its header has said how large it is: all of a small delta.
-const FIRST_LINES: usize = 4;
+/// Lines of a node that are asked for before its header has said how large it is: the slots of a page of about thirty
+/// records.
+const FIRST_LINES: usize = 8;
 
 /// The lines of a node in which the slots of its run lie, those asked for already left out.
 #[inline]
@@ -49,7 +50,7 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
             // A search goes back and forth among the slots: a miss after the other, unless all are on their way.
             current.prefetch(slot_lines(&run));
         } else if let Some(next) = current.next() {
-            next.prefetch(0..1);
+            next.prefetch(0..FIRST_LINES);
         }
         if best.is_none_or(|best| run.newest_stamp() >= best.stamp)
             && let Ok(index) = run.search(key)

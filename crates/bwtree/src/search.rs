@@ -34,6 +34,19 @@ pub(crate) fn compare(left: &[u8], right: &[u8]) -> Ordering {
     }
 }
 
+/// Asks the processor for the cache line at `address`, without waiting for it. A hint.
+#[inline]
+pub(crate) fn prefetch<T>(address: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch accesses nothing in the sense of the language, and faults on no address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch(address.cast(), _MM_HINT_T0);
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

@@ -31,6 +31,7 @@ mod inner_node;
 #[cfg(all(test, loom))]
 mod loom_tests;
 
+use crate::search::prefetch;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use cells::{Cell, Cells};
 use deuteron_epoch::Guard;
@@ -65,6 +66,9 @@ unsafe fn free_node(node: *mut u8, bytes: usize) {
 /// `node` is a published node that lives for `'g` (X1).
 #[inline]
 unsafe fn deref<'g>(node: *const u64) -> InnerNode<'g> {
+    // The header is waited for anyway; what is behind it comes along.
+    prefetch(node.wrapping_add(8));
+    prefetch(node.wrapping_add(16));
     // SAFETY: a node's first word says how many words it has.
     InnerNode::new(unsafe { std::slice::from_raw_parts(node, *node as usize) })
 }
