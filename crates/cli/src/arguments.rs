@@ -289,7 +289,7 @@ pub struct YcsbArguments {
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
     /// Memory that the database may use, such as 1G.
-    #[arg(long, default_value = "2G", value_parser = parse_bytes)]
+    #[arg(long, default_value = "4G", value_parser = parse_bytes)]
     pub memory: usize,
     /// Where the database is put, and left; one that holds the same load already is not loaded again. A temporary
     /// directory if left out.
