@@ -9,7 +9,8 @@ use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A directory whose files are read from another and written to memory. See the [module](self).
+/// A directory whose files are read from another directory and written to memory: a recovery or a check runs over it as
+/// it would over the real one, which is only read. It holds a block of memory for every block written through it.
 ///
 /// ```
 /// use deuteron_device::{Directory, MemoryDirectory, OpenMode, OverlayDirectory};
