@@ -51,14 +51,14 @@ impl Options {
 
     /// No chain takes more bytes than this and one more delta. Like [`Options::chain_length_max`].
     pub(crate) fn chain_bytes_max(&self) -> usize {
-        8 * self.page_bytes_max.max(self.delta_bytes_max)
+        self.delta_bytes_max.max(8 * self.page_bytes_max)
     }
 
     /// The longest value in bytes in a store that takes pages of `store_page_bytes_max`
     /// ([`Llama::page_bytes_max`](deuteron_llama::Llama::page_bytes_max)). A page as large as it can get must fit: a base of
     /// one record, a chain up to its limit, and one more delta.
     pub fn value_bytes_max(&self, store_page_bytes_max: usize) -> usize {
-        let chain = self.chain_bytes_max() + self.page_bytes_max + 4 * KEY_BYTES_MAX;
+        let chain = self.chain_bytes_max() + self.delta_bytes_max + self.page_bytes_max + 4 * KEY_BYTES_MAX;
         VALUE_BYTES_MAX.min(store_page_bytes_max.saturating_sub(chain) / 2)
     }
 

@@ -28,8 +28,10 @@ pub struct BwTreeDc {
     redo_scan_start_point: AtomicU64,
     /// Held during a checkpoint: there is one at a time.
     checkpointing: Mutex<Tombstones>,
-    /// Bytes applied since the last flush that found nothing more to do, less what flushes have written; rough.
+    /// Bytes applied since the last round of flushing began.
     unflushed_bytes: AtomicU64,
+    /// About how many pages the present round has still to write; 0 between rounds.
+    round_pages: AtomicU64,
 }
 
 /// What [`BwTreeDc::check`] has found.
@@ -58,6 +60,14 @@ impl BwTreeDc {
         options.validate()?;
         let (llama, recovered) = Llama::open(directory, options.store(), epochs)
             .map_err(|error| error::store("opening the store", error))?;
+        let page_bytes_max = options.tree.page_bytes_max;
+        if options.tree.value_bytes_max(llama.page_bytes_max()) < page_bytes_max {
+            let refused = LlamaError::Options {
+                setting: "segment_bytes",
+                requirement: "large enough for the pages and deltas of the trees",
+            };
+            return Err(error::store("opening the store", refused));
+        }
         let redo_scan_start_point = decode_user_data(&recovered.user_data)?;
         let dc = BwTreeDc {
             options,
@@ -67,6 +77,7 @@ impl BwTreeDc {
             redo_scan_start_point: AtomicU64::new(redo_scan_start_point),
             checkpointing: Mutex::default(),
             unflushed_bytes: AtomicU64::new(0),
+            round_pages: AtomicU64::new(0),
         };
         for pages in recovered.pages.chunk_by(|left, right| left.tree == right.tree) {
             dc.recover_table(pages)?;
@@ -142,9 +153,12 @@ impl BwTreeDc {
             // Second chances were taken away, at least.
             return Ok(evicted.spared > 0);
         }
-        if self.unflushed_bytes.load(Ordering::Relaxed) > self.options.unflushed_bytes_max()
-            && self.flush_step()?
-        {
+        if self.unflushed_bytes.load(Ordering::Relaxed) > self.options.unflushed_bytes_max() {
+            // A round writes every page that is dirty now once, and no page because of its last operation.
+            self.unflushed_bytes.store(0, Ordering::Relaxed);
+            self.round_pages.store(self.llama.statistics().dirty_pages, Ordering::Relaxed);
+        }
+        if self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()? {
             return Ok(true);
         }
         self.llama.clean_step().map_err(|error| error::store("cleaning", error))
@@ -153,16 +167,14 @@ impl BwTreeDc {
     /// Flushes one buffer; whether anything was written.
     fn flush_step(&self) -> Result<bool, DcError> {
         match self.llama.flush_step().map_err(|error| error::store("flushing", error))? {
-            FlushProgress::Wrote { bytes, .. } => {
-                // Wrong in either direction, and corrected when there is nothing left to flush.
-                let _ =
-                    self.unflushed_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |unflushed| {
-                        Some(unflushed.saturating_sub(bytes))
-                    });
+            FlushProgress::Wrote { pages, .. } => {
+                let _ = self.round_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    Some(left.saturating_sub(pages as u64))
+                });
                 Ok(true)
             }
             FlushProgress::Nothing => {
-                self.unflushed_bytes.store(0, Ordering::Relaxed);
+                self.round_pages.store(0, Ordering::Relaxed);
                 Ok(false)
             }
             FlushProgress::Busy => Ok(false),

@@ -75,6 +75,75 @@ fn ten_times_the_memory_fits_and_the_budget_holds() {
 }
 
 #[test]
+fn large_values_come_and_go_like_others() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let options =
+        || DcOptions { segment_bytes: 16 << 20, memory_bytes: 4 << 20, ..DcOptions::tiny_for_tests() };
+    let dc = open(&directory, options());
+    let large = |number: u64| vec![number as u8; (1 << 20) - number as usize];
+    for version in 1..3 {
+        for number in 0..12u64 {
+            let (key, small, value) = (key(number), key(number + 1000), large(number + version));
+            let row = |key, value, lsn| Operation {
+                table: TABLE,
+                key,
+                value: Some(value),
+                timestamp: Timestamp(version),
+                lsn: Lsn(lsn),
+            };
+            dc.apply(&[row(&key, &value, 1), row(&small, &key, 2)]).unwrap();
+        }
+    }
+    dc.redo_scan_start_point(Lsn(3)).unwrap();
+    for dc in [dc, open(&directory, options())] {
+        for number in 0..12 {
+            assert!(dc.get(TABLE, &key(number)).unwrap().unwrap().value.unwrap() == large(number + 2));
+            assert_eq!(dc.get(TABLE, &key(number + 1000)).unwrap().unwrap().value.unwrap(), key(number));
+        }
+        assert!(dc.llama().statistics().loads > 10);
+        assert_eq!(dc.check().unwrap().trees.records, 24);
+    }
+}
+
+#[test]
+fn the_disk_does_not_fill_with_what_was_overwritten() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let dc = open(&directory, DcOptions { segment_bytes: 256 << 10, ..options() });
+    let (count, mut largest) = (5000u64, 0);
+    for round in 1..=12u64 {
+        for start in (0..count).step_by(50) {
+            let rows: Vec<_> =
+                (start..start + 50).map(|number| (key(number * 7), value(number, round))).collect();
+            let operations: Vec<_> = rows
+                .iter()
+                .map(|(key, value)| Operation {
+                    table: TABLE,
+                    key,
+                    value: Some(value),
+                    timestamp: Timestamp(round),
+                    lsn: Lsn(round),
+                })
+                .collect();
+            dc.apply(&operations).unwrap();
+            dc.maintain_step().unwrap();
+        }
+        dc.redo_scan_start_point(Lsn(round + 1)).unwrap();
+        for _ in 0..200 {
+            if !dc.maintain_step().unwrap() {
+                break;
+            }
+        }
+        dc.redo_scan_start_point(Lsn(round + 1)).unwrap();
+        if round > 4 {
+            largest = largest.max(dc.statistics().disk_bytes);
+        }
+    }
+    let live = dc.llama().statistics().live_bytes;
+    assert!(largest < 4 * live, "{largest} bytes of disk for {live} live ones");
+    assert_eq!(dc.check().unwrap().trees.records, count);
+}
+
+#[test]
 fn updates_of_evicted_pages_do_not_read_them() {
     let directory = Arc::new(MemoryDirectory::new());
     let dc = open(&directory, DcOptions { memory_bytes: 8 << 20, ..options() });
@@ -210,6 +279,11 @@ fn threads_write_read_scan_flush_evict_and_checkpoint_at_once() {
             }
             stop.store(true, Ordering::Relaxed);
         });
+        let counters = dc.statistics().counters;
+        let count = |wanted| counters.iter().find(|(name, _)| *name == wanted).expect("a counter").1;
+        for name in ["leaf_splits", "consolidations", "loads", "pages_evicted", "checkpoints"] {
+            assert!(count(name) > 0, "no {name} in setting {seed}");
+        }
         let report = dc.check().unwrap();
         assert!(report.trees.leaves > 10, "{report:?}");
         dc.redo_scan_start_point(Lsn(2000)).unwrap();
