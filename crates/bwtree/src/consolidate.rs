@@ -19,7 +19,7 @@
 //! Why hold: a page that is not in memory takes upserts on the word of the index alone (see `upsert`, U2). So a page may
 //! not leave memory while the index does not know its high key.
 //!
-//! There are no merges of underfull pages: of the published Bw-trees, none has one that is known to be free of races
+//! There are no merges of underfull pages: no open implementation is known to have one that is free of races
 //! (`docs/design/bw-tree.md`).
 
 use crate::Tree;
