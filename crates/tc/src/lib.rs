@@ -1,5 +1,72 @@
-//! The transaction component: timestamps, versions, commit, conflicts.
-#![warn(missing_docs)]
+//! The transaction component (TC): timestamps, versions, commit, conflicts.
+//!
+//! It decides who may see what, and nothing else: where records lie is the business of a data component, which it knows
+//! through `deuteron-contract` only. Writes go into the recovery log, which is also the cache of recent versions; a proxy
+//! posts them from there.
+//!
+//! ```text
+//!   Transaction ── read ─── MVCC table ── miss ──► data component
+//!        │                    │    ▲                     ▲
+//!        │ write              │    └─ versions           │ blind upserts, below the horizon
+//!        ▼                    ▼                          │
+//!   recovery log (ring) ── value of a version          proxy ── progress ──► collector
+//!        └────────────── stable buffers ─────────────────┘
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | `component`, `transaction`, `scan` | what the facade uses: [`TransactionComponent`], [`Transaction`], [`Scan`], [`ScanCursor`] |
+//! | `read`, `write`, `commit`, `collect` | the rules |
+//! | `core` | what transactions share: the horizon, stalls, making room |
+//! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
+//! | `mvcc_table`, `record`, `version` | the latch-free hash table of records and their versions |
+//! | `range_timestamps`, `ordered_index`, `skip_list` | what scans need |
+//! | `version_manager` | where values are, and what has been applied |
+//! | `memory`, `statistics`, `zeroed_array` | accounts |
+//! | `planted`, `schedule` | for the tests |
+//!
+//! `docs/design/transactions.md` states the rules R1 to R14 that the code cites, and proves them.
+//!
+//! What this crate is not: it starts no threads and never sleeps ([`Host`] waits for it); it stores nothing; it does not
+//! retry. It holds no epoch guard while anything waits, and none while the user's code runs.
+//!
+//! Source: *High Performance Transactions in Deuteronomy* (CIDR 2015), sections 2, 3 and 4.4.
+//!
+//! ```
+//! use deuteron_contract::{Lsn, MemoryDc, TableId};
+//! use deuteron_device::MemoryDirectory;
+//! use deuteron_epoch::Epochs;
+//! use deuteron_log::{Log, LogOptions};
+//! use deuteron_tc::{Host, Stall, TcOptions, TransactionComponent};
+//! use std::sync::Arc;
+//!
+//! /// Flushes the log when an operation waits for it.
+//! struct Flusher(Arc<Log>);
+//!
+//! impl Host for Flusher {
+//!     fn stalled(&self, _: Stall) -> Result<(), String> {
+//!         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+//!     }
+//! }
+//!
+//! let epochs = Epochs::new();
+//! let directory = Arc::new(MemoryDirectory::new());
+//! let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+//! let log = Arc::new(log);
+//! let host = Arc::new(Flusher(log.clone()));
+//! let dc = Arc::new(MemoryDc::new());
+//! let tc = TransactionComponent::open(TcOptions::tiny_for_tests(), log, dc, epochs, host)?;
+//!
+//! let table = TableId(1);
+//! let mut tx = tc.begin();
+//! tx.put(table, b"apples", b"12")?;
+//! let committed = tx.commit()?;
+//! assert!(committed.durable_at.is_some());
+//!
+//! let mut tx = tc.begin();
+//! assert_eq!(tx.get(table, b"apples")?.as_deref(), Some(&b"12"[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod clock;
 mod collect;
