@@ -1,34 +1,33 @@
-//! The allocator of the program, and its two settings.
+//! The allocator of the program, and how it is suited to the memory that the database may use.
 //!
 //! Nodes and versions are many and small, and freed by other threads than those that made them: what mimalloc is good at.
 //! A library never chooses an allocator; this program does.
 //!
-//! The settings make it give memory back to the system as soon as it is free, and take it only as it is used. Without
-//! them the process holds up to twice what the database accounts for, and `--memory` would promise too much. mimalloc
-//! reads them when it reserves its first memory, which is before `main`; so they are set by an initialiser that the
-//! loader runs.
+//! By default mimalloc asks for huge pages and is slow to give memory back. With much memory that is right: a first touch
+//! costs one page fault for 2 MiB instead of 512, and the processor remembers the addresses of a larger working set.
+//! With little memory the half-empty huge pages are more than the database itself, and `--memory` would promise too
+//! much.
 
 #![allow(unsafe_code)]
 
 use libmimalloc_sys::{mi_option_set, mi_option_t};
 use mimalloc::MiMalloc;
 
-// Of `mi_option_e` in mimalloc.h, where they have had these numbers since version 2.1; the bindings do not name them.
-const ARENA_EAGER_COMMIT: mi_option_t = 4;
-const PURGE_DELAY: mi_option_t = 15;
-
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-extern "C" fn keep_nothing_back() {
-    // SAFETY: both options exist; they are numbers in a table of the allocator's, and no other thread runs yet.
-    unsafe {
-        mi_option_set(ARENA_EAGER_COMMIT, 0);
-        mi_option_set(PURGE_DELAY, 0);
+// Of `mi_option_e` in mimalloc.h, where it has had this number since version 2.1; the bindings do not name it.
+const PURGE_DELAY: mi_option_t = 15;
+
+/// Below this budget, in bytes, memory is worth more than the time that it takes to give it back.
+const LITTLE_BYTES: usize = 1 << 30;
+
+/// To be called before a database with this budget is opened.
+pub fn suit(budget_bytes: usize) {
+    if budget_bytes < LITTLE_BYTES {
+        // SAFETY: the option exists; it is a number in a table of the allocator's that is written and read atomically.
+        unsafe { mi_option_set(PURGE_DELAY, 0) };
+        // Without effect where the system knows no huge pages: then there is nothing to switch off.
+        let _ = rustix::thread::disable_transparent_huge_pages(true);
     }
 }
-
-// SAFETY: the section holds pointers to functions to be run before `main`; this one touches nothing that `main` prepares.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static BEFORE_MAIN: extern "C" fn() = keep_nothing_back;

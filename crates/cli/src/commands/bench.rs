@@ -24,6 +24,7 @@ pub fn run(command: &BenchCommand, json: bool) -> Outcome {
         Engine::Map => measure(&MapStore::new(), &workload, &driver)?,
         Engine::Deuteron => {
             let directory = WorkDirectory::new(arguments.dir.as_deref())?;
+            crate::allocator::suit(arguments.memory);
             let options = Options::new().memory(arguments.memory);
             let store =
                 EmbeddedStore::open(options, directory.path(), arguments.durability, driver.in_flight)?;

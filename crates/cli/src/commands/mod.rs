@@ -11,6 +11,7 @@ pub mod recover;
 pub mod shell;
 pub mod stat;
 
+use crate::allocator;
 use crate::arguments::{DatabaseArguments, FileArguments, Format};
 use crate::failure::{Failure, Kind, Outcome};
 use deuteron::{Db, Options, Table};
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Opens the database, which recovers it if need be.
 fn open(arguments: &DatabaseArguments, create: bool) -> Outcome<Db> {
+    allocator::suit(arguments.memory);
     let options = Options::new().memory(arguments.memory).create_if_missing(create);
     options
         .open(&arguments.database)
