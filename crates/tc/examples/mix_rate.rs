@@ -4,6 +4,8 @@
 //! ```text
 //! cargo run --release -p deuteron-tc --example mix_rate -- [records] [seconds] [memory MiB] [threads...]
 //! ```
+//!
+//! Each number of threads runs twice: the second time each transaction says beforehand which keys it will use.
 
 use deuteron_contract::{DataComponent, Lsn, MemoryDc, Operation, TableId, Timestamp};
 use deuteron_device::MemoryDirectory;
@@ -138,7 +140,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         println!("read {records} records for the first time in {:.1} s", begun.elapsed().as_secs_f64());
 
-        for threads in threads {
+        for (threads, prefetches) in
+            threads.into_iter().flat_map(|threads| [(threads, false), (threads, true)])
+        {
             let (operations, transactions, conflicts, busy) =
                 (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
             let running = AtomicBool::new(true);
@@ -156,8 +160,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         while running.load(Ordering::Relaxed) {
                             let mut tx = tc.begin();
                             let mut fine = true;
-                            for _ in 0..4 {
-                                let key = random.below(records).to_be_bytes();
+                            let keys: [[u8; 8]; 4] =
+                                std::array::from_fn(|_| random.below(records).to_be_bytes());
+                            if prefetches {
+                                tx.prefetch(TABLE, &keys);
+                            }
+                            for key in keys {
                                 fine &= if random.below(100) < 84 {
                                     tx.get_with(TABLE, &key, |value| std::hint::black_box(value[0])).is_ok()
                                 } else {
@@ -182,7 +190,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             });
             let elapsed = begun.elapsed().as_secs_f64();
             println!(
-                "{threads} threads: {:.2} M operations/s, {:.0} ns of a processor each; {} transactions, {} conflicts",
+                "{threads} threads{}: {:.2} M operations/s, {:.0} ns of a processor each; {} transactions, {} conflicts",
+                if prefetches { ", prefetching" } else { "" },
                 operations.load(Ordering::Relaxed) as f64 / elapsed / 1e6,
                 busy.load(Ordering::Relaxed) as f64 / operations.load(Ordering::Relaxed) as f64,
                 transactions.load(Ordering::Relaxed),

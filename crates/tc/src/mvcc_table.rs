@@ -15,7 +15,7 @@
 //! - **B3** The link of a removed record never changes again.
 
 use crate::memory::Account;
-use crate::record::{KeyHash, KeyRef, Record};
+use crate::record::{KeyHash, KeyRef, Record, prefetch};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::zeroed_array::ZeroedArray;
 use deuteron_contract::{TableId, Timestamp};
@@ -126,6 +126,18 @@ impl MvccTable {
         let head = self.buckets[self.index(key.hash)].load(Ordering::SeqCst);
         Record::prefetch(head);
         Self::search(head, key, guard)
+    }
+
+    /// Asks for the bucket of `key`.
+    pub(crate) fn prefetch_bucket(&self, key: KeyRef<'_>) {
+        prefetch(ptr::from_ref(&self.buckets[self.index(key.hash)]).cast());
+    }
+
+    /// Asks for the first record in the bucket of `key`, which is mostly the one.
+    pub(crate) fn prefetch_record(&self, key: KeyRef<'_>) {
+        let head = self.buckets[self.index(key.hash)].load(Ordering::Relaxed);
+        prefetch(head.cast());
+        Record::prefetch(head);
     }
 
     #[inline]

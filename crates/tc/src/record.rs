@@ -172,18 +172,8 @@ impl Record {
     /// Asks for the two lines behind the first, where an embedded version lies, while the first is on its way.
     #[inline(always)]
     pub(crate) fn prefetch(record: *const Record) {
-        #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let lines = record.cast::<i8>();
-            // SAFETY: a prefetch may be given any address.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(lines.wrapping_add(64));
-                _mm_prefetch::<_MM_HINT_T0>(lines.wrapping_add(128));
-            }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
-        let _ = record;
+        prefetch(record.cast::<u8>().wrapping_add(64));
+        prefetch(record.cast::<u8>().wrapping_add(128));
     }
 
     // ---- the read timestamp ---------------------------------------------------------------------------------
@@ -266,6 +256,19 @@ impl Record {
     pub(crate) fn set_unlinked(&self) -> bool {
         self.flags.fetch_or(UNLINKED, Ordering::SeqCst) & QUEUED == 0
     }
+}
+
+/// Asks for the cache line of an address, which may be any.
+#[inline(always)]
+pub(crate) fn prefetch(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: a prefetch does nothing but load a line, and nothing at all for an address that is none.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = address;
 }
 
 /// Compares keys, mostly short ones, without a call.

@@ -407,3 +407,21 @@ fn transactions_move_between_threads() {
     std::thread::spawn(move || tx.commit().unwrap()).join().unwrap();
     assert!(bed.get(b"k").is_some());
 }
+
+#[test]
+fn many_keys_are_read_as_one_by_one() {
+    for bed in [roomy(), tiny()] {
+        for number in (0..100).step_by(3) {
+            bed.put(format!("{number:02}").as_bytes(), &[number; 50]);
+        }
+        let keys: Vec<String> = (0..100).map(|number| format!("{number:02}")).collect();
+        let mut tx = bed.begin();
+        let mut seen = Vec::new();
+        tx.get_many(TABLE, &keys, |index, value| seen.push((index, value.map(<[u8]>::to_vec)))).unwrap();
+        assert_eq!(seen.len(), 100);
+        for (index, value) in seen {
+            assert_eq!(value, (index % 3 == 0).then(|| vec![index as u8; 50]));
+        }
+        assert!(matches!(tx.get_many(TABLE, &["ok", ""], |_, _| {}), Err(TcError::KeySize { .. })));
+    }
+}
