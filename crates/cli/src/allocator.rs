@@ -22,6 +22,10 @@ const PURGE_DELAY: mi_option_t = 15;
 /// Below this budget, in bytes, memory is worth more than the time that it takes to give it back.
 const LITTLE_BYTES: usize = 1 << 30;
 
+/// With more, what is freed is kept this long for the next to allocate: nodes come and go all the time, and a page fault costs
+/// more than any of them.
+const PATIENCE_MILLISECONDS: std::ffi::c_long = 5_000;
+
 /// To be called before a database with this budget is opened.
 pub fn suit(budget_bytes: usize) {
     if budget_bytes < LITTLE_BYTES {
@@ -29,5 +33,8 @@ pub fn suit(budget_bytes: usize) {
         unsafe { mi_option_set(PURGE_DELAY, 0) };
         // Without effect where the system knows no huge pages: then there is nothing to switch off.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
+    } else {
+        // SAFETY: as above.
+        unsafe { mi_option_set(PURGE_DELAY, PATIENCE_MILLISECONDS) };
     }
 }

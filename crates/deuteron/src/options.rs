@@ -70,7 +70,7 @@ impl Options {
             durability: Durability::Sync,
             create_if_missing: true,
             background: Background::Threads,
-            checkpoint_log_bytes: 256 << 20,
+            checkpoint_log_bytes: 512 << 20,
             tiny: false,
         }
     }
