@@ -352,8 +352,12 @@ impl Core {
                 }
                 Ok(record.value)
             }
-            // A newer version has been posted since: the reader may be below the forced horizon, or it finds the newer
-            // version now.
+            // The data component does not have what it was said to have: the log may still.
+            Some(record) if record.timestamp < at => {
+                self.versions.read_stable(lsn).map(Some).map_err(TcError::Log)
+            }
+            // A newer version has been posted since, perhaps a delete that is forgotten already: the reader may be below the
+            // forced horizon, or it finds the newer version now.
             _ => Ok(None),
         }
     }

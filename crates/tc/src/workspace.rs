@@ -80,6 +80,8 @@ pub(crate) struct Workspace {
     pub(crate) keys: Vec<u8>,
     pub(crate) scans: Vec<ScanEntry>,
     pub(crate) writes: Vec<WriteEntry>,
+    /// Memory that cannot be given back before the transaction ends.
+    pub(crate) written_bytes: usize,
     /// The value read last.
     pub(crate) value: Vec<u8>,
     pub(crate) counts: Counts,
@@ -105,6 +107,7 @@ impl Workspace {
             keys: Vec::new(),
             scans: Vec::new(),
             writes: Vec::new(),
+            written_bytes: 0,
             value: Vec::new(),
             counts: Counts::default(),
             shard: shard_of_thread(),
@@ -136,6 +139,7 @@ impl Workspace {
         if !self.writes.is_empty() {
             self.renew_slot();
         }
+        self.written_bytes = 0;
         self.read_lsn = Lsn(0);
         self.reads_forgotten = false;
         clear(&mut self.reads);

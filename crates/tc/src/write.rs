@@ -90,9 +90,9 @@ impl Transaction {
         let core = &*workspace.core;
         core.make_room()?;
         // Half of the budget at most waits for one transaction to commit.
-        let limit = core.account.budget() as usize / 2 / (size_of::<Version>() + size_of::<Record>());
-        if workspace.writes.len() >= limit.max(16) {
-            return Err(TcError::TransactionTooLarge { found: workspace.writes.len(), limit }.into());
+        if workspace.written_bytes > core.account.budget() as usize / 2 {
+            let limit = workspace.writes.len();
+            return Err(TcError::TransactionTooLarge { found: limit + 1, limit }.into());
         }
         if !matches!(workspace.slot().status.load(), Status::Active(_)) {
             return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
@@ -197,6 +197,7 @@ impl Workspace {
         };
         core.account.add(size_of::<Version>());
         self.writes.push(WriteEntry { record, version: new });
+        self.written_bytes += size_of::<Version>() + record.bytes();
         point();
         core.index.note(record, self.shard);
         point();
