@@ -20,7 +20,7 @@
 //! | `core` | what transactions share: the horizon, stalls, making room |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
 //! | `mvcc_table`, `record`, `version` | the latch-free hash table of records and their versions |
-//! | `range_timestamps`, `ordered_index`, `skip_list` | what scans need |
+//! | `segment`, `range_timestamps`, `ordered_index`, `skip_list` | what scans need |
 //! | `version_manager` | where values are, and what has been applied |
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
 //! | `planted`, `schedule` | for the tests |
@@ -85,6 +85,7 @@ mod read;
 mod record;
 mod scan;
 mod schedule;
+mod segment;
 mod skip_list;
 mod statistics;
 mod status;
