@@ -142,7 +142,9 @@ impl Transaction {
     pub fn scan_batch(&mut self, cursor: &mut ScanCursor) -> Result<Option<Vec<Entry>>, TcError> {
         self.check_active()?;
         while !cursor.done {
-            let segment = match self.next_segment(cursor) {
+            let segment = self.next_segment(cursor);
+            self.check_not_aborted()?;
+            let segment = match segment {
                 Ok(segment) => segment,
                 Err(failure) => {
                     let (lower, upper) = (cursor.lower.clone(), cursor.upper.clone());

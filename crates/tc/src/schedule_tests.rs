@@ -20,6 +20,7 @@ use deuteron_epoch::Epochs;
 use deuteron_log::{Log, LogOptions, Record as LogRecord};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
@@ -496,7 +497,10 @@ fn run(seed: u64, bug: Option<Bug>, totals: &mut Totals) -> Result<(), String> {
                         if name >= count {
                             return;
                         }
-                        if let Some(found) = client(world, name, keys, &mut random) {
+                        // A failed assertion must not keep the others waiting for this transaction's end.
+                        let client = AssertUnwindSafe(|| client(world, name, keys, &mut random));
+                        let found = catch_unwind(client).unwrap_or_else(|_| Some("a client panicked".into()));
+                        if let Some(found) = found {
                             violation.lock().unwrap().get_or_insert(found);
                         }
                         if world.ended.fetch_add(1, Ordering::SeqCst) + 1 == count {

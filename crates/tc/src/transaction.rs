@@ -5,6 +5,7 @@ use crate::options::{BeginOptions, Isolation};
 use crate::read::{Attempt, Copied, Failure, Own, Reader};
 use crate::record::KeyRef;
 use crate::statistics::Counter;
+use crate::status::Status;
 use crate::version::Version;
 use crate::workspace::{Observed, Pool, ReadEntry, Workspace};
 use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
@@ -91,6 +92,19 @@ impl Transaction {
         Ok(())
     }
 
+    /// After a read: if somebody has aborted the transaction, others may have written over its versions, and what it has read
+    /// fits nothing.
+    #[inline]
+    pub(crate) fn check_not_aborted(&mut self) -> Result<(), TcError> {
+        if self.workspace.writes.is_empty()
+            || matches!(self.workspace.slot().status.load(), Status::Active(_))
+            || self.phase == Phase::Ended
+        {
+            return Ok(());
+        }
+        Err(self.conflict_of_transaction(ConflictCause::LogPinned))
+    }
+
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), TcError> {
         let limit = self.workspace.core.options.key_bytes_max;
         if key.is_empty() || key.len() > limit {
@@ -124,7 +138,9 @@ impl Transaction {
     ) -> Result<Option<R>, TcError> {
         self.check_active()?;
         self.check_key(key)?;
-        match self.read(table, key) {
+        let read = self.read(table, key);
+        self.check_not_aborted()?;
+        match read {
             Ok(true) => Ok(Some(reader(&self.workspace.value))),
             Ok(false) => Ok(None),
             Err(failure) => Err(self.fail_on_key(failure, table, key)),
