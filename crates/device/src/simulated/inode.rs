@@ -48,15 +48,13 @@ impl Inode {
     pub(super) fn write_durable(&mut self, bytes: &[u8], offset: u64) {
         self.visible.write(bytes, offset);
         self.durable.write(bytes, offset);
-        // Older pending bytes of the same place must not come back over these.
-        let (start, end) = (offset, offset + bytes.len() as u64);
-        self.pending = std::mem::take(&mut self.pending)
-            .into_iter()
-            .flat_map(|change| match change {
-                Change::Write { offset, bytes } => outside(offset, &bytes, start, end),
-                extend => vec![extend],
-            })
-            .collect();
+        // Older pending bytes of the same place must not come back over these. They are replaced, not cut out: a write
+        // in two parts would tear within a sector.
+        for change in &mut self.pending {
+            if let Change::Write { offset: older, bytes: pending } = change {
+                overwrite(pending, *older, bytes, offset);
+            }
+        }
     }
 
     /// A write that reads will show and no crash will leave.
@@ -167,18 +165,14 @@ fn copy_units(to: &mut Image, from: &Image, start: u64, end: u64, unit: u64, mut
     }
 }
 
-/// The parts of a write at `offset` that lie outside of `start..end`.
-fn outside(offset: u64, bytes: &Arc<[u8]>, start: u64, end: u64) -> Vec<Change> {
-    let length = bytes.len() as u64;
-    if offset >= end || offset + length <= start {
-        return vec![Change::Write { offset, bytes: Arc::clone(bytes) }];
+/// Replaces what the write of `pending` at `older` has in common with one of `bytes` at `offset`.
+fn overwrite(pending: &mut Arc<[u8]>, older: u64, bytes: &[u8], offset: u64) {
+    let start = offset.max(older);
+    let end = (offset + bytes.len() as u64).min(older + pending.len() as u64);
+    if start < end {
+        let mut copy = pending.to_vec();
+        copy[(start - older) as usize..(end - older) as usize]
+            .copy_from_slice(&bytes[(start - offset) as usize..(end - offset) as usize]);
+        *pending = copy.into();
     }
-    let before = start.saturating_sub(offset).min(length);
-    let after = end.saturating_sub(offset).min(length);
-    let parts = [(0, before), (after, length)];
-    let part = |(from, to): (u64, u64)| {
-        (from < to)
-            .then(|| Change::Write { offset: offset + from, bytes: bytes[from as usize..to as usize].into() })
-    };
-    parts.into_iter().filter_map(part).collect()
 }
