@@ -3,8 +3,8 @@
 //! ```text
 //!   0 ............. target ...... soft ...... hard (the budget) ...... limit
 //!                   the collector   reads no    operations help the     writers
-//!                   evicts above    longer      collector               stall
-//!                                   cache
+//!                   evicts, one in  longer      collector               stall
+//!                   8 reads caches  cache
 //! ```
 //!
 //! Counters are sharded: a thread adds to its own and carries over to the total when [`CARRY_BYTES`] have gathered, so
@@ -86,6 +86,18 @@ impl Account {
             return true;
         }
         self.used() > self.budget - self.budget / 8
+    }
+
+    /// Whether a read of a key without a record should make one. Always, while there is room; now and then while the collector is
+    /// evicting, so that keys read often get in and those read once do not drive the others out; never when memory is
+    /// short. `salt` is anything that differs from read to read.
+    #[inline]
+    pub(crate) fn admits(&self, salt: u64) -> bool {
+        const ONE_IN: u32 = 8;
+        if self.is_over_soft() {
+            return false;
+        }
+        !self.is_over_target() || salt.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - ONE_IN.ilog2()) == 0
     }
 
     /// Every operation that allocates helps the collector above this.

@@ -219,7 +219,7 @@ impl Core {
         let Some(fetched) = fetched.filter(|fetched| fetched.generation == generation) else {
             return Some(Attempt::Miss { generation });
         };
-        if self.account.is_over_soft() {
+        if !self.account.admits(reader.at.0 ^ u64::from(key.hash)) {
             // The floor of the stripe protects the read, instead of a record.
             if !is_planted(Bug::NoReadTimestamp) {
                 stripe.raise_floor(reader.at);
