@@ -30,6 +30,7 @@ pub struct EmbeddedStore {
     directory: PathBuf,
     durability: Durability,
     in_flight: usize,
+    prefetch: bool,
 }
 
 impl EmbeddedStore {
@@ -49,7 +50,14 @@ impl EmbeddedStore {
             .open(directory)
             .map_err(BenchError::store("open the database under measurement"))?;
         let table = db.table(RECORDS_TABLE).map_err(BenchError::store("open the table under measurement"))?;
-        Ok(Self { db, table, directory: directory.into(), durability, in_flight })
+        Ok(Self { db, table, directory: directory.into(), durability, in_flight, prefetch: true })
+    }
+
+    /// Whether a transaction names all its keys to the database before it reads the first: as a program does that knows what it will
+    /// ask for. It is so unless told otherwise.
+    pub fn with_prefetch(mut self, prefetch: bool) -> Self {
+        self.prefetch = prefetch;
+        self
     }
 
     /// Closes the database.
@@ -83,12 +91,18 @@ impl Store for EmbeddedStore {
 
     fn worker(&self) -> Result<EmbeddedWorker<'_>, BenchError> {
         let tickets = self.durability == Durability::Sync && self.in_flight > 1;
-        Ok(EmbeddedWorker { store: self, options: TransactionOptions::new(), tickets, writes: 0 })
+        Ok(EmbeddedWorker {
+            store: self,
+            options: TransactionOptions::new(),
+            tickets,
+            writes: 0,
+            keys: Vec::new(),
+        })
     }
 
     fn loader(&self) -> Result<EmbeddedWorker<'_>, BenchError> {
         let options = TransactionOptions::new().durability(Durability::Delayed(Duration::from_millis(10)));
-        Ok(EmbeddedWorker { store: self, options, tickets: false, writes: 0 })
+        Ok(EmbeddedWorker { store: self, options, tickets: false, writes: 0, keys: Vec::new() })
     }
 
     fn loaded(&self) -> Result<Option<(u64, usize)>, BenchError> {
@@ -130,11 +144,17 @@ pub struct EmbeddedWorker<'a> {
     options: TransactionOptions,
     tickets: bool,
     writes: u64,
+    keys: Vec<[u8; 8]>,
 }
 
 impl EmbeddedWorker<'_> {
     fn steps(&mut self, tx: &mut Transaction, steps: &[Step], value: &mut [u8]) -> Result<(), Error> {
         let table = &self.store.table;
+        if self.store.prefetch {
+            self.keys.clear();
+            self.keys.extend(steps.iter().map(|step| step.key().to_be_bytes()));
+            tx.prefetch(table, &self.keys);
+        }
         for &step in steps {
             match step {
                 Step::Read(key) => {

@@ -28,6 +28,14 @@ impl Step {
     pub fn is_write(self) -> bool {
         !matches!(self, Step::Read(_) | Step::Scan { .. })
     }
+
+    /// The key, or the first.
+    pub fn key(self) -> u64 {
+        match self {
+            Step::Read(key) | Step::Update(key) | Step::Insert(key) | Step::ReadModifyWrite(key) => key,
+            Step::Scan { key, .. } => key,
+        }
+    }
 }
 
 /// A mix of operations. The shares are of operations, drawn independently, and add up to 1.

@@ -288,6 +288,9 @@ pub struct YcsbArguments {
     /// Commits of a thread that may await their acknowledgement; matters with sync.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
+    /// Do not tell the store all keys of a transaction before its first read.
+    #[arg(long)]
+    pub no_prefetch: bool,
     /// Memory that the database may use, such as 1G.
     #[arg(long, default_value = "4G", value_parser = parse_bytes)]
     pub memory: usize,

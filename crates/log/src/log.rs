@@ -178,6 +178,23 @@ impl Log {
         })
     }
 
+    /// Asks the processor for the first cache lines of the record at `lsn`, without waiting for them. A hint: any LSN will do,
+    /// whether or not it is still in memory.
+    ///
+    /// ```
+    /// # use deuteron_log::{Log, LogOptions, Record};
+    /// # use deuteron_contract::{Lsn, Timestamp};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0))?;
+    /// log.prefetch(log.tail_lsn());
+    /// # Ok::<(), deuteron_log::LogError>(())
+    /// ```
+    #[inline]
+    pub fn prefetch(&self, lsn: Lsn) {
+        self.ring.prefetch(lsn.0);
+    }
+
     /// The record at `lsn` if it is still in memory; `None` if its memory has been, or is about to be, used again.
     ///
     /// # Safety

@@ -447,6 +447,14 @@ pub(crate) enum Copied {
 }
 
 impl Core {
+    /// Asks for the value of a version, if it lies in the log's memory: elsewhere it lies beside the version.
+    #[inline]
+    pub(crate) fn prefetch_value(&self, version: &Version) {
+        if let Payload::Logged(lsn) = version.payload() {
+            self.versions.prefetch(lsn);
+        }
+    }
+
     #[inline]
     pub(crate) fn copy_value(&self, version: &Version, value: &mut Vec<u8>, guard: &Guard<'_>) -> Copied {
         let bytes = match version.payload() {

@@ -30,8 +30,9 @@
 
 use crate::mvcc_table::Stripe;
 use crate::sync::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
-use crate::version::Version;
+use crate::version::{PRUNED, Version};
 use deuteron_contract::{TableId, Timestamp};
+use deuteron_epoch::Guard;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr;
 
@@ -174,6 +175,18 @@ impl Record {
     pub(crate) fn prefetch(record: *const Record) {
         prefetch(record.cast::<u8>().wrapping_add(64));
         prefetch(record.cast::<u8>().wrapping_add(128));
+    }
+
+    /// Asks for the newest version, and returns it; `None` if there is none.
+    #[inline]
+    pub(crate) fn prefetch_version<'g>(&self, _guard: &'g Guard<'_>) -> Option<&'g Version> {
+        let head = self.head.load(Ordering::Acquire);
+        if head.is_null() || head == REMOVED || head == PRUNED {
+            return None;
+        }
+        prefetch(head.cast());
+        // SAFETY: reached through a record's head under a guard (V1).
+        Some(unsafe { &*head })
     }
 
     // ---- the read timestamp ---------------------------------------------------------------------------------

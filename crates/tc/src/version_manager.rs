@@ -78,6 +78,12 @@ impl VersionManager {
         }
     }
 
+    /// Says that the value of the version at `lsn` will be read next. A hint.
+    #[inline]
+    pub(crate) fn prefetch(&self, lsn: Lsn) {
+        self.log.prefetch(lsn);
+    }
+
     /// The value of the version at `lsn` from the log on disk.
     pub(crate) fn read_stable(&self, lsn: Lsn) -> Result<Vec<u8>, LogError> {
         let owned = self.log.read_stable(lsn)?;

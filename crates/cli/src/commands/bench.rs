@@ -27,7 +27,8 @@ pub fn run(command: &BenchCommand, json: bool) -> Outcome {
             crate::allocator::suit(arguments.memory);
             let options = Options::new().memory(arguments.memory);
             let store =
-                EmbeddedStore::open(options, directory.path(), arguments.durability, driver.in_flight)?;
+                EmbeddedStore::open(options, directory.path(), arguments.durability, driver.in_flight)?
+                    .with_prefetch(!arguments.no_prefetch);
             let report = measure(&store, &workload, &driver)?;
             store.close()?;
             report
