@@ -7,7 +7,7 @@
 //! | duty | steps | woken by |
 //! |---|---|---|
 //! | flusher | `Log::flush_step` | a commit that wants durability, the end of a delay window |
-//! | proxy | `Proxy::step` | the flusher, when more of the log is stable |
+//! | proxy | `Proxy::step` | the flusher, when a round's worth of the log is stable; who waits for room; a slow tick |
 //! | keeper | `BwTreeDc::maintain_step`, `TransactionComponent::collect_step`, `Log::recycle_step` | pressure, and a slow tick |
 //! | checkpointer | `Engine::checkpoint` | the proxy, when enough log lies behind the last checkpoint |
 //!
@@ -20,6 +20,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// A stable operation waits at most this long for more of its kind before it is posted.
+const POST_IDLE: Duration = Duration::from_secs(1);
 /// How long a duty with nothing to do sleeps before it looks again by itself.
 const IDLE: Duration = Duration::from_millis(100);
 /// The same for the keeper, whose work is announced by no single event.
@@ -138,7 +140,7 @@ fn flusher(engine: &Engine) -> Outcome {
 
 fn proxy(engine: &Engine) -> Outcome {
     let observed = engine.signals().stable.observe();
-    outcome(engine, engine.proxy_step(), observed, IDLE)
+    outcome(engine, engine.proxy_step(), observed, POST_IDLE)
 }
 
 fn keeper(engine: &Engine) -> Outcome {

@@ -295,13 +295,15 @@ impl Engine {
     pub fn flush_step(&self) -> Result<bool, Error> {
         let worked = self.parts.log.flush_step()?;
         if worked {
-            self.signals.stable.raise();
+            if self.parts.proxy.is_round_due(self.stable_lsn()) {
+                self.signals.stable.raise();
+            }
             self.signals.room.raise();
         }
         Ok(worked)
     }
 
-    /// Lets the proxy take one stable buffer.
+    /// Lets the proxy take one stable buffer, or post a round of them.
     pub fn proxy_step(&self) -> Result<bool, Error> {
         let worked = self.parts.proxy.step(self.parts.log.as_ref())?;
         if worked {

@@ -118,12 +118,12 @@ pub fn open(
     .map_err(|error| Error::from_tc(error, |table| table.to_string()))?;
     let tc = Arc::new(tc);
     let proxy_host = Arc::new(Beside(Arc::clone(&tc)));
-    let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options(options), recovery.tail());
+    let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options(options, shares.log), recovery.tail());
     report.duration = begin.elapsed();
     Ok(Parts { superblock, epochs, log, tc, proxy, dc, host, recovery: report })
 }
 
-fn proxy_options(options: &Options) -> deuteron_proxy::Options {
+fn proxy_options(options: &Options, ring_bytes: usize) -> deuteron_proxy::Options {
     if options.tiny {
         return deuteron_proxy::Options::tiny_for_tests();
     }
@@ -131,6 +131,8 @@ fn proxy_options(options: &Options) -> deuteron_proxy::Options {
     deuteron_proxy::Options {
         side_buffer_bytes_max: side.min(64 << 20),
         waiting_list_bytes_max: side.min(64 << 20),
+        // What is not posted yet cannot leave the ring; most of it is to be there for appenders and readers.
+        lag_bytes: (ring_bytes / 8) as u64,
         ..deuteron_proxy::Options::default()
     }
 }
@@ -146,7 +148,12 @@ fn replay(
 ) -> Result<(RecoveryPlan, Timestamp), Error> {
     let mut report = RecoveryPlan { redo_start, log_end: recovery.tail(), ..RecoveryPlan::default() };
     let mut clock_start = Timestamp(0);
-    let proxy = Proxy::new(Arc::clone(dc), Arc::new(NoTransactions), proxy_options(options), redo_start);
+    let proxy = Proxy::new(
+        Arc::clone(dc),
+        Arc::new(NoTransactions),
+        proxy_options(options, Shares::of(options).log),
+        redo_start,
+    );
     for buffer in recovery.buffers() {
         let buffer = buffer?;
         let view = buffer.view();

@@ -2,8 +2,7 @@
 
 use crate::ProxyError;
 use crate::statistics::ProxyStatistics;
-use deuteron_contract::{DataComponent, Operation};
-use std::cmp::Reverse;
+use deuteron_contract::{DataComponent, Operation, TableId};
 
 /// Collects operations, which borrow their bytes from a log buffer or from [`crate::held::Held`].
 ///
@@ -12,12 +11,15 @@ use std::cmp::Reverse;
 pub(crate) struct Batch<'a> {
     operations: Vec<Operation<'a>>,
     operations_max: usize,
+    order: Vec<Place>,
+    sorted: Vec<Operation<'a>>,
 }
 
 impl<'a> Batch<'a> {
     /// An empty batch. What it allocates is allocated once, not per operation.
     pub fn new(operations_max: usize) -> Self {
-        Batch { operations: Vec::new(), operations_max: operations_max.max(1) }
+        let operations_max = operations_max.clamp(1, u32::MAX as usize);
+        Batch { operations: Vec::new(), operations_max, order: Vec::new(), sorted: Vec::new() }
     }
 
     /// Adds an operation and applies the batch if that makes it full.
@@ -42,7 +44,7 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let collected = self.operations.len();
-        sort(&mut self.operations);
+        sort(&mut self.operations, &mut self.order, &mut self.sorted);
         // The newest of each key comes first.
         self.operations.dedup_by(|later, first| (later.table, later.key) == (first.table, first.key));
         let operations = self.operations.len();
@@ -57,19 +59,46 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// By table and key; of one key the newest first.
-fn sort(operations: &mut [Operation<'_>]) {
-    let by_key_and_age = |operation: &Operation<'_>| (Reverse(operation.timestamp), Reverse(operation.lsn));
-    operations.sort_unstable_by(|one, other| {
-        let by_key = (one.table, one.key).cmp(&(other.table, other.key));
-        by_key.then_with(|| by_key_and_age(one).cmp(&by_key_and_age(other)))
+/// By table and key; of one key the newest first. The first bytes of the keys are brought together before, for the keys
+/// themselves lie all over the log.
+fn sort<'a>(operations: &mut Vec<Operation<'a>>, order: &mut Vec<Place>, sorted: &mut Vec<Operation<'a>>) {
+    order.clear();
+    order.extend((0..).zip(&*operations).map(|(index, operation)| Place {
+        table: operation.table,
+        prefix: prefix(operation.key),
+        index,
+    }));
+    order.sort_unstable_by(|one, other| {
+        (one.table, one.prefix).cmp(&(other.table, other.prefix)).then_with(|| {
+            let [one, other] = [one, other].map(|place| &operations[place.index as usize]);
+            let by_age = || (other.timestamp, other.lsn).cmp(&(one.timestamp, one.lsn));
+            one.key.cmp(other.key).then_with(by_age)
+        })
     });
+    sorted.clear();
+    sorted.extend(order.iter().map(|place| operations[place.index as usize]));
+    std::mem::swap(operations, sorted);
+}
+
+/// What decides the place of most operations in the order, and which it is.
+struct Place {
+    prefix: u64,
+    table: TableId,
+    index: u32,
+}
+
+/// The first eight bytes, padded with zeros: keys are ordered as their prefixes are, where these differ.
+fn prefix(key: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    let length = key.len().min(8);
+    bytes[..length].copy_from_slice(&key[..length]);
+    u64::from_be_bytes(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use deuteron_contract::{DcError, DcStatistics, Lsn, Record, ScanBatch, ScanRequest, TableId, Timestamp};
+    use deuteron_contract::{DcError, DcStatistics, Lsn, Record, ScanBatch, ScanRequest, Timestamp};
     use std::sync::Mutex;
 
     type Row = (u32, Vec<u8>, u64, u64);
@@ -99,6 +128,26 @@ mod tests {
         }
         fn statistics(&self) -> DcStatistics {
             DcStatistics::default()
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_order_is_that_of_the_keys(keys in proptest::collection::vec(
+            (0u32..2, proptest::collection::vec(0u8..3, 1..12), 0u64..4), 0..60,
+        )) {
+            let mut operations: Vec<Operation<'_>> = (0..)
+                .zip(&keys)
+                .map(|(lsn, (table, key, timestamp))| Operation {
+                    table: TableId(*table), key, value: None, timestamp: Timestamp(*timestamp), lsn: Lsn(lsn),
+                })
+                .collect();
+            let mut expected = operations.clone();
+            expected.sort_by_key(|operation| {
+                (operation.table, operation.key, std::cmp::Reverse((operation.timestamp, operation.lsn)))
+            });
+            sort(&mut operations, &mut Vec::new(), &mut Vec::new());
+            proptest::prop_assert_eq!(operations, expected);
         }
     }
 

@@ -3,8 +3,9 @@
 /// How the proxy works. See each field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many bytes of log the delayed pass stays behind the eager pass while there is more to scan: the longer,
-    /// the fewer transactions are undecided when their operations are met. With nothing left to scan it catches up.
+    /// How many bytes of log the delayed pass stays behind the eager pass while there is more to scan, and how many it then
+    /// takes in one round: the more, the fewer transactions are undecided when their operations are met, and the more
+    /// operations fall to one page. With nothing left to scan it catches up.
     pub lag_bytes: u64,
     /// The most operations in one batch to the data component. Longer batches put more operations into one page
     /// update.
@@ -13,7 +14,7 @@ pub struct Options {
     /// kept, and the operations are read back from the stable log when their transaction commits.
     pub side_buffer_bytes_max: usize,
     /// The most bytes of committed operations that wait for the horizon. Beyond that the host is asked to force the
-    /// horizon, and the delayed pass takes no further buffer until it has done so. One buffer's operations may come on top.
+    /// horizon, and the delayed pass takes no further buffer until it has done so. One round's operations may come on top.
     pub waiting_list_bytes_max: usize,
 }
 
@@ -21,7 +22,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             lag_bytes: 2 << 20,
-            batch_operations_max: 8192,
+            batch_operations_max: 1 << 18,
             side_buffer_bytes_max: 16 << 20,
             waiting_list_bytes_max: 32 << 20,
         }

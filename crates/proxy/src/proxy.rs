@@ -124,7 +124,7 @@ impl Proxy {
             passes.eager_pass(source, Timestamp::MAX);
             self.dc.end_of_stable_log(passes.eager_at);
             self.apply_ready(passes, log)?;
-            self.delayed_pass(passes, source, Timestamp::MAX)
+            self.delayed_pass(passes, std::slice::from_ref(source), Timestamp::MAX)
         })
     }
 
@@ -146,6 +146,22 @@ impl Proxy {
             self.dc.end_of_stable_log(passes.eager_at);
             Ok(())
         })
+    }
+
+    /// Whether so much log lies between O-LSN and `stable`, the end of the stable log, that a round is worth its while. Less of it
+    /// may wait until there is more, or until its memory is wanted: the more comes at once, the more operations share
+    /// a page. Costs a lock that is mostly free.
+    ///
+    /// ```
+    /// # use deuteron_proxy::{Options, Proxy};
+    /// # fn example(proxy: &Proxy, stable: deuteron_contract::Lsn) {
+    /// if proxy.is_round_due(stable) {
+    ///     // Wake whoever calls `step`.
+    /// }
+    /// # }
+    /// ```
+    pub fn is_round_due(&self, stable: Lsn) -> bool {
+        stable.0.saturating_sub(self.progress().o_lsn.0) > self.options.lag_bytes
     }
 
     /// Where redo would have to start if the machine stopped now: the lowest LSN of an operation that is neither
@@ -207,13 +223,33 @@ impl Proxy {
         if lag == 0 || (scanned && lag <= self.options.lag_bytes) || self.is_stalled(passes) {
             return Ok(worked);
         }
-        match log.next_stable(passes.delayed_at).filter(|buffer| buffer.end() <= passes.eager_at) {
-            Some(buffer) => self.delayed_pass(passes, &buffer, horizon)?,
-            None => return Err(ProxyError::BufferLost { after: passes.delayed_at }),
-        }
+        let round = self.next_round(passes, log)?;
+        self.delayed_pass(passes, &round, horizon)?;
+        drop(round);
         log.release(passes.delayed_at);
         self.report(passes);
         Ok(true)
+    }
+
+    /// The buffers of the next round: from O-LSN on, as far as the eager pass has come, about `lag_bytes` of them.
+    fn next_round<'l, L: StableLog + ?Sized>(
+        &self,
+        passes: &Passes,
+        log: &'l L,
+    ) -> Result<Vec<L::Buffer<'l>>, ProxyError> {
+        let (mut round, mut after) = (Vec::new(), passes.delayed_at);
+        while after < passes.eager_at
+            && (round.is_empty() || after.0 - passes.delayed_at.0 < self.options.lag_bytes)
+        {
+            match log.next_stable(after).filter(|buffer| buffer.end() <= passes.eager_at) {
+                Some(buffer) => {
+                    after = buffer.end();
+                    round.push(buffer);
+                }
+                None => return Err(ProxyError::BufferLost { after }),
+            }
+        }
+        Ok(round)
     }
 
     /// Whether too much waits for the horizon; if so, asks the host to do something about it.
@@ -240,13 +276,13 @@ impl Proxy {
     fn delayed_pass<S: RecordSource>(
         &self,
         passes: &mut Passes,
-        buffer: &S,
+        round: &[S],
         horizon: Timestamp,
     ) -> Result<(), ProxyError> {
         let Passes { delayed_at, met, outcomes, side, waiting, statistics, .. } = passes;
         let dc = &*self.dc;
         let mut batch = Batch::new(self.options.batch_operations_max);
-        let flow = buffer.visit(|lsn, entry| {
+        let mut meet = |lsn, entry| {
             match entry {
                 Entry::Update { .. } if lsn < *delayed_at => {}
                 Entry::Update { transaction, table, key, value } => {
@@ -278,15 +314,17 @@ impl Proxy {
             }
             *met = (*met).max(Lsn(lsn.0 + 1));
             ControlFlow::Continue(())
-        });
-        match flow {
-            ControlFlow::Break(error) => return Err(error),
-            ControlFlow::Continue(()) => batch.apply(dc, statistics)?,
+        };
+        if let ControlFlow::Break(error) = round.iter().try_for_each(|buffer| buffer.visit(&mut meet)) {
+            return Err(error);
         }
+        batch.apply(dc, statistics)?;
         // P5: an earlier removal would make a second attempt take the operations for undecided.
-        buffer.visit_commits(|commit| outcomes.forget(commit.transaction));
-        *delayed_at = (*delayed_at).max(buffer.end());
-        statistics.buffers_posted += 1;
+        for buffer in round {
+            buffer.visit_commits(|commit| outcomes.forget(commit.transaction));
+            *delayed_at = (*delayed_at).max(buffer.end());
+        }
+        statistics.buffers_posted += round.len() as u64;
         Ok(())
     }
 
