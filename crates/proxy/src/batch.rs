@@ -11,15 +11,27 @@ use deuteron_contract::{DataComponent, Operation, TableId};
 pub(crate) struct Batch<'a> {
     operations: Vec<Operation<'a>>,
     operations_max: usize,
-    order: Vec<Place>,
-    sorted: Vec<Operation<'a>>,
+    chunk: Vec<Operation<'a>>,
+    buffers: Buffers,
 }
 
+/// The memory of batches, kept from one to the next.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    operations: Vec<Operation<'static>>,
+    chunk: Vec<Operation<'static>>,
+    order: Vec<Place>,
+}
+
+/// So many operations are handed over at a time: few enough that their keys and values stay in the second-level cache while
+/// the data component goes over them.
+const CHUNK: usize = 4096;
+
 impl<'a> Batch<'a> {
-    /// An empty batch. What it allocates is allocated once, not per operation.
-    pub fn new(operations_max: usize) -> Self {
-        let operations_max = operations_max.clamp(1, u32::MAX as usize);
-        Batch { operations: Vec::new(), operations_max, order: Vec::new(), sorted: Vec::new() }
+    /// An empty batch in the memory of an earlier one.
+    pub fn new(operations_max: usize, mut buffers: Buffers) -> Self {
+        let [operations, chunk] = [&mut buffers.operations, &mut buffers.chunk].map(std::mem::take);
+        Batch { operations, operations_max: operations_max.clamp(1, u32::MAX as usize), chunk, buffers }
     }
 
     /// Adds an operation and applies the batch if that makes it full.
@@ -44,40 +56,64 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         let collected = self.operations.len();
-        sort(&mut self.operations, &mut self.order, &mut self.sorted);
-        // The newest of each key comes first.
-        self.operations.dedup_by(|later, first| (later.table, later.key) == (first.table, first.key));
-        let operations = self.operations.len();
-        let applied = dc.apply(&self.operations);
-        let lowest = self.operations.iter().map(|operation| operation.lsn).min().unwrap_or_default();
+        sort(&self.operations, &mut self.buffers.order);
+        let mut posted = 0;
+        let mut result = Ok(());
+        for places in self.buffers.order.chunks(CHUNK) {
+            self.chunk.clear();
+            self.chunk.extend(places.iter().map(|place| self.operations[place.index as usize]));
+            posted += self.chunk.len();
+            result = dc.apply(&self.chunk).map_err(|source| {
+                let lowest = self.chunk.iter().map(|operation| operation.lsn).min().unwrap_or_default();
+                ProxyError::Apply { operations: self.chunk.len(), lsn: lowest, source }
+            });
+            if result.is_err() {
+                break;
+            }
+            statistics.batches += 1;
+            statistics.operations_posted += self.chunk.len() as u64;
+        }
         self.operations.clear();
-        applied.map_err(|source| ProxyError::Apply { operations, lsn: lowest, source })?;
-        statistics.batches += 1;
-        statistics.operations_posted += operations as u64;
-        statistics.operations_superseded += (collected - operations) as u64;
-        Ok(())
+        if result.is_ok() {
+            statistics.operations_superseded += (collected - posted) as u64;
+        }
+        result
+    }
+
+    /// Gives the memory back for the next batch.
+    pub fn finish(self) -> Buffers {
+        Buffers { operations: recycle(self.operations), chunk: recycle(self.chunk), ..self.buffers }
     }
 }
 
-/// By table and key; of one key the newest first. The first bytes of the keys are brought together before, for the keys
-/// themselves lie all over the log.
-fn sort<'a>(operations: &mut Vec<Operation<'a>>, order: &mut Vec<Place>, sorted: &mut Vec<Operation<'a>>) {
+/// An empty vector with the memory of another. (The standard library collects in place where the sizes agree; if it should
+/// not, this costs an allocation.)
+fn recycle<'b>(mut operations: Vec<Operation<'_>>) -> Vec<Operation<'b>> {
+    operations.clear();
+    operations.into_iter().map(|operation| Operation { key: &[], value: None, ..operation }).collect()
+}
+
+/// The order of `operations`: by table and key, and of one key only the newest. The first bytes of the keys are brought together
+/// before, for the keys themselves lie all over the log.
+fn sort(operations: &[Operation<'_>], order: &mut Vec<Place>) {
     order.clear();
-    order.extend((0..).zip(&*operations).map(|(index, operation)| Place {
+    order.extend((0..).zip(operations).map(|(index, operation)| Place {
         table: operation.table,
         prefix: prefix(operation.key),
         index,
     }));
+    let of = |place: &Place| &operations[place.index as usize];
     order.sort_unstable_by(|one, other| {
         (one.table, one.prefix).cmp(&(other.table, other.prefix)).then_with(|| {
-            let [one, other] = [one, other].map(|place| &operations[place.index as usize]);
+            let (one, other) = (of(one), of(other));
             let by_age = || (other.timestamp, other.lsn).cmp(&(one.timestamp, one.lsn));
             one.key.cmp(other.key).then_with(by_age)
         })
     });
-    sorted.clear();
-    sorted.extend(order.iter().map(|place| operations[place.index as usize]));
-    std::mem::swap(operations, sorted);
+    // The newest of each key comes first.
+    order.dedup_by(|later, first| {
+        (later.table, later.prefix) == (first.table, first.prefix) && of(later).key == of(first).key
+    });
 }
 
 /// What decides the place of most operations in the order, and which it is.
@@ -142,12 +178,14 @@ mod tests {
                     table: TableId(*table), key, value: None, timestamp: Timestamp(*timestamp), lsn: Lsn(lsn),
                 })
                 .collect();
-            let mut expected = operations.clone();
-            expected.sort_by_key(|operation| {
+            let mut order = Vec::new();
+            sort(&operations, &mut order);
+            let found: Vec<_> = order.iter().map(|place| operations[place.index as usize]).collect();
+            operations.sort_by_key(|operation| {
                 (operation.table, operation.key, std::cmp::Reverse((operation.timestamp, operation.lsn)))
             });
-            sort(&mut operations, &mut Vec::new(), &mut Vec::new());
-            proptest::prop_assert_eq!(operations, expected);
+            operations.dedup_by_key(|operation| (operation.table, operation.key));
+            proptest::prop_assert_eq!(found, operations);
         }
     }
 
@@ -155,7 +193,7 @@ mod tests {
     fn a_batch_is_sorted_and_holds_the_newest_of_each_key() {
         let dc = Recorder::default();
         let mut statistics = ProxyStatistics::default();
-        let mut batch = Batch::new(5);
+        let mut batch = Batch::new(5, Buffers::default());
         let operations: [(u32, &[u8], u64, u64); 6] = [
             (2, b"a", 5, 8),
             (1, b"b", 5, 16),

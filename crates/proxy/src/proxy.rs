@@ -29,7 +29,7 @@
 //! held once (P2); those that were applied are applied again, which changes nothing (C1). A crash loses everything here, and
 //! replay from the redo scan start point finds it again in the log.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Buffers};
 use crate::held::Held;
 use crate::outcomes::Outcomes;
 use crate::side_buffer::{Kept, SideBuffer};
@@ -78,6 +78,7 @@ struct Passes {
     ready: VecDeque<(Timestamp, Held)>,
     reported: Progress,
     statistics: ProxyStatistics,
+    buffers: Buffers,
 }
 
 impl Proxy {
@@ -97,6 +98,7 @@ impl Proxy {
             ready: VecDeque::new(),
             reported: Progress::default(),
             statistics: ProxyStatistics::default(),
+            buffers: Buffers::default(),
         };
         let published = Mutex::new(passes.published());
         Proxy { dc, host, options, passes: Mutex::new(passes), published }
@@ -279,9 +281,9 @@ impl Proxy {
         round: &[S],
         horizon: Timestamp,
     ) -> Result<(), ProxyError> {
-        let Passes { delayed_at, met, outcomes, side, waiting, statistics, .. } = passes;
+        let Passes { delayed_at, met, outcomes, side, waiting, statistics, buffers, .. } = passes;
         let dc = &*self.dc;
-        let mut batch = Batch::new(self.options.batch_operations_max);
+        let mut batch = Batch::new(self.options.batch_operations_max, std::mem::take(buffers));
         let mut meet = |lsn, entry| {
             match entry {
                 Entry::Update { .. } if lsn < *delayed_at => {}
@@ -319,6 +321,7 @@ impl Proxy {
             return Err(error);
         }
         batch.apply(dc, statistics)?;
+        *buffers = batch.finish();
         // P5: an earlier removal would make a second attempt take the operations for undecided.
         for buffer in round {
             buffer.visit_commits(|commit| outcomes.forget(commit.transaction));
@@ -339,7 +342,7 @@ impl Proxy {
                 continue;
             }
             let in_memory = ready.iter().take_while(|(_, held)| !held.is_left_in_log()).count();
-            let mut batch = Batch::new(self.options.batch_operations_max);
+            let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for (timestamp, held) in ready.iter().take(in_memory) {
                 for operation in held.operations(*timestamp) {
                     batch.push(operation, &*self.dc, statistics)?;
@@ -379,7 +382,7 @@ impl Proxy {
             }
             statistics.operations_read_back += part.len() as u64;
             left = &left[part.len()..];
-            let mut batch = Batch::new(self.options.batch_operations_max);
+            let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for operation in part.operations(timestamp) {
                 batch.push(operation, &*self.dc, statistics)?;
             }
