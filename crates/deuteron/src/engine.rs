@@ -23,7 +23,7 @@ use deuteron_log::Log;
 use deuteron_proxy::Proxy;
 use deuteron_tc::{TcError, TransactionComponent};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -260,7 +260,8 @@ impl Engine {
     /// An operation cannot go on before something has been written, posted or freed.
     pub fn stalled(&self) -> Result<(), Error> {
         self.poisoned()?;
-        if self.options.background == Background::Inline {
+        // While the database closes, its threads are gone already.
+        if self.options.background == Background::Inline || self.is_stopping() {
             self.request_flush_of_all();
             return self.step().map(drop);
         }
@@ -337,18 +338,24 @@ impl Engine {
         if !self.checkpoint_is_due() {
             return Ok(false);
         }
-        self.checkpoint()?;
+        // Who takes a checkpoint may have to wait for room in the log, and while it waits do all duties, on this very thread.
+        let one_at_a_time = match self.checkpointing.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        self.step_or_poison(self.checkpoint_here(&one_at_a_time))?;
         Ok(true)
     }
 
     /// Takes a checkpoint now.
     pub fn checkpoint(&self) -> Result<(), Error> {
-        self.step_or_poison(self.checkpoint_here())
+        let one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.step_or_poison(self.checkpoint_here(&one_at_a_time))
     }
 
     /// RSSP to the data component, then the log before it is cut.
-    fn checkpoint_here(&self) -> Result<(), Error> {
-        let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+    fn checkpoint_here(&self, _one_at_a_time: &MutexGuard<'_, ()>) -> Result<(), Error> {
         let start = self.parts.proxy.redo_scan_start_point();
         if start.0 <= self.checkpoint.load(Ordering::Acquire) {
             return Ok(());
@@ -383,7 +390,7 @@ impl Engine {
         // From here on this thread is the only one that works: it does the duties' last rounds itself.
         self.flush_here()?;
         while self.proxy_step()? {}
-        self.step_or_poison(self.checkpoint_here())
+        self.checkpoint()
     }
 
     /// Makes everything appended so far durable on the calling thread.

@@ -4,7 +4,6 @@
 use deuteron::device::MemoryDirectory;
 use deuteron::{Db, Error, Options, Table};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -100,18 +99,8 @@ fn apply(db: &Db, table: &Table, actions: &[Action], commit: bool, model: &Model
     }
 }
 
-/// Fixed, unless the environment says otherwise.
-fn seed() -> RngSeed {
-    match ProptestConfig::default().rng_seed {
-        RngSeed::Random => RngSeed::Fixed(7),
-        chosen => chosen,
-    }
-}
-
 proptest! {
-    // The same histories in every run. Other seeds (`PROPTEST_RNG_SEED`) now and then meet a history that takes minutes:
-    // operations that wait for memory while everything is tiny. `docs/known-defects.md` has it.
-    #![proptest_config(ProptestConfig { cases: 40, rng_seed: seed(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn the_store_behaves_as_a_map(rounds in prop::collection::vec(round(), 1..60)) {
