@@ -133,6 +133,19 @@ impl BwTreeDc {
         self.tables.get_or_create(table.0, create)
     }
 
+    /// Bytes of memory that pages take, of the budget [`DcOptions::memory_bytes`](crate::DcOptions).
+    ///
+    /// ```
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// assert!(dc.memory_bytes() < 1 << 20);
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn memory_bytes(&self) -> u64 {
+        self.llama.memory_bytes()
+    }
+
     /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much
     /// is unflushed, looks for sparse segments. Whether it did.
     ///

@@ -11,7 +11,7 @@
 use crate::background::{Signals, Threads};
 use crate::catalogue::Catalogue;
 use crate::delay::Delay;
-use crate::recovery::{RecoveryPlan, StallHost};
+use crate::recovery::{RecoveryPlan, Shares, StallHost};
 use crate::statistics::ConflictCounters;
 use crate::superblock::Superblock;
 use crate::{Background, Durability, Error, Options, Stats, recovery};
@@ -34,6 +34,7 @@ const STALL: Duration = Duration::from_millis(1);
 pub struct Engine {
     parts: Parts,
     options: Options,
+    shares: Shares,
     catalogue: Catalogue,
     conflicts: ConflictCounters,
     signals: Arc<Signals>,
@@ -83,6 +84,7 @@ impl Engine {
             checkpointing: Mutex::new(()),
             threads: Mutex::default(),
             _lock: lock,
+            shares: Shares::of(&options),
             options,
         });
         engine.parts.host.attach(&engine);
@@ -319,6 +321,7 @@ impl Engine {
     /// One round of version collection, page flushing and eviction, and reclamation.
     pub fn keeper_step(&self) -> Result<bool, Error> {
         let mut worked = self.parts.dc.maintain_step()?;
+        self.balance_memory();
         worked |= self.parts.tc.collect_step();
         worked |= self.parts.log.recycle_step();
         worked |= self.parts.epochs.collect() > 0;
@@ -326,6 +329,18 @@ impl Engine {
             self.signals.room.raise();
         }
         Ok(worked)
+    }
+
+    /// Lets the transaction component have the memory that pages do not take.
+    fn balance_memory(&self) {
+        if self.options.tiny {
+            return;
+        }
+        let budget = self.shares.tc_budget(self.parts.dc.memory_bytes());
+        let before = self.parts.tc.memory_budget();
+        if budget.abs_diff(before) > before / 64 {
+            self.parts.tc.set_memory_budget(budget);
+        }
     }
 
     fn checkpoint_is_due(&self) -> bool {

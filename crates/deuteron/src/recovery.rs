@@ -37,26 +37,39 @@ pub struct RecoveryPlan {
 }
 
 /// How the one number from the user is divided, in bytes.
-struct Shares {
+///
+/// The log's ring is fixed. The rest is one pool: pages take what they need of it up to their share, and the transaction
+/// component's records and versions have what pages do not take, but always at least theirs.
+pub struct Shares {
     log: usize,
-    tc: usize,
+    /// The transaction component's least.
+    tc: u64,
+    /// The data component's most.
     dc: u64,
 }
 
 impl Shares {
-    fn of(options: &Options) -> Self {
+    pub fn of(options: &Options) -> Self {
         // What the components count is payload. The allocator's own overhead, half-empty size classes above all, was
         // measured at up to two thirds on top of it.
-        let memory = options.memory_bytes / 8 * 5;
+        let memory = (options.memory_bytes - FIXED_BYTES.min(options.memory_bytes / 4)) / 8 * 5;
         // The ring must be a power of two: an eighth of the memory or less.
         let log = (memory / 8).max(1).next_power_of_two();
         let log = if log > memory / 8 { log / 2 } else { log };
         let log = log.clamp(LOG_RING_BYTES_MIN, LOG_RING_BYTES_MAX);
         let tc = memory * 3 / 8;
-        Self { log, tc, dc: (memory - memory / 16).saturating_sub(log + tc) as u64 }
+        Self { log, tc: tc as u64, dc: (memory - memory / 16).saturating_sub(log + tc) as u64 }
+    }
+
+    /// The transaction component's budget while pages take `dc_bytes`: they are left room to grow by an eighth of their share
+    /// before they are noticed.
+    pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
+        self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8)
     }
 }
 
+/// The program itself, its stacks and its buffers for I/O.
+const FIXED_BYTES: usize = 8 << 20;
 const LOG_RING_BYTES_MIN: usize = 4 << 20;
 const LOG_RING_BYTES_MAX: usize = 1 << 30;
 
@@ -106,7 +119,7 @@ pub fn open(
             ..TcOptions::tiny_for_tests()
         }
     } else {
-        TcOptions { memory_bytes: shares.tc, clock_start, ..TcOptions::default() }
+        TcOptions { memory_bytes: shares.tc as usize, clock_start, ..TcOptions::default() }
     };
     let tc = TransactionComponent::open(
         tc_options,
@@ -269,5 +282,21 @@ impl Host for StallHost {
         };
         self.signals.keep.raise();
         engine.stalled().map_err(|error| crate::error::with_causes(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_stay_within_the_memory_and_the_pool_is_shared() {
+        for memory in [16 << 20, 100 << 20, 1 << 30, 64 << 30] {
+            let shares = Shares::of(&Options::new().memory(memory));
+            let most = |dc: u64| shares.log as u64 + dc + shares.tc_budget(dc);
+            assert!(most(shares.dc) <= memory as u64 && most(0) <= memory as u64, "{memory}");
+            assert_eq!(shares.tc_budget(shares.dc), shares.tc);
+            assert!(shares.tc_budget(0) > shares.tc);
+        }
     }
 }

@@ -67,6 +67,17 @@ impl TransactionComponent {
 
     // ---- background duties ----------------------------------------------------------------------------------
 
+    /// Changes the budget that [`TcOptions::memory_bytes`](crate::TcOptions) gave. What is above the new one is evicted by and by;
+    /// the number of the hash table's buckets stays.
+    pub fn set_memory_budget(&self, bytes: u64) {
+        self.core.account.set_budget(bytes);
+    }
+
+    /// The budget now, in bytes.
+    pub fn memory_budget(&self) -> u64 {
+        self.core.account.budget()
+    }
+
     /// One unit of background work: leases timestamps, settles records that the data component has got, drops versions
     /// and evicts records when memory is short. Whether there was anything to do.
     pub fn collect_step(&self) -> bool {

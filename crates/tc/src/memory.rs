@@ -23,7 +23,7 @@ pub(crate) struct Account {
     shards: [Padded<AtomicU64>; SHARDS],
     total: Padded<AtomicU64>,
     carry_bytes: i64,
-    budget: u64,
+    budget: AtomicU64,
     /// Makes reads take the path of full memory.
     #[cfg(test)]
     pub(crate) pretend_over_soft: std::sync::atomic::AtomicBool,
@@ -36,7 +36,7 @@ impl Account {
             total: Padded(AtomicU64::new(0)),
             // A small budget wants to be known exactly.
             carry_bytes: CARRY_BYTES.min(budget as i64 / 1024),
-            budget,
+            budget: AtomicU64::new(budget),
             #[cfg(test)]
             pretend_over_soft: std::sync::atomic::AtomicBool::new(false),
         }
@@ -71,12 +71,22 @@ impl Account {
     }
 
     pub(crate) fn budget(&self) -> u64 {
-        self.budget
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_budget(&self, bytes: u64) {
+        self.budget.store(bytes, Ordering::Relaxed);
+    }
+
+    /// A share of the budget that is kept free, or beyond it. Of a large budget less: the collector's pace is what it must cover.
+    fn margin(&self, parts: u64) -> u64 {
+        const BYTES_MAX: u64 = 512 << 20;
+        self.budget().min(BYTES_MAX) / parts
     }
 
     /// The collector evicts above this.
     pub(crate) fn is_over_target(&self) -> bool {
-        self.used() > self.budget - self.budget / 4
+        self.used() > self.budget() - self.margin(4)
     }
 
     /// Reads no longer put what they have read into the table above this.
@@ -85,7 +95,7 @@ impl Account {
         if self.pretend_over_soft.load(std::sync::atomic::Ordering::Relaxed) {
             return true;
         }
-        self.used() > self.budget - self.budget / 8
+        self.used() > self.budget() - self.margin(8)
     }
 
     /// Whether a read of a key without a record should make one. Always, while there is room; now and then while the collector is
@@ -102,12 +112,12 @@ impl Account {
 
     /// Every operation that allocates helps the collector above this.
     pub(crate) fn is_over_hard(&self) -> bool {
-        self.used() > self.budget
+        self.used() > self.budget()
     }
 
     /// Writers stall above this.
     pub(crate) fn is_over_limit(&self) -> bool {
-        self.used() > self.budget + self.budget / 4
+        self.used() > self.budget() + self.margin(4)
     }
 }
 
@@ -144,5 +154,16 @@ mod tests {
         assert!(account.is_over_limit());
         (0..40_000).for_each(|_| account.subtract(100));
         assert!(account.used() < 100_000 && !account.is_over_target());
+    }
+
+    #[test]
+    fn the_budget_may_change() {
+        let account = Account::new(4 << 30);
+        account.add(3 << 30);
+        assert!(!account.is_over_target());
+        account.set_budget(2 << 30);
+        assert!(account.is_over_limit());
+        account.set_budget((3 << 30) + (100 << 20));
+        assert!(account.is_over_target() && !account.is_over_soft());
     }
 }
