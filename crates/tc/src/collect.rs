@@ -98,7 +98,12 @@ impl Core {
     }
 
     fn is_applied(&self, version: &Version, at: Timestamp) -> bool {
-        version.lsn().is_none_or(|lsn| self.versions.is_applied(lsn, version.commit_lsn(), at))
+        let commit_lsn = version.commit_lsn();
+        match version.lsn() {
+            Some(lsn) => self.versions.is_applied(lsn, commit_lsn, at),
+            // A base has no commit record. Of another inline version the redo record lies somewhere before.
+            None => commit_lsn == Lsn(0) || self.versions.is_applied(commit_lsn, commit_lsn, at),
+        }
     }
 
     /// Unlinks aborted versions, and drops those below the newest that everybody sees; whether there were any. Does

@@ -339,7 +339,7 @@ mod loom_tests {
     use crate::record::REMOVED;
     use crate::sync::publication_fence;
     use crate::transaction_table::SlotIndex;
-    use crate::version::Version;
+    use crate::version::{Version, Written};
     use deuteron_contract::Lsn;
     use deuteron_epoch::Epochs;
     use loom::thread;
@@ -444,7 +444,7 @@ mod loom_tests {
             });
             let guard = world.epochs.pin();
             let record = world.table.find(world.key(), &guard).unwrap();
-            let new = Version::allocate_written(SlotIndex(0), Lsn(8), false, 0);
+            let new = Version::allocate_written(SlotIndex(0), Lsn(8), Written::Logged, 0);
             record.head.store(new, Ordering::SeqCst);
             publication_fence();
             let pushed = record.read_timestamp(world.table.stripe(world.key().hash)) >= Timestamp(10);
@@ -498,7 +498,7 @@ mod loom_tests {
                 assert!(world.insert(world.key()));
                 let guard = world.epochs.pin();
                 let record = world.table.find(world.key(), &guard).unwrap();
-                let new = Version::allocate_written(SlotIndex(0), Lsn(8), false, 0);
+                let new = Version::allocate_written(SlotIndex(0), Lsn(8), Written::Logged, 0);
                 record.head.store(new, Ordering::SeqCst);
                 publication_fence();
                 let pushed = record.read_timestamp(world.table.stripe(world.key().hash)) >= Timestamp(10);

@@ -177,7 +177,7 @@ impl Record {
         prefetch(record.cast::<u8>().wrapping_add(128));
     }
 
-    /// Asks for the newest version, and returns it; `None` if there is none.
+    /// Asks for the newest version and the value that may follow it, and returns it; `None` if there is none.
     #[inline]
     pub(crate) fn prefetch_version<'g>(&self, _guard: &'g Guard<'_>) -> Option<&'g Version> {
         let head = self.head.load(Ordering::Acquire);
@@ -185,6 +185,8 @@ impl Record {
             return None;
         }
         prefetch(head.cast());
+        prefetch(head.cast::<u8>().wrapping_add(64));
+        prefetch(head.cast::<u8>().wrapping_add(128));
         // SAFETY: reached through a record's head under a guard (V1).
         Some(unsafe { &*head })
     }

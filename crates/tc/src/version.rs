@@ -4,15 +4,17 @@
 //!   next        the version below (older), NULL, or PRUNED
 //!   word        bits 63..2 slot index or timestamp, bits 1..0: 0 pending, 1 committed, 2 aborted
 //!   payload     bit 63 ABSENT (a delete, or a key that does not exist)
-//!               bit 62 INLINE: low bits are the length, the value follows the header
+//!               bit 62 INLINE: low bits are the length and the room, the value follows the header
 //!               otherwise the low bits are the LSN of the log record that holds the value
 //!               bit 61 EMBEDDED: the version lies inside its record's allocation
-//!   commit_lsn  where the writer's commit record lies; while pending: see V4
+//!               bit 59 SPILLED: there is room behind the header, of so many bytes as its first 8 say
+//!   commit_lsn  where the writer's commit record lies; while pending: see V4; of a base 0
 //! ```
 //!
-//! A written version keeps its value in the log (the version cache of paper 3.2). A *base* version was read from
-//! the data component and keeps its value inline (that is the read cache of paper 3.3: the entry and the value in
-//! one allocation).
+//! A written version keeps its value in the log (the version cache of paper 3.2), and if that is short, a copy inline: a
+//! reader then needs one cache miss less, and does not lose it when the log's memory is used again. A *base* version
+//! was read from the data component and keeps its value inline (that is the read cache of paper 3.3: the entry and the
+//! value in one allocation).
 //!
 //! The end of a chain means one of two things: NULL, "what the data component holds is the version below" (an
 //! unresolved base), or [`PRUNED`], "the versions below have been dropped, nobody who may still read needs them".
@@ -25,6 +27,9 @@
 //!   stamped is not unlinked.
 //! - **V3** Chains are in descending order of final timestamps among the versions that commit (R5).
 //! - **V4** While a version is pending, `commit_lsn` holds its ordinal in the writer's write set, for the writer.
+//! - **V5** What lies behind the header is written before the version is linked; while it is pending, its writer, who alone
+//!   looks at it then, may write it anew; after that nobody writes it. Others look at it once they know that the writer
+//!   has committed, or when nobody can reach the version any more.
 
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::transaction_table::SlotIndex;
@@ -40,7 +45,18 @@ const INLINE: u64 = 1 << 62;
 const EMBEDDED: u64 = 1 << 61;
 /// Set when it is retired, in builds with debug assertions: once.
 const RETIRED: u64 = 1 << 60;
-const LOW: u64 = RETIRED - 1;
+const SPILLED: u64 = 1 << 59;
+const LOW: u64 = SPILLED - 1;
+
+/// Of an inline payload: the length in the lower half of these bits, the room in the upper.
+const LENGTH_BITS: u32 = 29;
+const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
+
+/// The least room behind the header, if there is any: enough to say how much it is (SPILLED).
+const ROOM_MIN: usize = 8;
+
+/// A written value up to this many bytes may be kept inline.
+pub(crate) const WRITTEN_INLINE_MAX: usize = 512;
 
 const PENDING: u64 = 0;
 const COMMITTED: u64 = 1;
@@ -55,6 +71,17 @@ pub(crate) enum VersionState {
     Committed(Timestamp),
     /// Garbage.
     Aborted,
+}
+
+/// What a transaction writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Written<'v> {
+    /// The key ceases to exist.
+    Absent,
+    /// The value stays in the log alone.
+    Logged,
+    /// The value is kept inline as well.
+    Inline(&'v [u8]),
 }
 
 /// Where a version's value is.
@@ -84,17 +111,40 @@ impl Version {
         lsn.0 | if absent { ABSENT } else { 0 }
     }
 
+    fn encode_inline(length: usize, room: usize) -> u64 {
+        debug_assert!(length <= room && room as u64 <= LENGTH);
+        INLINE | (room as u64) << LENGTH_BITS | length as u64
+    }
+
     /// A version that the transaction in `slot` writes, not yet linked. `ordinal` is its place in the write set.
-    pub(crate) fn allocate_written(slot: SlotIndex, lsn: Lsn, absent: bool, ordinal: u64) -> *mut Version {
-        let version = Self::allocate(size_of::<Version>());
+    pub(crate) fn allocate_written(
+        slot: SlotIndex,
+        lsn: Lsn,
+        written: Written<'_>,
+        ordinal: u64,
+    ) -> *mut Version {
+        let (room, payload) = match written {
+            Written::Absent => (0, Self::encode_logged(lsn, true)),
+            Written::Logged => (0, Self::encode_logged(lsn, false)),
+            Written::Inline(value) => {
+                let room = value.len().max(ROOM_MIN);
+                (room, Self::encode_inline(value.len(), room))
+            }
+        };
+        let version = Self::allocate(size_of::<Version>() + room);
         let content = Version {
             next: AtomicPtr::new(ptr::null_mut()),
             word: AtomicU64::new(u64::from(slot.0) << 2 | PENDING),
-            payload: AtomicU64::new(Self::encode_logged(lsn, absent)),
+            payload: AtomicU64::new(payload),
             commit_lsn: AtomicU64::new(ordinal),
         };
         // SAFETY: fresh memory of at least this size and alignment.
-        unsafe { version.write(content) };
+        unsafe {
+            version.write(content);
+            if let Written::Inline(value) = written {
+                version.add(1).cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len());
+            }
+        }
         version
     }
 
@@ -124,8 +174,11 @@ impl Version {
         next: *mut Version,
         embedded: bool,
     ) {
-        let mut payload = INLINE | if embedded { EMBEDDED } else { 0 };
-        payload |= value.map_or(ABSENT, |value| value.len() as u64);
+        let length = value.map_or(0, <[u8]>::len);
+        let mut payload = Self::encode_inline(length, length) | if embedded { EMBEDDED } else { 0 };
+        if value.is_none() {
+            payload |= ABSENT;
+        }
         let content = Version {
             next: AtomicPtr::new(next),
             word: AtomicU64::new(timestamp.0 << 2 | COMMITTED),
@@ -172,8 +225,12 @@ impl Version {
         let payload = self.payload.load(Ordering::Relaxed);
         if payload & EMBEDDED != 0 {
             0
-        } else if payload & (INLINE | ABSENT) == INLINE {
-            size_of::<Version>() + (payload & LOW) as usize
+        } else if payload & INLINE != 0 {
+            size_of::<Version>() + (payload >> LENGTH_BITS & LENGTH) as usize
+        } else if payload & SPILLED != 0 {
+            // SAFETY: SPILLED says that there is room for it, which `rewrite` has written it to. The caller is the writer,
+            // or knows that it has ended (V5).
+            size_of::<Version>() + unsafe { self.room().cast::<u64>().read_unaligned() } as usize
         } else {
             size_of::<Version>()
         }
@@ -227,9 +284,34 @@ impl Version {
         self.commit_lsn.load(Ordering::Relaxed)
     }
 
+    /// What lies behind the header.
+    fn room(&self) -> *mut u8 {
+        ptr::from_ref(self).wrapping_add(1).cast::<u8>().cast_mut()
+    }
+
     /// The writer writes the key again: a new log record takes the place of the old.
-    pub(crate) fn rewrite(&self, lsn: Lsn, absent: bool) {
-        self.payload.store(Self::encode_logged(lsn, absent), Ordering::Release);
+    ///
+    /// # Safety
+    /// The caller is the writer, has installed the version, and has not ended (V5).
+    pub(crate) unsafe fn rewrite(&self, lsn: Lsn, written: Written<'_>) {
+        let before = self.payload.load(Ordering::Relaxed);
+        let room = (before >> LENGTH_BITS & LENGTH) as usize;
+        let payload = match written {
+            Written::Inline(value) if before & INLINE != 0 && value.len() <= room => {
+                // SAFETY: there is room, and until the writer has ended nobody else looks at it (V5).
+                unsafe { self.room().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
+                Self::encode_inline(value.len(), room)
+            }
+            _ => {
+                let logged = Self::encode_logged(lsn, matches!(written, Written::Absent));
+                if before & INLINE != 0 {
+                    // SAFETY: as above; the room is never less than this takes.
+                    unsafe { self.room().cast::<u64>().write_unaligned(room as u64) };
+                }
+                logged | if before & (INLINE | SPILLED) != 0 { SPILLED } else { 0 }
+            }
+        };
+        self.payload.store(payload, Ordering::Release);
     }
 
     /// Whether the key exists in this version.
@@ -237,7 +319,7 @@ impl Version {
         self.payload.load(Ordering::Acquire) & ABSENT != 0
     }
 
-    /// Where the redo record lies; `None` for a base, which the data component has.
+    /// Where the redo record lies; `None` if the value is inline.
     pub(crate) fn lsn(&self) -> Option<Lsn> {
         let payload = self.payload.load(Ordering::Acquire);
         (payload & INLINE == 0).then_some(Lsn(payload & LOW))
@@ -250,10 +332,9 @@ impl Version {
         if payload & ABSENT != 0 {
             Payload::Absent
         } else if payload & INLINE != 0 {
-            let value = ptr::from_ref(self).wrapping_add(1).cast::<u8>();
-            // SAFETY: an inline version was written by `write_base` with this many bytes behind the header, which
-            // never change; they live as long as the version (V1).
-            Payload::Inline(unsafe { std::slice::from_raw_parts(value, (payload & LOW) as usize) })
+            // SAFETY: so many bytes behind the header have been written, and nobody writes them while they can be looked
+            // at (V5); they live as long as the version (V1).
+            Payload::Inline(unsafe { std::slice::from_raw_parts(self.room(), (payload & LENGTH) as usize) })
         } else {
             Payload::Logged(Lsn(payload & LOW))
         }
@@ -278,19 +359,56 @@ mod tests {
 
     #[test]
     fn a_written_version_is_stamped_once_its_fate_is_known() {
-        let version = Version::allocate_written(SlotIndex(3), Lsn(64), true, 9);
+        let version = Version::allocate_written(SlotIndex(3), Lsn(64), Written::Absent, 9);
         // SAFETY: just allocated.
         let written = unsafe { &*version };
         assert_eq!(written.state(), VersionState::Pending(SlotIndex(3)));
         assert!(!written.is_stamped());
         assert_eq!((written.ordinal(), written.lsn()), (9, Some(Lsn(64))));
         assert!(matches!(written.payload(), Payload::Absent));
-        written.rewrite(Lsn(128), false);
+        // SAFETY: nobody else knows it.
+        unsafe { written.rewrite(Lsn(128), Written::Logged) };
         assert!(matches!(written.payload(), Payload::Logged(Lsn(128))));
         written.stamp_committed(Timestamp(5), Lsn(256));
         assert_eq!(written.state(), VersionState::Committed(Timestamp(5)));
         assert_eq!((written.commit_lsn(), written.bytes()), (Lsn(256), 32));
         // SAFETY: not shared.
         unsafe { Version::free(version.cast(), written.bytes()) };
+    }
+
+    #[test]
+    fn a_short_value_is_inline_until_it_is_rewritten_by_one_that_does_not_fit() {
+        let version = Version::allocate_written(SlotIndex(3), Lsn(64), Written::Inline(b"ten bytes."), 0);
+        // SAFETY: just allocated.
+        let written = unsafe { &*version };
+        let rewrite = |lsn, value| {
+            // SAFETY: nobody else knows it.
+            unsafe { written.rewrite(Lsn(lsn), value) };
+        };
+        assert!(matches!(written.payload(), Payload::Inline(b"ten bytes.")));
+        assert_eq!((written.bytes(), written.lsn()), (42, None));
+        rewrite(72, Written::Inline(b"less"));
+        assert!(matches!(written.payload(), Payload::Inline(b"less")));
+        rewrite(80, Written::Inline(b"a little more"));
+        assert!(matches!(written.payload(), Payload::Logged(Lsn(80))));
+        assert_eq!((written.bytes(), written.lsn()), (42, Some(Lsn(80))));
+        rewrite(88, Written::Absent);
+        assert!(matches!(written.payload(), Payload::Absent) && written.is_absent());
+        rewrite(96, Written::Inline(b"less"));
+        assert!(matches!(written.payload(), Payload::Logged(Lsn(96))));
+        assert_eq!(written.bytes(), 42);
+        // SAFETY: not shared.
+        unsafe { Version::free(version.cast(), written.bytes()) };
+        let version = Version::allocate_written(SlotIndex(3), Lsn(64), Written::Inline(b""), 0);
+        // SAFETY: just allocated.
+        let written = unsafe { &*version };
+        assert!(matches!(written.payload(), Payload::Inline(b"")));
+        assert_eq!(written.bytes(), 40);
+        // SAFETY: nobody else knows it.
+        unsafe {
+            written.rewrite(Lsn(72), Written::Absent);
+            assert_eq!(written.bytes(), 40);
+            Version::free(version.cast(), written.bytes());
+        }
     }
 }

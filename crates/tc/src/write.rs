@@ -9,7 +9,7 @@ use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::{Ordering, publication_fence};
 use crate::transaction::Transaction;
-use crate::version::{PRUNED, Version, VersionState};
+use crate::version::{PRUNED, Version, VersionState, WRITTEN_INLINE_MAX, Written};
 use crate::workspace::{Workspace, WriteEntry};
 use deuteron_contract::{Lsn, TableId, Timestamp};
 use deuteron_epoch::Guard;
@@ -114,7 +114,19 @@ impl Transaction {
         }
         workspace.counts.add(Counter::Writes);
         point();
-        workspace.install(hashed, lsn, value.is_none(), begin, isolation)
+        let written = match value {
+            None => Written::Absent,
+            // A copy is for readers. A large transaction has better uses for the memory, and so has a full table.
+            Some(value)
+                if value.len() <= WRITTEN_INLINE_MAX
+                    && workspace.written_bytes < core.account.budget() as usize / 16
+                    && !core.account.is_over_target() =>
+            {
+                Written::Inline(value)
+            }
+            Some(_) => Written::Logged,
+        };
+        workspace.install(hashed, lsn, written, begin, isolation)
     }
 }
 
@@ -172,22 +184,24 @@ impl Workspace {
         &mut self,
         key: KeyRef<'_>,
         lsn: Lsn,
-        absent: bool,
+        written: Written<'_>,
         begin: Timestamp,
         isolation: Isolation,
     ) -> Result<(), WriteFailure> {
         let core = &*self.core;
-        let new = Version::allocate_written(self.slot, lsn, absent, self.writes.len() as u64);
+        let new = Version::allocate_written(self.slot, lsn, written, self.writes.len() as u64);
+        // SAFETY: nobody else knows it.
+        let bytes = unsafe { (*new).bytes() };
         let guard = core.epochs.pin();
         let (record, installed) = loop {
             let record = self.find_or_insert(key, &guard);
-            if let Some(installed) = self.try_install(record, new, lsn, absent, &guard) {
+            if let Some(installed) = self.try_install(record, new, lsn, written, &guard) {
                 break (record, installed);
             }
         };
         let Installed::Above(below) = installed else {
             // SAFETY: not installed, so nobody knows it.
-            unsafe { Version::free(new.cast(), (*new).bytes()) };
+            unsafe { Version::free(new.cast(), bytes) };
             return match installed {
                 Installed::Conflict(other) => {
                     Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other)))
@@ -195,9 +209,9 @@ impl Workspace {
                 _ => Ok(()),
             };
         };
-        core.account.add(size_of::<Version>());
+        core.account.add(bytes);
         self.writes.push(WriteEntry { record, version: new });
-        self.written_bytes += size_of::<Version>() + record.bytes();
+        self.written_bytes += bytes + record.bytes();
         point();
         core.index.note(record, self.shard);
         point();
@@ -231,7 +245,7 @@ impl Workspace {
         record: &Record,
         new: *mut Version,
         lsn: Lsn,
-        absent: bool,
+        written: Written<'_>,
         guard: &Guard<'_>,
     ) -> Option<Installed> {
         let head = record.head.load(Ordering::SeqCst);
@@ -243,7 +257,8 @@ impl Workspace {
             Top::Base => Timestamp(0),
             Top::Committed(at) => at,
             Top::Own(version) => {
-                version.rewrite(lsn, absent);
+                // SAFETY: it is ours, and we have not ended.
+                unsafe { version.rewrite(lsn, written) };
                 return Some(Installed::Rewritten);
             }
             Top::Other(other) => return Some(Installed::Conflict(other)),
