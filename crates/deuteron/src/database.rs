@@ -2,6 +2,7 @@
 
 use crate::check::{self, CheckReport};
 use crate::engine::Engine;
+use crate::handle::Handles;
 use crate::{Error, Options, RecoveryPlan, RetryPolicy, Stats, Table, Transaction, TransactionOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Db {
     engine: Arc<Engine>,
+    handles: Arc<Handles>,
     // Dropped with the last handle; the background threads hold the engine, but not this.
     _closer: Arc<Closer>,
 }
@@ -55,7 +57,8 @@ impl Db {
     }
 
     pub(crate) fn from_engine(engine: Arc<Engine>) -> Db {
-        Db { _closer: Arc::new(Closer(Arc::clone(&engine))), engine }
+        let handles = Arc::new(Handles::new(&engine));
+        Db { _closer: Arc::new(Closer(Arc::clone(&engine))), handles, engine }
     }
 
     /// The table `name`, created (durably) if it does not exist. A name has 1 to 255 bytes.
@@ -156,7 +159,7 @@ impl Db {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn begin(&self) -> Transaction {
-        Transaction::begin(&self.engine, TransactionOptions::default())
+        Transaction::begin(self.handles.mine(), TransactionOptions::default())
     }
 
     /// [`Db::begin`] with options of its own.
@@ -176,7 +179,7 @@ impl Db {
     /// ```
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, Error> {
         self.engine.usable()?;
-        Ok(Transaction::begin(&self.engine, options))
+        Ok(Transaction::begin(self.handles.mine(), options))
     }
 
     /// Makes everything committed so far durable, whatever durability it was committed with.

@@ -38,6 +38,7 @@ mod database;
 mod delay;
 mod engine;
 mod error;
+mod handle;
 mod key_range;
 mod options;
 mod recovery;

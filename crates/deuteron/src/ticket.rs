@@ -1,7 +1,7 @@
 //! [`Ticket`]: a commit whose durability is still to come.
 
 use crate::Error;
-use crate::engine::Engine;
+use crate::handle::Handle;
 use deuteron_contract::{Lsn, Timestamp};
 use std::future::Future;
 use std::pin::Pin;
@@ -16,15 +16,15 @@ use std::task::{Context, Poll};
 /// changes nothing.
 #[must_use = "the commit is durable only when the ticket says so"]
 pub struct Ticket {
-    engine: Arc<Engine>,
+    engine: Arc<Handle>,
     timestamp: Timestamp,
     /// The commit record; `None` where there is nothing to wait for.
     record: Option<Lsn>,
 }
 
 impl Ticket {
-    pub(crate) fn new(engine: &Arc<Engine>, timestamp: Timestamp, record: Option<Lsn>) -> Self {
-        Self { engine: Arc::clone(engine), timestamp, record }
+    pub(crate) fn new(engine: Arc<Handle>, timestamp: Timestamp, record: Option<Lsn>) -> Self {
+        Self { engine, timestamp, record }
     }
 
     /// The timestamp at which the transaction committed: its place in the serial order.

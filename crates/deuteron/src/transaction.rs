@@ -1,6 +1,6 @@
 //! [`Transaction`]: reads, writes and scans that happen together or not at all.
 
-use crate::engine::Engine;
+use crate::handle::Handle;
 use crate::scan::Entry;
 use crate::{Durability, Error, KeyRange, Scan, Table, Ticket};
 use deuteron_contract::{Direction, Timestamp};
@@ -69,12 +69,12 @@ impl TransactionOptions {
 /// ```
 pub struct Transaction {
     inner: deuteron_tc::Transaction,
-    engine: Arc<Engine>,
+    engine: Arc<Handle>,
     durability: Durability,
 }
 
 impl Transaction {
-    pub(crate) fn begin(engine: &Arc<Engine>, options: TransactionOptions) -> Self {
+    pub(crate) fn begin(engine: &Arc<Handle>, options: TransactionOptions) -> Self {
         Self {
             inner: engine
                 .tc()
@@ -295,13 +295,14 @@ impl Transaction {
     /// # db.close()?;
     /// # Ok::<(), deuteron::Error>(())
     /// ```
-    pub fn commit_async(mut self) -> Result<Ticket, Error> {
-        self.engine.usable()?;
-        let committed = self.inner.commit().map_err(|error| self.engine.error(error))?;
+    pub fn commit_async(self) -> Result<Ticket, Error> {
+        let Self { mut inner, engine, durability } = self;
+        engine.usable()?;
+        let committed = inner.commit().map_err(|error| engine.error(error))?;
         if let Some(record) = committed.durable_at {
-            self.engine.committed(record, self.durability);
+            engine.committed(record, durability);
         }
-        Ok(Ticket::new(&self.engine, committed.timestamp, committed.durable_at))
+        Ok(Ticket::new(engine, committed.timestamp, committed.durable_at))
     }
 
     /// Gives everything up. The same as dropping the transaction, but it can be read.

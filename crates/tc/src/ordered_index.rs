@@ -37,7 +37,7 @@
 
 use crate::memory::Account;
 use crate::mvcc_table::MvccTable;
-use crate::record::Record;
+use crate::record::{Record, prefetch};
 use crate::skip_list::SkipList;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock, publication_fence};
 use deuteron_epoch::Guard;
@@ -50,6 +50,8 @@ const SHARDS: usize = 16;
 #[cfg(loom)]
 const SHARDS: usize = 1;
 
+/// How many references ahead of its turn a record's version is asked for; the record itself twice as many.
+const AHEAD: usize = 8;
 /// [`OrderedIndex::unordered`] while somebody changes things under the mutex.
 const CHANGING: usize = usize::MAX;
 
@@ -188,6 +190,13 @@ impl OrderedIndex {
         // is one that is written again and again.
         let (mut settled, mut misses) = (0, 0);
         for _ in 0..count_max.min(references.len()) {
+            // Records and versions lie all over memory, and were written a while ago.
+            if let Some(far) = references.get(2 * AHEAD) {
+                prefetch(far.0.cast());
+            }
+            if let Some(near) = references.get(AHEAD) {
+                near.record(guard).prefetch_version(guard);
+            }
             let Some(reference) = references.pop_front() else { break };
             let record = reference.record(guard);
             if !is_settled(record) {
