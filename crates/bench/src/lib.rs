@@ -47,6 +47,6 @@ pub use process::{directory_bytes, peak_rss_bytes};
 pub use random::Random;
 pub use report::{Latency, Report};
 pub use scatter::Scatter;
-pub use store::{Store, StoreFigures, Submitted, Worker};
+pub use store::{Store, StoreFigures, Submitted, Worker, consume, stamp};
 pub use workload::{Generator, Step, Workload};
 pub use zipf::Zipf;

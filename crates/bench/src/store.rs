@@ -88,8 +88,14 @@ pub trait Worker {
 }
 
 /// Makes the value of one write its own: the key and a count go to its front.
+///
+/// ```
+/// let (mut value, mut writes) = ([0; 100], 0);
+/// deuteron_bench::stamp(&mut value, 7, &mut writes);
+/// assert_eq!((value[7], writes), (7, 1));
+/// ```
 #[inline]
-pub(crate) fn stamp(value: &mut [u8], key: u64, count: &mut u64) {
+pub fn stamp(value: &mut [u8], key: u64, count: &mut u64) {
     *count += 1;
     let mut stamp = [0u8; 16];
     stamp[..8].copy_from_slice(&key.to_be_bytes());
@@ -99,8 +105,12 @@ pub(crate) fn stamp(value: &mut [u8], key: u64, count: &mut u64) {
 }
 
 /// Uses a value that was read, so that the read cannot be optimized away and reaches both ends of it.
+///
+/// ```
+/// assert_eq!(deuteron_bench::consume(b"ab"), 97 + 98 + 2);
+/// ```
 #[inline]
-pub(crate) fn consume(value: &[u8]) -> u64 {
+pub fn consume(value: &[u8]) -> u64 {
     let first = value.first().copied().unwrap_or_default();
     let last = value.last().copied().unwrap_or_default();
     std::hint::black_box(u64::from(first) + u64::from(last) + value.len() as u64)

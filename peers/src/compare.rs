@@ -1,0 +1,155 @@
+//! Several engines in turns: what slows the machine down for a while slows all of them down.
+
+use crate::{Engine, Work};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use std::error::Error;
+use std::process::{Command, Stdio};
+
+/// What was measured of one engine, one number a round.
+#[derive(Default)]
+struct Series {
+    operations: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    aborted: Vec<f64>,
+    peak_rss_bytes: Vec<f64>,
+    disk_bytes: Vec<f64>,
+    load_seconds: Vec<f64>,
+}
+
+pub fn run(
+    engines: &[Engine],
+    rounds: usize,
+    sync_threads: usize,
+    work: &Work,
+    as_json: bool,
+) -> Result<(), Box<dyn Error>> {
+    let mut all: Vec<Series> = engines.iter().map(|_| Series::default()).collect();
+    for round in 1..=rounds {
+        for (&engine, series) in engines.iter().zip(&mut all) {
+            let waits = !matches!(engine, Engine::Deuteron | Engine::Map) && work.durability == "sync";
+            let threads = if waits { sync_threads } else { work.threads };
+            let report = child(engine, threads, work)?;
+            let number = |value: &Value| value.as_f64().unwrap_or_default();
+            let operations = number(&report["throughput_ops"]);
+            eprintln!("round {round} of {rounds}: {:<20} {:>12.0} operations/s", name(engine), operations);
+            series.operations.push(operations);
+            series.p50.push(number(&report["latency_us"]["p50"]));
+            series.p99.push(number(&report["latency_us"]["p99"]));
+            series.aborted.push(number(&report["aborts"]) / number(&report["commits"]).max(1.0));
+            series.peak_rss_bytes.push(number(&report["peak_rss_bytes"]));
+            series.disk_bytes.push(number(&report["disk_bytes"]));
+            series.load_seconds.push(number(&report["load_seconds"]));
+        }
+    }
+    let first = all.first().map(|series| median(&series.operations)).unwrap_or_default();
+    let rows: Vec<Value> = engines
+        .iter()
+        .zip(&all)
+        .map(|(&engine, series)| {
+            let operations = median(&series.operations);
+            json!({
+                "engine": name(engine),
+                "operations_per_second": operations,
+                "lowest": series.operations.iter().copied().fold(f64::INFINITY, f64::min),
+                "highest": series.operations.iter().copied().fold(0.0, f64::max),
+                "first_is_times_as_fast": first / operations,
+                "latency_us_p50": median(&series.p50),
+                "latency_us_p99": median(&series.p99),
+                "aborted_share": median(&series.aborted),
+                "peak_rss_bytes": median(&series.peak_rss_bytes),
+                "disk_bytes": median(&series.disk_bytes),
+                "load_seconds": median(&series.load_seconds),
+            })
+        })
+        .collect();
+    if as_json {
+        println!("{}", serde_json::to_string_pretty(&rows)?);
+        return Ok(());
+    }
+    println!(
+        "{:<20} {:>12} {:>25} {:>8} {:>10} {:>10} {:>9} {:>10} {:>10}",
+        "engine",
+        "operations/s",
+        "(lowest to highest)",
+        "ratio",
+        "p50 us",
+        "p99 us",
+        "aborts",
+        "peak MiB",
+        "disk MiB"
+    );
+    for row in &rows {
+        let number = |field: &str| row[field].as_f64().unwrap_or_default();
+        println!(
+            "{:<20} {:>12.0} {:>12.0} {:>12.0} {:>8.2} {:>10.1} {:>10.1} {:>8.2}% {:>10.0} {:>10.0}",
+            row["engine"].as_str().unwrap_or_default(),
+            number("operations_per_second"),
+            number("lowest"),
+            number("highest"),
+            number("first_is_times_as_fast"),
+            number("latency_us_p50"),
+            number("latency_us_p99"),
+            100.0 * number("aborted_share"),
+            number("peak_rss_bytes") / f64::from(1 << 20),
+            number("disk_bytes") / f64::from(1 << 20),
+        );
+    }
+    Ok(())
+}
+
+fn name(engine: Engine) -> String {
+    engine.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Measures in a process of its own, so that memory is the engine's, and nothing is left from the one before.
+fn child(engine: Engine, threads: usize, work: &Work) -> Result<Value, Box<dyn Error>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["ycsb", "--engine", &name(engine), "--threads", &threads.to_string()]);
+    command.args(["--records", &work.records.to_string(), "--value-bytes", &work.value_bytes.to_string()]);
+    command.args([
+        "--ops-per-txn",
+        &work.ops_per_txn.to_string(),
+        "--read-ratio",
+        &work.read_ratio.to_string(),
+    ]);
+    command.args(["--skew", &work.skew.to_string(), "--seconds", &work.seconds.to_string()]);
+    command.args(["--warmup-seconds", &work.warmup_seconds.to_string(), "--durability", &work.durability]);
+    command.args(["--in-flight", &work.in_flight.to_string(), "--memory", &work.memory.to_string()]);
+    // As `deuteron bench` sets it; it concerns the engines in Rust.
+    command.env("MIMALLOC_PURGE_DELAY", "5000");
+    if work.no_prefetch {
+        command.arg("--no-prefetch");
+    }
+    if let Some(directory) = &work.dir {
+        command.arg("--dir").arg(directory);
+    }
+    let output = command.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(format!("{} failed: {}", name(engine), output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn median(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        length if length % 2 == 1 => sorted[length / 2],
+        length => (sorted[length / 2 - 1] + sorted[length / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(&[]), 0.0);
+    }
+}

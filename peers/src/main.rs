@@ -1,0 +1,196 @@
+//! Deuteron and the engines that a user would otherwise pick, under the same workload and the same driver.
+//!
+//! `ycsb` measures one engine and prints the report of `deuteron bench ycsb`; `compare` runs several, each in a process of its
+//! own, in turns, several rounds, and prints medians, their spread, and the ratio of each to the first.
+//!
+//! What each engine is set to, and why, stands at the head of its file.
+
+mod compare;
+mod fjall;
+mod lmdb;
+mod peer;
+mod redb;
+mod rocksdb;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use deuteron::Durability;
+use deuteron_bench::{Driver, EmbeddedStore, MapStore, Report, Skew, Store, Workload, load, run};
+use peer::{PeerStore, Settings};
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[derive(Parser)]
+#[command(about = "Deuteron and its peers under the same workload")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure one engine; print its report as JSON.
+    Ycsb {
+        /// Which.
+        #[arg(long)]
+        engine: Engine,
+        #[command(flatten)]
+        work: Work,
+    },
+    /// Measure several in turns; print medians and ratios.
+    Compare {
+        /// Which, the first being what the others are compared with.
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "deuteron,rocksdb-optimistic,rocksdb-pessimistic,lmdb,redb,fjall,map"
+        )]
+        engines: Vec<Engine>,
+        /// Every engine is measured so many times.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Threads of the engines that acknowledge a commit only on the thread that waits for it, with `sync`.
+        #[arg(long, default_value_t = 64)]
+        sync_threads: usize,
+        #[command(flatten)]
+        work: Work,
+        /// Print the medians as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// An engine and how it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Deuteron, embedded, serializable.
+    Deuteron,
+    /// RocksDB's OptimisticTransactionDB; reads are tracked.
+    RocksdbOptimistic,
+    /// RocksDB's TransactionDB; reads take locks.
+    RocksdbPessimistic,
+    /// LMDB: one writer, readers on snapshots.
+    Lmdb,
+    /// redb: one writer, readers on snapshots.
+    Redb,
+    /// fjall's optimistic transactions.
+    Fjall,
+    /// A sharded hash map with neither transactions nor durability: the limit.
+    Map,
+}
+
+/// The workload, as `deuteron bench ycsb` has it.
+#[derive(Args, Clone)]
+struct Work {
+    #[arg(long, default_value_t = 5_000_000)]
+    records: u64,
+    #[arg(long, default_value_t = 100)]
+    value_bytes: usize,
+    #[arg(long, default_value_t = 4)]
+    ops_per_txn: usize,
+    #[arg(long, default_value_t = 0.84)]
+    read_ratio: f64,
+    #[arg(long, default_value = "80-20")]
+    skew: Skew,
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    #[arg(long, default_value_t = 3.0)]
+    warmup_seconds: f64,
+    /// sync or delayed.
+    #[arg(long, default_value = "delayed")]
+    durability: String,
+    /// Commits of a thread in flight, for the engine that has such a thing.
+    #[arg(long, default_value_t = 512)]
+    in_flight: usize,
+    /// Memory of the engine, in bytes.
+    #[arg(long, default_value_t = 4 << 30)]
+    memory: usize,
+    /// Deuteron is not told a transaction's keys before its first read.
+    #[arg(long)]
+    no_prefetch: bool,
+    /// Where the databases are put; a temporary directory if left out.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Ycsb { engine, work } => measure(engine, &work).and_then(|report| {
+            println!("{}", serde_json::to_string(&report)?);
+            Ok(())
+        }),
+        Command::Compare { engines, rounds, sync_threads, work, json } => {
+            compare::run(&engines, rounds, sync_threads, &work, json)
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                eprintln!("  because {error}");
+                cause = error.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(engine: Engine, work: &Work) -> Result<Report, Box<dyn Error>> {
+    let mut workload = Workload::paper(work.records).with_read_ratio(work.read_ratio);
+    workload.value_bytes = work.value_bytes;
+    workload.operations_per_transaction = work.ops_per_txn;
+    workload.skew = work.skew;
+    let driver = Driver {
+        threads: work.threads,
+        in_flight: work.in_flight,
+        warmup: Duration::from_secs_f64(work.warmup_seconds),
+        seconds: Duration::from_secs_f64(work.seconds),
+        seed: 1,
+    };
+    let sync = match work.durability.as_str() {
+        "sync" => true,
+        "delayed" => false,
+        other => return Err(format!("\"{other}\" is neither sync nor delayed").into()),
+    };
+    let scratch = match &work.dir {
+        Some(parent) => tempfile::tempdir_in(parent)?,
+        None => tempfile::tempdir()?,
+    };
+    let directory = scratch.path().to_owned();
+    let settings = Settings { directory: directory.clone(), sync, memory: work.memory };
+    match engine {
+        Engine::Map => drive(&MapStore::new(), &workload, &driver),
+        Engine::Deuteron => {
+            let durability =
+                if sync { Durability::Sync } else { Durability::Delayed(Duration::from_millis(10)) };
+            let options = deuteron::Options::new().memory(work.memory);
+            let store = EmbeddedStore::open(options, &directory, durability, driver.in_flight)?
+                .with_prefetch(!work.no_prefetch);
+            let report = drive(&store, &workload, &driver)?;
+            store.close()?;
+            Ok(report)
+        }
+        Engine::RocksdbOptimistic => {
+            drive(&PeerStore::new(rocksdb::Optimistic::open(&settings)?, settings), &workload, &driver)
+        }
+        Engine::RocksdbPessimistic => {
+            drive(&PeerStore::new(rocksdb::Pessimistic::open(&settings)?, settings), &workload, &driver)
+        }
+        Engine::Lmdb => drive(&PeerStore::new(lmdb::Lmdb::open(&settings)?, settings), &workload, &driver),
+        Engine::Redb => drive(&PeerStore::new(redb::Redb::open(&settings)?, settings), &workload, &driver),
+        Engine::Fjall => drive(&PeerStore::new(fjall::Fjall::open(&settings)?, settings), &workload, &driver),
+    }
+}
+
+fn drive<S: Store>(store: &S, workload: &Workload, driver: &Driver) -> Result<Report, Box<dyn Error>> {
+    let loaded = load(store, workload, driver, &mut |_| {})?;
+    Ok(run(store, workload, driver, loaded, &mut |_| {})?)
+}

@@ -1,0 +1,117 @@
+//! RocksDB's two transaction engines.
+//!
+//! Both are used serializably on points: reads are tracked with `get_for_update`, which the optimistic engine validates at
+//! commit and the pessimistic one locks (shared). Neither protects ranges. Settings after RocksDB's tuning guide: three
+//! quarters of the memory as block cache, bloom filters of 10 bits, index and filter blocks in the cache's high-priority
+//! part, level compaction with dynamic level bytes, as many background jobs as cores, write buffers of 64 MiB; LZ4 below.
+//! `delayed` is the default of RocksDB: the write-ahead log is written to the operating system at commit, and not synced.
+
+use crate::peer::{Peer, PeerTransaction, Settings, Trouble, seen};
+use rocksdb::{
+    BlockBasedOptions, Cache, DBAccess, DBCompressionType, Direction, Error, ErrorKind, IteratorMode,
+    OptimisticTransactionDB, OptimisticTransactionOptions, Options, Transaction, TransactionDB,
+    TransactionDBOptions, TransactionOptions, WriteOptions,
+};
+
+fn options(settings: &Settings) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(settings.memory / 4 * 3));
+    table.set_bloom_filter(10.0, false);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_block_based_table_factory(&table);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.increase_parallelism(2);
+    options.set_write_buffer_size((64 << 20).min(settings.memory / 16));
+    options.set_max_write_buffer_number(4);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options
+}
+
+fn write_options(sync: bool) -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.set_sync(sync);
+    options
+}
+
+fn trouble(error: Error) -> Trouble {
+    match error.kind() {
+        ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::TryAgain => Trouble::Conflict,
+        _ => error.into(),
+    }
+}
+
+pub struct RocksTransaction<'a, D>(Transaction<'a, D>);
+
+impl<D: DBAccess> PeerTransaction for RocksTransaction<'_, D>
+where
+    for<'a> Transaction<'a, D>: DBAccess,
+{
+    fn get(&mut self, key: [u8; 8]) -> Result<(), Trouble> {
+        let value = self.0.get_pinned_for_update(key, false).map_err(trouble)?;
+        seen(value.as_deref());
+        Ok(())
+    }
+
+    fn put(&mut self, key: [u8; 8], value: &[u8]) -> Result<(), Trouble> {
+        self.0.put(key, value).map_err(trouble)
+    }
+
+    fn scan(&mut self, key: [u8; 8], count: usize) -> Result<(), Trouble> {
+        for entry in self.0.iterator(IteratorMode::From(&key, Direction::Forward)).take(count) {
+            seen(Some(&entry.map_err(trouble)?.1));
+        }
+        Ok(())
+    }
+
+    fn commit(self) -> Result<(), Trouble> {
+        self.0.commit().map_err(trouble)
+    }
+}
+
+pub struct Optimistic(OptimisticTransactionDB);
+
+impl Optimistic {
+    pub fn open(settings: &Settings) -> Result<Self, Error> {
+        Ok(Self(OptimisticTransactionDB::open(&options(settings), &settings.directory)?))
+    }
+}
+
+impl Peer for Optimistic {
+    type Transaction<'a> = RocksTransaction<'a, OptimisticTransactionDB>;
+    const NAME: &'static str = "rocksdb-optimistic";
+
+    fn begin(&self, _writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
+        let mut options = OptimisticTransactionOptions::new();
+        options.set_snapshot(false);
+        Ok(RocksTransaction(self.0.transaction_opt(&write_options(sync), &options)))
+    }
+
+    fn settle(&self) -> Result<(), Trouble> {
+        Ok(self.0.flush()?)
+    }
+}
+
+pub struct Pessimistic(TransactionDB);
+
+impl Pessimistic {
+    pub fn open(settings: &Settings) -> Result<Self, Error> {
+        let transactions = TransactionDBOptions::new();
+        Ok(Self(TransactionDB::open(&options(settings), &transactions, &settings.directory)?))
+    }
+}
+
+impl Peer for Pessimistic {
+    type Transaction<'a> = RocksTransaction<'a, TransactionDB>;
+    const NAME: &'static str = "rocksdb-pessimistic";
+
+    fn begin(&self, _writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
+        Ok(RocksTransaction(self.0.transaction_opt(&write_options(sync), &TransactionOptions::new())))
+    }
+
+    fn settle(&self) -> Result<(), Trouble> {
+        Ok(self.0.flush()?)
+    }
+}
