@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`identifiers`] | [`Lsn`], [`Timestamp`], [`TableId`], [`TransactionId`] |
 //! | [`data_component`] | the [`DataComponent`] trait, [`Operation`], [`ScanRequest`], [`ScanBatch`] |
+//! | [`key_range`] | [`KeyRange`]: any of Rust's range expressions over byte strings |
 //! | [`error`] | [`DcError`] |
 //! | [`memory_dc`] | [`MemoryDc`]: the contract over an ordered map, with modelled durability, for tests |
 //! | [`conformance`] | the suite that every component passes |
@@ -21,9 +22,11 @@ pub mod conformance;
 pub mod data_component;
 pub mod error;
 pub mod identifiers;
+pub mod key_range;
 pub mod memory_dc;
 
 pub use data_component::{DataComponent, DcStatistics, Direction, Operation, Record, ScanBatch, ScanRequest};
 pub use error::DcError;
 pub use identifiers::{Lsn, TableId, Timestamp, TransactionId};
+pub use key_range::{KeyBounds, KeyRange};
 pub use memory_dc::MemoryDc;

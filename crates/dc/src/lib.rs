@@ -14,7 +14,7 @@
 //! # As a key-value store
 //!
 //! The component stands alone, too: an atomic record store without transactions and without a log (the first of the paper's
-//! deployments). The caller numbers its writes; what was written is durable after a redo scan start point.
+//! deployments). `deuteron-store` makes a product of it; what follows is the component as it is. The caller numbers its writes; what was written is durable after a redo scan start point.
 //!
 //! ```
 //! use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};

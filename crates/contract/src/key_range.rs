@@ -8,7 +8,7 @@ pub type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 /// A range of keys: any of Rust's range expressions over byte strings, or a pair of [`Bound`]s.
 ///
 /// ```
-/// use deuteron::KeyRange;
+/// use deuteron_contract::KeyRange;
 /// use std::ops::Bound;
 /// assert_eq!((..).key_bounds(), (Bound::Unbounded, Bound::Unbounded));
 /// assert_eq!((b"a"..b"b").key_bounds(), (Bound::Included(b"a".to_vec()), Bound::Excluded(b"b".to_vec())));

@@ -1,0 +1,275 @@
+//! [`Engine`]: an open store: the data component, the numbers of its writes, and when it is made durable.
+
+use crate::catalogue::Catalogue;
+use crate::keeper::{Bell, Keeper};
+use crate::stamps::Stamps;
+use crate::{Batch, CheckReport, Error, Options, Stats};
+use deuteron_contract::{DataComponent, Lsn, Operation, ScanBatch, ScanRequest, TableId, Timestamp};
+use deuteron_dc::BwTreeDc;
+use deuteron_device::Directory;
+use deuteron_epoch::Epochs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+pub(crate) struct Engine {
+    /// Tells open stores apart.
+    number: u64,
+    component: Arc<BwTreeDc>,
+    epochs: Arc<Epochs>,
+    options: Options,
+    stamps: Stamps,
+    catalogue: Catalogue,
+    /// Whether there is something that the last checkpoint does not hold.
+    changed: AtomicBool,
+    /// One checkpoint at a time.
+    persisting: Mutex<()>,
+    stopping: AtomicBool,
+    /// Set once: why no more writes are taken.
+    poison: OnceLock<String>,
+    bell: Bell,
+    keeper: Mutex<Keeper>,
+    /// Of the directory; given back at the end of `close`.
+    lock: Mutex<Option<Box<dyn Send + Sync>>>,
+}
+
+impl Engine {
+    /// Takes the lock, recovers, starts the thread.
+    pub(crate) fn open(directory: Arc<dyn Directory>, options: Options) -> Result<Arc<Engine>, Error> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        // Before the lock, which would leave its file in a directory that is none of ours.
+        check_files(directory.as_ref(), options.create_if_missing)?;
+        let lock = directory.lock().map_err(|_| Error::InUse { path: directory.name() })?;
+        let epochs = Epochs::new();
+        let component = BwTreeDc::open(directory, Arc::clone(&epochs), options.component())?;
+        let engine = Arc::new(Engine {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            stamps: Stamps::new(component.recovered_redo_scan_start_point().0),
+            catalogue: Catalogue::read(component.as_ref())?,
+            component,
+            epochs,
+            changed: AtomicBool::new(false),
+            persisting: Mutex::new(()),
+            stopping: AtomicBool::new(false),
+            poison: OnceLock::new(),
+            bell: Bell::default(),
+            keeper: Mutex::default(),
+            options,
+            lock: Mutex::new(Some(lock)),
+        });
+        if engine.options.background {
+            *engine.keeper() = Keeper::start(&engine)?;
+        }
+        Ok(engine)
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error if the store is closed.
+    pub(crate) fn usable(&self) -> Result<(), Error> {
+        if self.is_stopping() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// The same, or if it takes no writes.
+    pub(crate) fn writable(&self) -> Result<(), Error> {
+        self.usable()?;
+        self.poisoned()
+    }
+
+    fn poisoned(&self) -> Result<(), Error> {
+        match self.poison.get() {
+            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    // ---- operations -----------------------------------------------------------------------------------------
+
+    pub(crate) fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.usable()?;
+        Ok(self.component.get(table, key)?.and_then(|record| record.value))
+    }
+
+    pub(crate) fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, Error> {
+        self.usable()?;
+        Ok(self.component.scan(request)?)
+    }
+
+    /// One write, without an allocation.
+    pub(crate) fn write(&self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        self.writable()?;
+        let stamp = self.take_stamps(1)?;
+        self.apply_numbered(&[numbered((table, key, value), stamp)])
+    }
+
+    pub(crate) fn apply_batch(&self, batch: &Batch) -> Result<(), Error> {
+        if let Some(table) = &batch.foreign {
+            return Err(Error::ForeignTable { table: table.clone() });
+        }
+        if batch.store.is_some_and(|store| store != self.number) {
+            return Err(Error::ForeignTable { table: "of the batch".into() });
+        }
+        self.apply(batch.len(), batch.writes())
+    }
+
+    /// Applies `count` writes. Of two to a key only the later: the component takes them in any order, and forgets a
+    /// delete as soon as no *later* call can bring an older write.
+    pub(crate) fn apply<'a>(
+        &self,
+        count: usize,
+        writes: impl IntoIterator<Item = Write<'a>>,
+    ) -> Result<(), Error> {
+        self.writable()?;
+        let first = self.take_stamps(count as u64)?;
+        let mut operations: Vec<_> =
+            writes.into_iter().zip(first..).map(|(write, stamp)| numbered(write, stamp)).collect();
+        // The latest of each key first; the component finds them sorted.
+        operations.sort_unstable_by_key(|operation| {
+            (operation.table, operation.key, std::cmp::Reverse(operation.lsn))
+        });
+        operations.dedup_by_key(|operation| (operation.table, operation.key));
+        self.apply_numbered(&operations)
+    }
+
+    fn apply_numbered(&self, operations: &[Operation<'_>]) -> Result<(), Error> {
+        let applied = self.component.apply(operations);
+        // A batch that failed half-way has changed something, too. After the change, so that a persist that finds the
+        // mark gone has begun before it; and read first, since most writes find it set.
+        if !self.changed.load(Ordering::SeqCst) {
+            self.changed.store(true, Ordering::SeqCst);
+        }
+        applied.map_err(|error| self.failed(error.into()))
+    }
+
+    fn take_stamps(&self, count: u64) -> Result<u64, Error> {
+        loop {
+            if let Some(first) = self.stamps.take(count) {
+                return Ok(first);
+            }
+            self.persist_if(true)?;
+        }
+    }
+
+    /// Notes an error after which nothing can be made durable any more.
+    fn failed(&self, error: Error) -> Error {
+        if let Some(reason) = self.component.llama().poisoned() {
+            drop(self.poison.set(reason.to_string()));
+        }
+        error
+    }
+
+    // ---- durability -----------------------------------------------------------------------------------------
+
+    /// Makes durable what has been written.
+    pub(crate) fn persist(&self) -> Result<(), Error> {
+        self.persist_if(false)
+    }
+
+    fn persist_if(&self, always: bool) -> Result<(), Error> {
+        let _one_at_a_time = self.persisting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.poisoned()?;
+        // Before the checkpoint: what is written during it sets the mark again.
+        if !self.changed.swap(false, Ordering::SeqCst) && !always {
+            return Ok(());
+        }
+        let ceiling = self.stamps.higher_ceiling();
+        match self.component.redo_scan_start_point(Lsn(ceiling)) {
+            Ok(()) => {
+                self.stamps.raised(ceiling);
+                Ok(())
+            }
+            Err(error) => {
+                self.changed.store(true, Ordering::SeqCst);
+                Err(self.failed(error.into()))
+            }
+        }
+    }
+
+    /// Whether a persist would have something to do.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed) || self.stamps.is_ceiling_near()
+    }
+
+    /// One piece of background work, if there is any; whether there was.
+    pub(crate) fn step(&self) -> Result<bool, Error> {
+        let worked = self.component.maintain_step().map_err(|error| self.failed(error.into()))?;
+        Ok(worked | (self.epochs.collect() > 0))
+    }
+
+    /// Ends the thread, makes everything durable. Only the first call does anything.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        let mut keeper = self.keeper();
+        if self.stopping.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.bell.ring();
+        keeper.join();
+        let persisted = self.persist();
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        persisted
+    }
+
+    // ---- reports --------------------------------------------------------------------------------------------
+
+    pub(crate) fn stats(&self) -> Stats {
+        let found = self.component.statistics();
+        Stats {
+            memory_bytes: found.memory_bytes + self.epochs.garbage_bytes(),
+            memory_budget_bytes: self.options.memory_bytes as u64,
+            disk_bytes: found.disk_bytes,
+            bytes_written: found.bytes_written,
+            counters: found.counters,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<CheckReport, Error> {
+        self.usable()?;
+        let found = self.component.check()?;
+        Ok(CheckReport { tables: found.tables, pages: found.trees.leaves, records: found.trees.records })
+    }
+
+    pub(crate) fn value_bytes_max(&self) -> usize {
+        self.component.value_bytes_max()
+    }
+}
+
+/// Table, key, value or delete.
+pub(crate) type Write<'a> = (TableId, &'a [u8], Option<&'a [u8]>);
+
+fn numbered<'a>((table, key, value): Write<'a>, stamp: u64) -> Operation<'a> {
+    Operation { table, key, value, timestamp: Timestamp(stamp), lsn: Lsn(stamp) }
+}
+
+/// Refuses a directory with files that are not ours.
+fn check_files(directory: &dyn Directory, create: bool) -> Result<(), Error> {
+    let names = directory.list().map_err(Error::device("list the directory"))?;
+    let is_own = |name: &str| name.starts_with("store-");
+    if let Some(file) = names.iter().find(|name| !is_own(name) && *name != "lock") {
+        return Err(Error::NotAStore { path: directory.name(), file: file.clone() });
+    }
+    if !create && !names.iter().any(|name| is_own(name)) {
+        return Err(Error::NotFound { path: directory.name() });
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The one error of the store. Every case says what happened and what is left.
+
+use deuteron_contract::DcError;
+use deuteron_device::DeviceError;
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A key is empty or too long.
+    #[error("key of {found} bytes; a key has between 1 and {limit} bytes")]
+    KeySize {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+    /// A value is too long.
+    #[error("value of {found} bytes; the limit is {limit} bytes")]
+    ValueSize {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+    /// A table name is empty or too long.
+    #[error("table name of {found} bytes; a name has between 1 and {limit} bytes")]
+    TableName {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+    /// A table of another store, or of an earlier opening of this one, was used.
+    #[error("table {table} belongs to another store")]
+    ForeignTable {
+        /// Its name.
+        table: String,
+    },
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
+    /// The store takes no more writes because its device failed. Reads go on; what was durable is on disk. Open it again when
+    /// the device works.
+    #[error("the store takes no more writes: {reason}; open it again when the device works")]
+    Poisoned {
+        /// What failed.
+        reason: String,
+    },
+    /// Stored bytes are not what was written.
+    #[error("corrupt {file} at byte {offset}: expected {expected}, found {found}")]
+    Corrupt {
+        /// The file within the directory.
+        file: String,
+        /// The byte offset of the damage.
+        offset: u64,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// Another process, or another handle in this one, has the store open.
+    #[error("{path} is in use")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
+    /// The store does not exist.
+    #[error("there is no store at {path}")]
+    NotFound {
+        /// The directory.
+        path: String,
+    },
+    /// The directory holds files that are not a store's: those of a transactional database, for instance.
+    #[error("{path} is not a store: it holds {file}")]
+    NotAStore {
+        /// The directory.
+        path: String,
+        /// A file in it.
+        file: String,
+    },
+    /// An option has a value that cannot work.
+    #[error("option {option}: {reason}")]
+    InvalidOption {
+        /// Which.
+        option: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The disk (or a quota) is full. Nothing is lost; make room and go on.
+    #[error("the disk is full: cannot {context}")]
+    DiskFull {
+        /// What was being done.
+        context: String,
+    },
+    /// The device refused.
+    #[error("cannot {context}")]
+    Device {
+        /// What was being done.
+        context: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// Wraps a device error with what was being done.
+    pub(crate) fn device(context: &str) -> impl FnOnce(DeviceError) -> Error {
+        let context = context.to_owned();
+        move |source| {
+            if source.is_full() {
+                Error::DiskFull { context: format!("{context} ({})", with_causes(&source)) }
+            } else {
+                Error::Device { context, source: Box::new(source) }
+            }
+        }
+    }
+}
+
+impl From<DcError> for Error {
+    fn from(error: DcError) -> Error {
+        match error {
+            DcError::KeySize { found, limit } => Error::KeySize { found, limit },
+            DcError::ValueSize { found, limit } => Error::ValueSize { found, limit },
+            DcError::Corrupt { file, offset, expected, found } => {
+                Error::Corrupt { file, offset, expected, found }
+            }
+            DcError::Poisoned { reason } => Error::Poisoned { reason },
+            DcError::Device { context, source } if is_full(source.as_ref()) => {
+                Error::DiskFull { context: format!("{context} ({})", with_causes(source.as_ref())) }
+            }
+            DcError::Device { context, source } => Error::Device { context, source },
+            other => Error::Device { context: "work with the store".into(), source: Box::new(other) },
+        }
+    }
+}
+
+/// Whether a full disk is among the causes.
+fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .any(|error| error.downcast_ref::<DeviceError>().is_some_and(DeviceError::is_full))
+}
+
+/// The message of an error with those of its causes.
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let messages = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
+    messages.collect::<Vec<_>>().join(": ")
+}

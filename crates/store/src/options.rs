@@ -1,0 +1,170 @@
+//! How a store is opened.
+
+use crate::engine::Engine;
+use crate::{Error, Store};
+use deuteron_dc::DcOptions;
+use deuteron_device::{Directory, OsDirectory};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The least memory that a store can work in, in bytes.
+pub const MEMORY_BYTES_MIN: usize = 4 << 20;
+
+/// Options of a store; none is part of the format.
+///
+/// ```
+/// use deuteron_store::Options;
+/// # let scratch = tempfile::tempdir()?;
+/// # let path = scratch.path().join("readings");
+/// let store = Options::new().memory(64 << 20).open(&path)?;
+/// # store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) memory_bytes: usize,
+    pub(crate) persist_every: Duration,
+    pub(crate) create_if_missing: bool,
+    pub(crate) background: bool,
+    tiny: bool,
+}
+
+impl Options {
+    /// The defaults: 256 MiB of memory, durable within ten seconds, created if missing, a thread of its own.
+    ///
+    /// ```
+    /// let options = deuteron_store::Options::new();
+    /// # let _ = options;
+    /// ```
+    pub fn new() -> Options {
+        Options {
+            memory_bytes: 256 << 20,
+            persist_every: Duration::from_secs(10),
+            create_if_missing: true,
+            background: true,
+            tiny: false,
+        }
+    }
+
+    /// The smallest buffers and pages that work and no thread, so that rare paths are common; for tests.
+    ///
+    /// ```
+    /// let options = deuteron_store::Options::tiny_for_tests();
+    /// # let _ = options;
+    /// ```
+    pub fn tiny_for_tests() -> Options {
+        Options { background: false, tiny: true, ..Options::new() }
+    }
+
+    /// The memory that the store may hold in bytes, at least [`MEMORY_BYTES_MIN`]: pages, indexes, and what the allocator
+    /// adds to them. Checked by [`Options::open`].
+    ///
+    /// ```
+    /// let options = deuteron_store::Options::new().memory(1 << 30);
+    /// # let _ = options;
+    /// ```
+    pub fn memory(mut self, bytes: usize) -> Options {
+        self.memory_bytes = bytes;
+        self
+    }
+
+    /// Within about what time a write becomes durable if nobody calls [`Store::persist`]: what a crash may take. Less costs more
+    /// writing: each time, all pages written since are flushed, and an image of the page table follows, some fifty bytes for
+    /// each page. Without a thread of its own the store does so only when asked.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let options = deuteron_store::Options::new().persist_every(Duration::from_secs(60));
+    /// # let _ = options;
+    /// ```
+    pub fn persist_every(mut self, time: Duration) -> Options {
+        self.persist_every = time;
+        self
+    }
+
+    /// Whether a store that does not exist is created (the default) or an error.
+    ///
+    /// ```
+    /// let missing = deuteron_store::Options::new().create_if_missing(false).open("/nonexistent/store");
+    /// assert!(missing.is_err());
+    /// ```
+    pub fn create_if_missing(mut self, create: bool) -> Options {
+        self.create_if_missing = create;
+        self
+    }
+
+    /// Whether the store has a thread for its background work (the default). Without it those who write do the work when memory
+    /// runs short, and [`Store::step`] does a piece of it; with one calling thread, everything then happens in an order
+    /// that repeats.
+    ///
+    /// ```
+    /// let options = deuteron_store::Options::new().background(false);
+    /// # let _ = options;
+    /// ```
+    pub fn background(mut self, background: bool) -> Options {
+        self.background = background;
+        self
+    }
+
+    /// Opens the store in the directory `path`, as the last time that it was made durable left it, or as later writes did.
+    /// Reads no page: the time is that of reading the image of the page table and what was flushed since.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if it is open already, [`Error::NotFound`] if it is missing and not to be created,
+    /// [`Error::NotAStore`] for a foreign directory, [`Error::Corrupt`] for damage, [`Error::InvalidOption`],
+    /// [`Error::DiskFull`], [`Error::Device`].
+    ///
+    /// ```
+    /// # let scratch = tempfile::tempdir()?;
+    /// let store = deuteron_store::Options::new().open(scratch.path().join("readings"))?;
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Store, Error> {
+        let path = path.as_ref();
+        if !self.create_if_missing && !path.is_dir() {
+            return Err(Error::NotFound { path: path.display().to_string() });
+        }
+        let directory = OsDirectory::open_or_create(path).map_err(Error::device("open the directory"))?;
+        self.open_in(Arc::new(directory))
+    }
+
+    /// Opens the store in a directory of the caller's making: memory, the simulated disk, or one's own.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    ///
+    /// ```
+    /// use deuteron_store::{Options, device::MemoryDirectory};
+    /// let store = Options::new().open_in(std::sync::Arc::new(MemoryDirectory::new()))?;
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn open_in(self, directory: Arc<dyn Directory>) -> Result<Store, Error> {
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::InvalidOption {
+                option: "memory",
+                reason: format!("{} bytes is under the least, {MEMORY_BYTES_MIN}", self.memory_bytes),
+            });
+        }
+        if self.persist_every.is_zero() {
+            return Err(Error::InvalidOption { option: "persist_every", reason: "it is zero".into() });
+        }
+        Engine::open(directory, self).map(Store::new)
+    }
+
+    pub(crate) fn component(&self) -> DcOptions {
+        if self.tiny {
+            return DcOptions::tiny_for_tests();
+        }
+        // What the component counts is payload; the allocator adds its own, half-empty size classes above all.
+        DcOptions { memory_bytes: (self.memory_bytes / 4 * 3) as u64, ..DcOptions::default() }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options::new()
+    }
+}

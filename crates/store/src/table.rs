@@ -1,0 +1,146 @@
+//! [`Table`]: a key space of a store, and its operations.
+
+use crate::engine::Engine;
+use crate::store::Closer;
+use crate::{Error, KeyRange, Scan};
+use deuteron_contract::TableId;
+use std::fmt;
+use std::sync::Arc;
+
+/// A key space of its own in a store. Cheap to clone, sent and shared freely; it keeps the store open.
+///
+/// Keys have 1 to 4096 bytes and are ordered bytewise.
+///
+/// ```
+/// # let store = deuteron_store::Options::tiny_for_tests()
+/// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+/// let table = store.table("planets")?;
+/// table.upsert(b"mars", b"2 moons")?;
+/// let in_thread = table.clone();
+/// std::thread::spawn(move || in_thread.get(b"mars")).join().expect("no panic")?;
+/// # store.close()?;
+/// # Ok::<(), deuteron_store::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Table {
+    id: TableId,
+    name: Arc<str>,
+    engine: Arc<Engine>,
+    _closer: Arc<Closer>,
+}
+
+impl Table {
+    pub(crate) fn new(id: TableId, name: Arc<str>, engine: Arc<Engine>, closer: Arc<Closer>) -> Table {
+        Table { id, name, engine, _closer: closer }
+    }
+
+    pub(crate) fn id(&self) -> TableId {
+        self.id
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn store_number(&self) -> u64 {
+        self.engine.number()
+    }
+
+    /// The name.
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// assert_eq!(store.table("planets")?.name(), "planets");
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The value of `key`, if there is one. Logarithmic in the number of records; at most a few reads of the device.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Corrupt`], [`Error::Device`].
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let table = store.table("planets")?;
+    /// assert_eq!(table.get(b"vulcan")?, None);
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.engine.get(self.id, key)
+    }
+
+    /// Sets the value of `key`, whether or not there was one. Blind: it reads nothing from the device, unless very many
+    /// writes to the page have not been read yet. For what is durable when, see the [crate](crate).
+    ///
+    /// # Errors
+    /// [`Error::KeySize`], [`Error::ValueSize`]; [`Error::DiskFull`] if memory is short and the disk full: nothing is lost,
+    /// make room and repeat; [`Error::Closed`], [`Error::Poisoned`], [`Error::Device`].
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let table = store.table("planets")?;
+    /// table.upsert(b"earth", b"1 moon")?;
+    /// assert_eq!(table.get(b"earth")?.as_deref(), Some(&b"1 moon"[..]));
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.engine.write(self.id, key, Some(value))
+    }
+
+    /// Deletes `key`, whether or not it is there. Blind like [`Table::upsert`].
+    ///
+    /// # Errors
+    /// As [`Table::upsert`].
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let table = store.table("planets")?;
+    /// table.upsert(b"pluto", b"5 moons")?;
+    /// table.delete(b"pluto")?;
+    /// assert_eq!(table.get(b"pluto")?, None);
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        self.engine.write(self.id, key, None)
+    }
+
+    /// The records of a range in key order; in reverse with [`Iterator::rev`]. Memory is a batch of about 64 KiB, however long
+    /// the range.
+    ///
+    /// It is no snapshot: each record is as of some moment since the batch that holds it was read. What is there throughout is
+    /// returned, once.
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let table = store.table("planets")?;
+    /// for name in [b"earth", b"pluto", b"venus"] {
+    ///     table.upsert(name, b"")?;
+    /// }
+    /// let last = table.scan(..).next_back().expect("three records")?;
+    /// assert_eq!(last.0, b"venus");
+    /// assert_eq!(table.scan(b"e"..b"q").count(), 2);
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn scan(&self, range: impl KeyRange) -> Scan {
+        Scan::new(self.clone(), range.key_bounds())
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Table").field("name", &self.name).field("id", &self.id).finish()
+    }
+}

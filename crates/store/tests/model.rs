@@ -1,0 +1,125 @@
+//! Random operations against an ordered map: what a store returns is what the map holds, across closing and opening.
+
+use deuteron_store::device::MemoryDirectory;
+use deuteron_store::{Batch, Options, Store, Table};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Upsert(u8, Vec<u8>),
+    Delete(u8),
+    Batch(Vec<(u8, Option<Vec<u8>>)>),
+    /// Reads a range, so many from the front, then the rest from the back.
+    Scan(u8, u8, usize),
+    Persist,
+    Work,
+    Reopen,
+}
+
+fn key(number: u8) -> Vec<u8> {
+    // Several lengths, one the beginning of another.
+    match number % 4 {
+        0 => format!("k{}", number / 4).into_bytes(),
+        _ => format!("k{}/{number}", number / 4).into_bytes(),
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let value = || prop::collection::vec(any::<u8>(), 0..120);
+    prop_oneof![
+        8 => (any::<u8>(), value()).prop_map(|(key, value)| Step::Upsert(key, value)),
+        3 => any::<u8>().prop_map(Step::Delete),
+        4 => prop::collection::vec((any::<u8>(), prop::option::of(value())), 0..40).prop_map(Step::Batch),
+        3 => (any::<u8>(), any::<u8>(), 0usize..30).prop_map(|(from, to, front)| Step::Scan(from, to, front)),
+        1 => Just(Step::Persist),
+        2 => Just(Step::Work),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+struct Bed {
+    directory: Arc<MemoryDirectory>,
+    store: Store,
+    table: Table,
+    model: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let directory = Arc::new(MemoryDirectory::new());
+        let store = Options::tiny_for_tests().open_in(Arc::clone(&directory) as _).expect("opens");
+        let table = store.table("t").expect("creates");
+        Bed { directory, store, table, model: BTreeMap::new() }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Upsert(number, value) => {
+                self.table.upsert(&key(number), &value).expect("writes");
+                self.model.insert(key(number), value);
+            }
+            Step::Delete(number) => {
+                self.table.delete(&key(number)).expect("deletes");
+                self.model.remove(&key(number));
+            }
+            Step::Batch(writes) => {
+                let mut batch = Batch::new();
+                for (number, value) in &writes {
+                    match value {
+                        Some(value) => batch.upsert(&self.table, &key(*number), value),
+                        None => batch.delete(&self.table, &key(*number)),
+                    };
+                }
+                self.store.apply(&batch).expect("applies");
+                for (number, value) in writes {
+                    match value {
+                        Some(value) => self.model.insert(key(number), value),
+                        None => self.model.remove(&key(number)),
+                    };
+                }
+            }
+            Step::Scan(from, to, front) => self.compare(key(from)..key(to), front),
+            Step::Persist => self.store.persist().expect("persists"),
+            Step::Work => drop(self.store.step().expect("works")),
+            Step::Reopen => {
+                self.store.clone().close().expect("closes");
+                self.store =
+                    Options::tiny_for_tests().open_in(Arc::clone(&self.directory) as _).expect("opens again");
+                self.table = self.store.table("t").expect("is there");
+            }
+        }
+    }
+
+    fn compare(&self, range: std::ops::Range<Vec<u8>>, front: usize) {
+        let expected: Vec<_> = match range.start < range.end {
+            true => {
+                self.model.range(range.clone()).map(|(key, value)| (key.clone(), value.clone())).collect()
+            }
+            false => Vec::new(),
+        };
+        let mut scan = self.table.scan(range);
+        let mut found: Vec<_> = scan.by_ref().take(front).map(|entry| entry.expect("reads")).collect();
+        let mut back: Vec<_> = scan.rev().map(|entry| entry.expect("reads")).collect();
+        back.reverse();
+        found.extend(back);
+        assert_eq!(found, expected);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_store_behaves_as_an_ordered_map(steps in prop::collection::vec(step(), 1..120)) {
+        let mut bed = Bed::new();
+        for step in steps {
+            bed.take(step);
+        }
+        for number in 0..=u8::MAX {
+            let found = bed.table.get(&key(number)).expect("reads");
+            prop_assert_eq!(found.as_ref(), bed.model.get(&key(number)));
+        }
+        bed.compare(key(0)..b"z".to_vec(), usize::MAX);
+        bed.store.check().expect("sound");
+    }
+}

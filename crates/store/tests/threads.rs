@@ -1,0 +1,78 @@
+//! Real files, real threads, more data than memory: nothing is lost, and the thread makes things durable by itself.
+
+use deuteron_store::{Batch, Options};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+fn key(thread: u64, number: u64) -> Vec<u8> {
+    // Neighbours in time are apart in order.
+    [number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), thread.to_be_bytes()].concat()
+}
+
+#[test]
+fn writers_and_scans_at_once_with_four_times_more_data_than_memory() {
+    const THREADS: u64 = 3;
+    const RECORDS: u64 = 16_000;
+    let scratch = tempfile::tempdir().expect("a directory");
+    let options = || Options::new().memory(4 << 20).persist_every(Duration::from_millis(50));
+    let store = options().open(scratch.path()).expect("opens");
+    let table = store.table("t").expect("creates");
+    let value = |thread: u64, number: u64| vec![(thread + number) as u8; 300];
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (store, table) = (&store, &table);
+                scope.spawn(move || {
+                    let mut batch = Batch::new();
+                    for number in 0..RECORDS {
+                        batch.upsert(table, &key(thread, number), &value(thread, number));
+                        if number % 100 == 99 {
+                            store.apply(&batch).expect("applies");
+                            batch.clear();
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !done.load(Ordering::Acquire) {
+                let mut last = Vec::new();
+                for entry in table.scan(..) {
+                    let (key, value) = entry.expect("reads");
+                    assert!(key > last && value.len() == 300);
+                    last = key;
+                }
+            }
+        });
+        for writer in writers {
+            writer.join().expect("no panic");
+        }
+        done.store(true, Ordering::Release);
+    });
+    let stats = store.stats();
+    assert!(stats.counter("pages_evicted").is_some_and(|pages| pages > 100), "{stats:?}");
+    store.close().expect("closes");
+
+    let store = options().open(scratch.path()).expect("opens again");
+    let table = store.table("t").expect("is there");
+    assert_eq!(table.scan(..).filter(Result::is_ok).count() as u64, THREADS * RECORDS);
+    assert_eq!(table.scan(..).rev().filter(Result::is_ok).count() as u64, THREADS * RECORDS);
+    for number in (0..RECORDS).step_by(97) {
+        assert_eq!(table.get(&key(1, number)).expect("reads"), Some(value(1, number)));
+    }
+    store.check().expect("sound");
+}
+
+#[test]
+fn the_thread_makes_writes_durable_without_being_asked() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let store = Options::new().persist_every(Duration::from_millis(1)).open(scratch.path()).expect("opens");
+    let table = store.table("t").expect("creates");
+    let before = store.stats().counter("checkpoints");
+    table.upsert(b"a", b"1").expect("writes");
+    // As long as it takes: the test is that it happens at all.
+    while store.stats().counter("checkpoints") <= before {
+        std::thread::yield_now();
+    }
+}
