@@ -55,7 +55,7 @@ fn work(disk: &SimulatedDisk, rounds: std::ops::Range<u64>, allowed: &mut Allowe
         for write in 0..5 {
             let random = mixed(round * 5 + write);
             let key = random % KEYS;
-            let value = (random / KEYS & 3 > 0)
+            let value = ((random / KEYS) & 3 > 0)
                 .then(|| format!("{round} {}", "x".repeat((random / 512 % 80) as usize)).into_bytes());
             // Before it is written: an error may come after a part has been.
             allowed.written(key, value.clone());
