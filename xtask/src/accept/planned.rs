@@ -2,7 +2,7 @@
 
 use super::Point;
 
-const fn planned(name: &'static str, bar: &'static str) -> Point {
+pub const fn planned(name: &'static str, bar: &'static str) -> Point {
     Point { name, bar, run: None }
 }
 
@@ -45,20 +45,4 @@ pub const SAFETY: &[Point] = &[
     planned("coverage", "at least 95 % of the engine's lines"),
     planned("mutants", "at least 90 % caught of 200 in log, tc and llama"),
     planned("salvage", "share of records from 1, 10 and 100 damaged blocks"),
-];
-
-/// Speed: ratios against peers in one run.
-pub const SPEED: &[Point] = &[
-    planned("papers-mix", "at least 5 times RocksDB's better engine and LMDB, 0.4 of the map"),
-    planned("papers-mix-durable", "at least 0.9 of delayed, 10 times RocksDB with sync"),
-    planned("read-only", "at least 1.5 times LMDB and 0.5 of the map"),
-    planned("write-only", "at least 85 % of the device's sequential bandwidth"),
-    planned("latency", "read p50 at most 0.5 us, update p50 at most 1.5 us"),
-    planned("per-core", "at least 2.7 M lookups and 1.9 M updates a second in transactions of 10 000"),
-    planned("checkpoint-cost", "at most 2 % on the mix, 8 % write-only"),
-    planned("version-collection", "at most 10 %"),
-    planned("multi-get", "at least 1.5 times one at a time"),
-    planned("two-threads", "at least 1.8 times one"),
-    planned("larger-than-memory", "ahead of every peer on reads and on updates"),
-    planned("replay", "at least 0.5 GB of log a second"),
 ];

@@ -1,0 +1,169 @@
+//! Speed: ratios against the peers, each taken in one run.
+
+use super::planned::planned;
+use super::{Figure, Point, Quick};
+use crate::workspace::{cargo, displayed, output, release_binary, root, scratch};
+use serde_json::Value;
+use std::process::Command;
+
+/// The points of the slug `speed`.
+pub const POINTS: &[Point] = &[
+    Point {
+        name: "papers-mix",
+        bar: "at least 5 times RocksDB's better engine and LMDB, 0.4 of the map",
+        run: Some(papers_mix),
+    },
+    Point {
+        name: "papers-mix-durable",
+        bar: "at least 0.9 of delayed, 10 times RocksDB with sync",
+        run: Some(papers_mix_durable),
+    },
+    Point { name: "read-only", bar: "at least 1.5 times LMDB and 0.5 of the map", run: Some(read_only) },
+    planned("write-only", "at least 85 % of the device's sequential bandwidth"),
+    planned("latency", "read p50 at most 0.5 us, update p50 at most 1.5 us"),
+    planned("per-core", "at least 2.7 M lookups and 1.9 M updates a second in transactions of 10 000"),
+    planned("checkpoint-cost", "at most 2 % on the mix, 8 % write-only"),
+    planned("version-collection", "at most 10 %"),
+    Point { name: "multi-get", bar: "at least 1.5 times one at a time", run: Some(multi_get) },
+    Point { name: "two-threads", bar: "at least 1.8 times one", run: Some(two_threads) },
+    planned("larger-than-memory", "ahead of every peer on reads and on updates"),
+    planned("replay", "at least 0.5 GB of log a second"),
+];
+
+/// The records of the paper's workload here.
+const RECORDS: u64 = 5_000_000;
+
+/// Runs the comparison of the `peers` workspace; the medians in operations a second, by engine.
+fn compare(quick: Quick, engines: &str, records: u64, more: &[&str]) -> Result<Vec<(String, f64)>, String> {
+    let directory = scratch()?;
+    let mut peers = cargo();
+    peers.args(["run", "--quiet", "--release", "--locked", "--manifest-path"]);
+    peers.arg(root().join("peers/Cargo.toml")).args(["--", "compare", "--json", "--engines", engines]);
+    peers.args(["--rounds", quick.pick("1", "5"), "--seconds", quick.pick("3", "10")]);
+    peers.args(["--records", &quick.pick(records / 10, records).to_string()]).args(more);
+    peers.arg("--dir").arg(directory.path());
+    eprintln!("+ {}", displayed(&peers));
+    let rows: Vec<Value> = serde_json::from_str(&output(&mut peers)?)
+        .map_err(|error| format!("the comparison is not JSON: {error}"))?;
+    rows.iter()
+        .map(|row| {
+            let engine = row.get("engine").and_then(Value::as_str);
+            let rate = row.get("operations_per_second").and_then(Value::as_f64);
+            engine.zip(rate).map(|(engine, rate)| (engine.to_owned(), rate))
+        })
+        .collect::<Option<_>>()
+        .ok_or_else(|| "a row has no engine or no rate".into())
+}
+
+fn rate(rates: &[(String, f64)], engine: &str) -> Result<f64, String> {
+    let found = rates.iter().find(|(name, _)| name == engine).map(|(_, rate)| *rate);
+    found.ok_or_else(|| format!("{engine} was not measured"))
+}
+
+fn listed(rates: &[(String, f64)]) -> String {
+    let each = |(engine, rate): &(String, f64)| format!("{engine} {:.2} M", rate / 1e6);
+    rates.iter().map(each).collect::<Vec<_>>().join(", ")
+}
+
+fn papers_mix(quick: Quick) -> Result<Figure, String> {
+    let engines = "deuteron,rocksdb-optimistic,rocksdb-pessimistic,lmdb,redb,fjall,map";
+    let rates = compare(quick, engines, RECORDS, &["--durability", "delayed"])?;
+    let rocksdb = rate(&rates, "rocksdb-optimistic")?.max(rate(&rates, "rocksdb-pessimistic")?);
+    let (ours, lmdb, map) = (rate(&rates, "deuteron")?, rate(&rates, "lmdb")?, rate(&rates, "map")?);
+    let figure = format!(
+        "{:.1} times RocksDB, {:.1} times LMDB, {:.2} of the map ({} operations/s)",
+        ours / rocksdb,
+        ours / lmdb,
+        ours / map,
+        listed(&rates)
+    );
+    Ok(Figure { figure, ok: ours >= 5.0 * rocksdb.max(lmdb) && ours >= 0.4 * map })
+}
+
+fn papers_mix_durable(quick: Quick) -> Result<Figure, String> {
+    let engines = "deuteron,rocksdb-optimistic,rocksdb-pessimistic";
+    let durable = compare(quick, engines, RECORDS, &["--durability", "sync"])?;
+    let delayed = rate(&compare(quick, "deuteron", RECORDS, &["--durability", "delayed"])?, "deuteron")?;
+    let rocksdb = rate(&durable, "rocksdb-optimistic")?.max(rate(&durable, "rocksdb-pessimistic")?);
+    let ours = rate(&durable, "deuteron")?;
+    let figure = format!(
+        "{:.2} of delayed, {:.1} times RocksDB with 64 threads ({} operations/s)",
+        ours / delayed,
+        ours / rocksdb,
+        listed(&durable)
+    );
+    Ok(Figure { figure, ok: ours >= 0.9 * delayed && ours >= 10.0 * rocksdb })
+}
+
+fn read_only(quick: Quick) -> Result<Figure, String> {
+    let rates = compare(quick, "deuteron,lmdb,map", RECORDS / 5, &["--read-ratio", "1.0"])?;
+    let (ours, lmdb, map) = (rate(&rates, "deuteron")?, rate(&rates, "lmdb")?, rate(&rates, "map")?);
+    let figure = format!(
+        "{:.2} times LMDB, {:.2} of the map ({} operations/s)",
+        ours / lmdb,
+        ours / map,
+        listed(&rates)
+    );
+    Ok(Figure { figure, ok: ours >= 1.5 * lmdb && ours >= 0.5 * map })
+}
+
+/// The rate of one run of the paper's mix of ours.
+fn mix(quick: Quick, directory: &std::path::Path, more: &[&str]) -> Result<f64, String> {
+    let mut bench = Command::new(release_binary()?);
+    bench.args(["bench", "ycsb", "--json", "--durability", "delayed", "--ops-per-txn", "4"]);
+    bench.args(["--records", quick.pick("500000", "5000000"), "--seconds", quick.pick("2", "5")]);
+    bench.args(["--skew", "80-20"]).args(more).arg("--dir").arg(directory);
+    eprintln!("+ {}", displayed(&bench));
+    let report: Value = serde_json::from_str(&output(&mut bench)?)
+        .map_err(|error| format!("the report is not JSON: {error}"))?;
+    report.get("throughput_ops").and_then(Value::as_f64).ok_or_else(|| "the report has no rate".into())
+}
+
+/// The ratio of two ways to run it, in turns.
+fn ratio(quick: Quick, ways: [&[&str]; 2]) -> Result<(f64, [f64; 2]), String> {
+    let directory = scratch()?;
+    let directory = directory.path().join("ycsb.db");
+    let mut rates = [Vec::new(), Vec::new()];
+    for _ in 0..quick.pick(1, 5) {
+        for (way, rates) in ways.iter().zip(&mut rates) {
+            rates.push(mix(quick, &directory, way)?);
+        }
+    }
+    let medians = rates.map(|mut rates| {
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    });
+    Ok((medians[0] / medians[1], medians))
+}
+
+fn multi_get(quick: Quick) -> Result<Figure, String> {
+    let (ratio, [ahead, alone]) =
+        ratio(quick, [&["--read-ratio", "1.0"], &["--read-ratio", "1.0", "--no-prefetch"]])?;
+    let figure = format!(
+        "{ratio:.2} times ({:.2} M and {:.2} M reads/s, four keys told before and one at a time)",
+        ahead / 1e6,
+        alone / 1e6
+    );
+    Ok(Figure { figure, ok: ratio >= 1.5 })
+}
+
+fn two_threads(quick: Quick) -> Result<Figure, String> {
+    let mix = ["--read-ratio", "0.84", "--threads"];
+    let ways = ["2", "1"].map(|threads| [&mix[..], &[threads]].concat());
+    let (ratio, [two, one]) = ratio(quick, [&ways[0], &ways[1]])?;
+    let figure = format!("{ratio:.2} times ({:.2} M and {:.2} M operations/s)", two / 1e6, one / 1e6);
+    Ok(Figure { figure, ok: ratio >= 1.8 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_found_by_engine() {
+        let rates = [("deuteron".to_owned(), 2.5e6), ("lmdb".to_owned(), 6e5)];
+        assert_eq!(rate(&rates, "lmdb"), Ok(6e5));
+        assert!(rate(&rates, "redb").is_err());
+        assert_eq!(listed(&rates), "deuteron 2.50 M, lmdb 0.60 M");
+    }
+}
