@@ -4,7 +4,8 @@
 //! multiples of [`BLOCK_BYTES`], and so is the address of the buffer (use `AlignedBuffer`). Implementations
 //! check this with a typed error in every mode, so that a test on memory finds what a disk would refuse.
 
-use crate::DeviceError;
+use crate::{DeviceError, ReadRequest};
+use std::any::Any;
 use std::sync::Arc;
 
 /// The unit of direct I/O in bytes: offsets, lengths and buffer addresses are multiples of it.
@@ -62,12 +63,25 @@ pub trait Directory: Send + Sync {
     /// [`DeviceError`] with `Operation::Lock` if another process or another handle holds it.
     fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError>;
 
+    /// Does several reads, of any files of this directory, at the same time where the device can, and notes in each
+    /// request what became of it. Blocks until all are done. No read hinders another.
+    ///
+    /// One after the other unless an implementation knows better.
+    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
+        reads.iter_mut().for_each(ReadRequest::read);
+    }
+
+    /// How many reads [`Directory::read_many`] has in flight at the same time: 1 if one after the other.
+    fn reads_at_once(&self) -> usize {
+        1
+    }
+
     /// What messages call this directory: a path, or a word such as `memory`.
     fn name(&self) -> String;
 }
 
 /// An open file. All methods may be called from any thread.
-pub trait File: Send + Sync {
+pub trait File: Any + Send + Sync {
     /// Fills `buffer` from `offset`. Bytes past the end of the file read as an error, not as zeros.
     ///
     /// # Errors

@@ -9,6 +9,8 @@
 //! | [`SimulatedDirectory`] | crashes that lose, keep, reorder and tear unsynced writes; errors, full disk, flipped bits, all from one seed |
 //! | [`OverlayDirectory`] | another directory with writes kept in memory: what would happen, without its happening |
 //!
+//! [`Directory::read_many`] does several reads at the same time, through io_uring where the kernel has it.
+//!
 //! This crate is not a file system and no cache: it neither buffers nor retries. A failed sync is reported once;
 //! what to do about it (stop) is the caller's business.
 //!
@@ -36,6 +38,7 @@ mod image;
 mod memory;
 mod os;
 mod overlay;
+mod read_request;
 pub mod simulated;
 
 pub use aligned_buffer::AlignedBuffer;
@@ -44,6 +47,7 @@ pub use error::{DeviceError, MachineStopped, MisalignedAccess, Operation};
 pub use memory::MemoryDirectory;
 pub use os::OsDirectory;
 pub use overlay::OverlayDirectory;
+pub use read_request::ReadRequest;
 pub use simulated::{
     CrashPolicy, FaultKind, FaultPlan, InjectedFault, SECTOR_BYTES, SimulatedDirectory, SimulatedDisk,
 };

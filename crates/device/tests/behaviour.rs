@@ -1,7 +1,8 @@
 //! What every implementation does alike: the same checks over real files, memory and the simulated disk.
 
 use deuteron_device::{
-    AlignedBuffer, BLOCK_BYTES, Directory, MemoryDirectory, OpenMode, OsDirectory, SimulatedDisk,
+    AlignedBuffer, BLOCK_BYTES, Directory, File, MemoryDirectory, OpenMode, OsDirectory, ReadRequest,
+    SimulatedDisk,
 };
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -14,6 +15,19 @@ macro_rules! behaviour {
         mod os { $(#[test] fn $property() {
             let scratch = tempfile::tempdir().unwrap();
             super::$property(&super::OsDirectory::open_or_create(scratch.path().join("new/directory")).unwrap());
+        })* }
+        mod os_one_read_at_a_time { $(#[test] fn $property() {
+            let scratch = tempfile::tempdir().unwrap();
+            super::$property(&super::OsDirectory::open_or_create(scratch.path()).unwrap().one_read_at_a_time());
+        })* }
+        /// Where io_uring is forbidden, as in many containers.
+        mod os_forbidden { $(#[test] fn $property() {
+            super::without_io_uring(|| {
+                let scratch = tempfile::tempdir().unwrap();
+                let directory = super::OsDirectory::open_or_create(scratch.path()).unwrap();
+                assert_eq!(super::Directory::reads_at_once(&directory), 1);
+                super::$property(&directory);
+            });
         })* }
         /// A tmpfs, where there is one: it treats direct I/O, and preallocation, differently from a disk.
         mod os_in_memory { $(#[test] fn $property() {
@@ -39,6 +53,37 @@ behaviour! {
     the_lock_is_exclusive
     empty_transfers_do_nothing
     large_transfers_are_whole
+    many_reads_at_once_are_each_as_one
+    more_reads_than_go_at_once_are_all_done
+}
+
+/// Runs `test` on a thread to which the kernel refuses io_uring, as seccomp filters of containers do.
+fn without_io_uring(test: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (load, jump, give) =
+                (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ, libc::BPF_RET);
+            let step =
+                |code: u32, when_not, k| libc::sock_filter { code: code as u16, jt: 0, jf: when_not, k };
+            let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+            let mut filter = [
+                step(load, 0, 0),
+                step(jump, 1, libc::SYS_io_uring_setup as u32),
+                step(give, 0, refused),
+                step(give, 0, libc::SECCOMP_RET_ALLOW),
+            ];
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            // SAFETY: documented system calls; the program lives until they return. They bind this thread only.
+            unsafe {
+                assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+                assert_eq!(
+                    libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+                    0
+                );
+            }
+            test();
+        });
+    });
 }
 
 fn pattern(length: usize, seed: usize) -> AlignedBuffer {
@@ -224,6 +269,93 @@ fn large_transfers_are_whole(directory: &dyn Directory) {
     let mut read = AlignedBuffer::zeroed(4 << 20);
     file.read_at(&mut read, 0).unwrap();
     assert!(read[..] == written[..]);
+}
+
+/// Two files, direct and not, and every way in which a read can fail: each request ends as it does alone.
+fn many_reads_at_once_are_each_as_one(directory: &dyn Directory) {
+    let block = BLOCK_BYTES as u64;
+    let direct = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    direct.write_durable_at(&pattern(8 * BLOCK_BYTES, 1), 0).unwrap();
+    let buffered = directory.open("b", OpenMode::CreateNew, false).unwrap();
+    buffered.write_durable_at(&pattern(10_000, 2), 0).unwrap();
+    let wanted: [(&dyn File, u64, usize, usize); 11] = [
+        (&*direct, 0, 0, BLOCK_BYTES),
+        (&*direct, 7 * block, 0, BLOCK_BYTES),
+        (&*direct, 2 * block, 0, 3 * BLOCK_BYTES),
+        (&*buffered, 17, 0, 5),
+        (&*direct, 8 * block, 0, BLOCK_BYTES),     // past the end
+        (&*direct, 7 * block, 0, 2 * BLOCK_BYTES), // across the end
+        (&*buffered, 9_999, 0, 2),                 // across the end
+        (&*direct, 512, 0, BLOCK_BYTES),           // a misaligned offset
+        (&*direct, 0, 1, BLOCK_BYTES),             // misaligned memory
+        (&*direct, 0, 0, 100),                     // a misaligned length
+        (&*buffered, 5, 0, 0),
+    ];
+    let buffers = || wanted.map(|(.., from, length)| AlignedBuffer::zeroed(from + length));
+    let (mut alone, mut together) = (buffers(), buffers());
+    let mut outcomes = Vec::new();
+    for (&(file, offset, from, _), buffer) in wanted.iter().zip(&mut alone) {
+        outcomes.push(file.read_at(&mut buffer[from..], offset));
+    }
+    let mut requests: Vec<_> = wanted
+        .iter()
+        .zip(&mut together)
+        .map(|(&(file, offset, from, _), buffer)| ReadRequest::new(file, offset, &mut buffer[from..]))
+        .collect();
+    directory.read_many(&mut requests);
+    let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+    // What memory holds files in may be aligned by chance to the byte.
+    assert!(failed >= 5, "{outcomes:?}");
+    for (request, outcome) in requests.iter().zip(&outcomes) {
+        match (&request.outcome, outcome) {
+            (Ok(()), Ok(())) => {}
+            (Err(together), Err(alone)) => {
+                assert_eq!(together.to_string(), alone.to_string());
+                assert_eq!(together.source.kind(), alone.source.kind());
+                assert_eq!(together.misaligned().is_some(), alone.misaligned().is_some());
+            }
+            different => panic!("{different:?}"),
+        }
+    }
+    drop(requests);
+    for ((alone, together), outcome) in alone.iter().zip(&together).zip(&outcomes) {
+        assert!(outcome.is_err() || alone[..] == together[..]);
+    }
+    assert!(together[1][..] == pattern(8 * BLOCK_BYTES, 1)[7 * BLOCK_BYTES..]);
+    assert!(together[3][..] == pattern(10_000, 2)[17..22]);
+    directory.read_many(&mut []);
+}
+
+fn more_reads_than_go_at_once_are_all_done(directory: &dyn Directory) {
+    const BLOCKS: usize = 300;
+    let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    let written = pattern(BLOCKS * BLOCK_BYTES, 5);
+    file.write_durable_at(&written, 0).unwrap();
+    // Several threads, and each several times.
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (file, written) = (&file, &written);
+            scope.spawn(move || {
+                for round in 0..4 {
+                    let mut buffer = AlignedBuffer::zeroed(BLOCKS * BLOCK_BYTES);
+                    let place = |index: usize| (index * 7 + thread + round) % BLOCKS;
+                    let mut reads: Vec<_> = buffer
+                        .chunks_mut(BLOCK_BYTES)
+                        .enumerate()
+                        .map(|(index, block)| {
+                            ReadRequest::new(&**file, (place(index) * BLOCK_BYTES) as u64, block)
+                        })
+                        .collect();
+                    directory.read_many(&mut reads);
+                    assert!(reads.iter().all(|read| read.outcome.is_ok()));
+                    drop(reads);
+                    for (index, block) in buffer.chunks(BLOCK_BYTES).enumerate() {
+                        assert!(block == &written[place(index) * BLOCK_BYTES..][..BLOCK_BYTES]);
+                    }
+                }
+            });
+        }
+    });
 }
 
 /// Clones, and a reopened path, lead to the same files.

@@ -3,7 +3,7 @@
 use super::transfer;
 use crate::checks::Opened;
 use crate::{AlignedBuffer, BLOCK_BYTES, DeviceError, File, Operation};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::io::{self, IoSlice};
@@ -15,11 +15,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct Support {
     direct_refused: AtomicBool,
     durable_write_refused: AtomicBool,
+    /// No io_uring, or none wanted.
+    ring_refused: AtomicBool,
 }
 
 impl Support {
     pub(super) fn direct_refused(&self) -> bool {
         self.direct_refused.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn ring_refused(&self) -> bool {
+        self.ring_refused.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn refuse_ring(&self) {
+        self.ring_refused.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn refuse_direct(&self) {
@@ -41,6 +51,12 @@ const ZEROS_BYTES: usize = 1 << 20;
 impl OsFile {
     pub(super) fn new(opened: Opened, descriptor: OwnedFd, direct: bool, support: Arc<Support>) -> OsFile {
         OsFile { opened, descriptor, direct: AtomicBool::new(direct), support }
+    }
+
+    /// The descriptor for a read that is done elsewhere, if it is one that could go well.
+    pub(super) fn admit(&self, buffer: &[u8], offset: u64) -> Option<RawFd> {
+        let fits = !buffer.is_empty() && self.opened.readable(buffer, offset).is_ok();
+        fits.then(|| self.descriptor.as_raw_fd())
     }
 
     /// Some file systems accept `O_DIRECT` at open and refuse each transfer. An access that we know to be aligned

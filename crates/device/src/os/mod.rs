@@ -3,6 +3,7 @@
 
 mod directory;
 mod file;
+mod ring;
 mod transfer;
 
 pub use directory::OsDirectory;
