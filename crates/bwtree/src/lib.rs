@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `tree` | the [`Tree`] and its life |
 //! | `read`, `upsert`, `scan` | the operations |
+//! | `ahead` | which pages must be loaded, before they are needed |
 //! | `consolidate` | consolidation and splits |
 //! | `chain` | reading the deltas and the base of a page |
 //! | `page` | the format of leaf pages: flat bytes, no pointers, no unsafe code |
@@ -24,6 +25,7 @@
 //! nodes are copied on write and reached by direct pointers, and in that a split replaces the left page at once instead of
 //! putting a split delta on it. `docs/design/bw-tree.md` says why.
 
+mod ahead;
 mod chain;
 mod check;
 mod consolidate;

@@ -81,6 +81,20 @@ impl<'r> Cursor<'r> {
         self.state == CursorState::Complete
     }
 
+    pub(crate) fn is_reverse(&self) -> bool {
+        self.reverse
+    }
+
+    /// The part of the range that is still to be read.
+    pub(crate) fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        (as_slice(&self.lower), as_slice(&self.upper))
+    }
+
+    /// How many bytes of keys and values may still be read.
+    pub fn bytes_left(&self) -> usize {
+        self.bytes_left
+    }
+
     /// Counts a record; `false` if it was the last.
     fn take(&mut self, record: &RecordRef<'_>) -> bool {
         let bytes = record.key_bytes() + record.value.map_or(0, <[u8]>::len);

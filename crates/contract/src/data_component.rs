@@ -141,6 +141,13 @@ pub trait DataComponent: Send + Sync {
     /// [`DcError`] if the device fails or a page is corrupt.
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError>;
 
+    /// Says that `keys` will be read next, so that what of them is not in memory can be brought there at once rather than
+    /// one after the other. A hint: it changes nothing that can be seen, and it fails on nothing, since a read that cannot be
+    /// done says so when it is done. It may block on storage. Nothing by default.
+    fn prefetch(&self, table: TableId, keys: &[&[u8]]) {
+        let _ = (table, keys);
+    }
+
     /// One batch of a range scan. Every operation applied before the call is seen; one applied during it may be.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use crate::flush::{Consolidate, Flusher};
 use crate::free_list::FreeList;
+use crate::loading::Loading;
 use crate::mapping_table::{MappingTable, Word};
 use crate::memory::MemoryCounter;
 use crate::node::{NodeKind, NodeRef, OwnedNode, free_chain};
@@ -28,6 +29,8 @@ pub struct Llama {
     pub(crate) flusher: Mutex<Flusher>,
     /// Weak, as the access method holds on to the store.
     pub(crate) consolidator: OnceLock<Weak<dyn Consolidate>>,
+    /// The pages that are being loaded.
+    pub(crate) loading: Loading,
     /// The hand of the eviction clock.
     pub(crate) evict_hand: AtomicU64,
     /// Whether a checkpoint is going on; shared with it, so that dropping it ends it.
@@ -257,6 +260,7 @@ impl Llama {
             dead_segments: totals.dead_segments,
             disk_bytes: totals.segments * self.store.segments.segment_bytes,
             live_bytes: totals.live_bytes,
+            reads_at_once: self.store.segments.directory.reads_at_once() as u64,
             ..Statistics::default()
         };
         self.counters.fill(&mut statistics);

@@ -6,9 +6,8 @@
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::fragment::Defect;
 use crate::llama::{Llama, chain};
-use crate::mapping_table::FRAGMENTS_MAX;
+use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
 use crate::segments::ReadFragment;
@@ -53,7 +52,8 @@ impl OwnedChain {
 }
 
 impl Llama {
-    /// Makes `page` resident, if it is not: reads its fragments and checks them. Blocks on the device.
+    /// Makes `page` resident, if it is not: reads its fragments and checks them. Blocks on the device. A page that
+    /// another thread is loading is waited for, not read again.
     ///
     /// The page may be gone from memory again, or changed, when the caller looks: it executes its operation again.
     /// Call it without a guard.
@@ -65,19 +65,54 @@ impl Llama {
     /// # Panics
     /// If `page` was never allocated.
     pub fn load(&self, page: PageId) -> Result<(), LlamaError> {
-        while let Some(address) = self.missing(page) {
-            match self.read_fragments(page, address) {
-                Ok(fragments) => {
-                    if self.install_loaded(page, address, &fragments)? {
-                        self.counters.loads.add(1);
-                    }
-                }
-                // The page has been written anew meanwhile, and what it was removed.
-                Err(_) if self.missing(page) != Some(address) => {}
-                Err(error) => return Err(error),
-            }
+        while self.missing(page).is_some() {
+            let Some(ticket) = self.loading.begin(page) else {
+                self.counters.loads_awaited.add(1);
+                self.loading.wait(page);
+                continue;
+            };
+            self.load_ticketed(vec![(ticket, page)])?;
         }
         Ok(())
+    }
+
+    /// As [`Llama::load`] of each of `pages`, with their reads in flight at the same time as far as the device allows. A
+    /// page that cannot be loaded does not hinder the others.
+    ///
+    /// The caller bounds their number: they are in memory all at once.
+    ///
+    /// # Errors
+    /// As [`Llama::load`], the first met.
+    ///
+    /// # Panics
+    /// If one of `pages` was never allocated.
+    pub fn load_many(&self, pages: &[PageId]) -> Result<(), LlamaError> {
+        let ticketed: Vec<_> =
+            pages.iter().filter_map(|&page| Some((self.loading.begin(page)?, page))).collect();
+        if ticketed.len() > 1 {
+            self.counters.loads_together.add(1);
+        }
+        let loaded = self.load_ticketed(ticketed);
+        // Those that others were loading, and those that changed meanwhile. No ticket is held while one is waited for.
+        pages.iter().fold(loaded, |result, &page| result.and(self.load(page)))
+    }
+
+    /// Loads those of the pages that are missing, once: one that changes meanwhile may be missing still.
+    fn load_ticketed(&self, pages: Vec<(LoadTicket<'_>, PageId)>) -> Result<(), LlamaError> {
+        // Looked at with the ticket: whoever had it before may have loaded the page.
+        let wanted: Vec<_> =
+            pages.iter().filter_map(|&(_, page)| Some((page, self.missing(page)?))).collect();
+        let mut result = Ok(());
+        for (&(page, address), read) in wanted.iter().zip(self.read_pages(&wanted)) {
+            match read.and_then(|fragments| self.install_loaded(page, address, &fragments)) {
+                Ok(true) => self.counters.loads.add(1),
+                Ok(false) => {}
+                // The page has been written anew meanwhile, and what it was removed.
+                Err(_) if self.missing(page) != Some(address) => {}
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
     }
 
     /// The address of what of `page` is not in memory.
@@ -85,26 +120,6 @@ impl Llama {
         let guard = self.epochs.pin();
         let snapshot = self.snapshot(page, &guard);
         missing_in(snapshot).map(|(address, _)| address)
-    }
-
-    /// The fragments of a page, newest first.
-    fn read_fragments(&self, page: PageId, newest: FlashAddress) -> Result<Vec<ReadFragment>, LlamaError> {
-        let segments = &self.store.segments;
-        let mut fragments = Vec::with_capacity(FRAGMENTS_MAX);
-        let mut next = Some(newest);
-        while let Some(address) = next {
-            let read = segments.read(address)?;
-            self.counters.fragments_read.add(1);
-            self.counters.bytes_read.add(address.length());
-            let fragment = read.fragment().map_err(|defect| segments.corrupt(address.offset(), defect))?;
-            if fragment.page() != page {
-                let defect = Defect::new(16, page, fragment.page());
-                return Err(segments.corrupt(address.offset(), defect));
-            }
-            next = fragment.previous();
-            fragments.push(read);
-        }
-        Ok(fragments)
     }
 
     /// Puts what was read at `address` below what is in memory; whether it was still missing.

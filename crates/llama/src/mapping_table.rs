@@ -122,6 +122,12 @@ impl Fragments {
         self.iter().next_back()
     }
 
+    /// Those that lie below `newest` in the page; none if that is not of the page.
+    pub(crate) fn older_than(self, newest: FlashAddress) -> impl Iterator<Item = FlashAddress> {
+        let count = self.addresses.iter().position(|&address| address == Some(newest)).unwrap_or(0);
+        self.addresses.into_iter().take(count).flatten()
+    }
+
     /// Appends; `false` if there is no room.
     #[must_use]
     pub(crate) fn push(&mut self, address: FlashAddress) -> bool {

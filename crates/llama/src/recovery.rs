@@ -21,6 +21,7 @@ use crate::fragment::{Defect, Fragment};
 use crate::free_list::FreeList;
 use crate::image::{Image, ImageStart, ImageWriter, image_number, is_unfinished_image, read_image};
 use crate::llama::Llama;
+use crate::loading::Loading;
 use crate::mapping_table::{Fragments, MappingTable, Word};
 use crate::memory::MemoryCounter;
 use crate::options::Options;
@@ -185,6 +186,7 @@ impl Llama {
             store: Store::new(segments, position.offset),
             flusher: Mutex::new(flusher),
             consolidator: OnceLock::new(),
+            loading: Loading::new(),
             evict_hand: AtomicU64::new(0),
             checkpointing: Arc::new(AtomicBool::new(false)),
         };

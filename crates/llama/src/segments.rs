@@ -21,7 +21,7 @@ use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::FORMAT_VERSION;
 use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -47,6 +47,10 @@ pub(crate) struct ReadFragment {
 }
 
 impl ReadFragment {
+    pub(crate) fn address(&self) -> FlashAddress {
+        self.address
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.start + self.address.length() as usize]
     }
@@ -213,24 +217,44 @@ impl Segments {
         }
     }
 
-    /// Reads the fragment at `address`: one aligned read. Not checked yet.
-    pub(crate) fn read(&self, address: FlashAddress) -> Result<ReadFragment, LlamaError> {
+    /// Reads the fragments at `addresses`: one aligned read each, all at once. Not checked yet.
+    pub(crate) fn read_many(&self, addresses: &[FlashAddress]) -> Vec<Result<ReadFragment, LlamaError>> {
+        let mut reads: Vec<_> = addresses.iter().map(|&address| self.prepare(address)).collect();
+        let mut requests: Vec<_> = reads
+            .iter_mut()
+            .flatten()
+            .map(|(file, from, read)| ReadRequest::new(&**file, *from, &mut read.buffer))
+            .collect();
+        self.directory.read_many(&mut requests);
+        let outcomes: Vec<_> = requests.into_iter().map(|request| request.outcome).collect();
+        let mut outcomes = outcomes.into_iter();
+        reads
+            .into_iter()
+            .map(|prepared| {
+                let (_, _, read) = prepared?;
+                outcomes.next().expect("each that was asked for").map_err(LlamaError::Device)?;
+                Ok(read)
+            })
+            .collect()
+    }
+
+    /// The file and the offset in it of the blocks that hold the fragment at `address`, and room for them.
+    fn prepare(&self, address: FlashAddress) -> Result<(Arc<dyn File>, u64, ReadFragment), LlamaError> {
         let index = self.index(address.offset());
+        let within = address.offset() % self.segment_bytes;
         let Some(file) = self.file(index) else {
             return Err(LlamaError::Corrupt {
                 file: segment_name(index),
-                offset: address.offset() % self.segment_bytes,
+                offset: within,
                 expected: "a fragment".to_owned(),
                 found: "no such segment".to_owned(),
             });
         };
         let block = BLOCK_BYTES as u64;
-        let within = address.offset() % self.segment_bytes;
         let from = within / block * block;
         let to = (within + address.length()).next_multiple_of(block);
-        let mut buffer = AlignedBuffer::zeroed((to - from) as usize);
-        file.read_at(&mut buffer, from).map_err(LlamaError::Device)?;
-        Ok(ReadFragment { buffer, start: (within - from) as usize, address })
+        let buffer = AlignedBuffer::zeroed((to - from) as usize);
+        Ok((file, from, ReadFragment { buffer, start: (within - from) as usize, address }))
     }
 
     /// The error for a defect in the bytes at `offset` of the store.

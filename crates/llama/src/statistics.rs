@@ -22,7 +22,7 @@ macro_rules! counters {
         #[derive(Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
-        /// Figures of a store since it was opened, and of its state now (the first seven).
+        /// Figures of a store since it was opened, and of its state now (the first eight).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Statistics {
@@ -40,6 +40,8 @@ macro_rules! counters {
             pub disk_bytes: u64,
             /// Bytes of live fragments.
             pub live_bytes: u64,
+            /// Reads that the device does at the same time; 1 if one after the other.
+            pub reads_at_once: u64,
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -60,6 +62,7 @@ macro_rules! counters {
                     ("dead_segments", self.dead_segments),
                     ("disk_bytes", self.disk_bytes),
                     ("live_bytes", self.live_bytes),
+                    ("reads_at_once", self.reads_at_once),
                     $((stringify!($name), self.$name),)*
                 ]
             }
@@ -80,6 +83,10 @@ counters! {
     flushes_held,
     /// Pages loaded.
     loads,
+    /// Times that several pages were loaded together.
+    loads_together,
+    /// Times that a page was waited for that another thread was loading.
+    loads_awaited,
     /// Fragments read.
     fragments_read,
     /// Bytes of fragments read.

@@ -1,0 +1,140 @@
+//! Loading pages before they are needed: several at once, so that the device has more than one read to do.
+
+use crate::error::Miss;
+use crate::{BwTreeError, Cursor, Tree};
+use deuteron_epoch::Guard;
+use deuteron_llama::{PageId, PageState};
+use std::ops::Bound;
+
+impl Tree {
+    /// The pages that must be loaded before `keys` can be read, each once, at most `pages_max`. Meanwhile the processor is
+    /// asked for those that are in memory.
+    ///
+    /// ```
+    /// # use deuteron_bwtree::{Options, Tree, Upsert};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp: 1, lsn: 1 }])?;
+    /// assert!(tree.missing_pages(&[b"one", b"two"], 64).is_empty());
+    /// while tree.llama().flush_step()? != deuteron_llama::FlushProgress::Nothing {}
+    /// while tree.llama().memory_bytes() > 0 {
+    ///     tree.llama().evict_step(u64::MAX);
+    /// }
+    /// assert_eq!(tree.missing_pages(&[b"one", b"two"], 64).len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn missing_pages(&self, keys: &[&[u8]], pages_max: usize) -> Vec<PageId> {
+        let guard = self.llama.pin();
+        let mut missing = Vec::new();
+        for key in keys {
+            if missing.len() >= pages_max {
+                break;
+            }
+            let page = self.index.find(key, &guard);
+            let page = match self.llama.snapshot(page, &guard).state() {
+                // The deltas that are there may have the key.
+                PageState::Resident(head) if head.is_partial() => match self.try_get(key, &guard) {
+                    Ok(_) => continue,
+                    Err(Miss(page)) => page,
+                },
+                PageState::Resident(head) => {
+                    head.prefetch(0..4);
+                    continue;
+                }
+                PageState::Stored(_) => page,
+                // Between a look at the index and one at the page it has gone: another page has the key.
+                PageState::Free => continue,
+            };
+            if !missing.contains(&page) {
+                missing.push(page);
+            }
+        }
+        missing
+    }
+
+    /// The pages among the `leaves` next ones that a scan comes to which are not in memory, in its order. The first is the
+    /// one in which the cursor stands. As far as is easily known: in reverse there may be fewer.
+    pub fn missing_leaves(&self, cursor: &Cursor<'_>, leaves: usize) -> Vec<PageId> {
+        let guard = self.llama.pin();
+        let ahead = if cursor.is_reverse() {
+            self.leaves_before(cursor, leaves, &guard)
+        } else {
+            self.leaves_from(cursor, leaves, &guard)
+        };
+        let is_missing = |page: &PageId| match self.llama.snapshot(*page, &guard).state() {
+            PageState::Resident(head) => head.is_partial(),
+            PageState::Stored(_) => true,
+            PageState::Free => false,
+        };
+        ahead.into_iter().filter(is_missing).collect()
+    }
+
+    fn leaves_from(&self, cursor: &Cursor<'_>, leaves: usize, guard: &Guard<'_>) -> Vec<PageId> {
+        let (lower, upper) = cursor.bounds();
+        let mut from = match lower {
+            Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
+            Bound::Unbounded => Vec::new(),
+        };
+        let mut found = Vec::with_capacity(leaves);
+        while found.len() < leaves {
+            let next = self.index.route(&from, guard);
+            found.push(next.0);
+            match next.1 {
+                Some(until) if is_below(until, upper) => from = until.to_vec(),
+                _ => break,
+            }
+        }
+        found
+    }
+
+    /// Those that the same node of the index knows: from one node to its left neighbour there is no way.
+    fn leaves_before(&self, cursor: &Cursor<'_>, leaves: usize, guard: &Guard<'_>) -> Vec<PageId> {
+        let (lower, upper) = cursor.bounds();
+        let (Bound::Included(end) | Bound::Excluded(end)) = upper else {
+            return vec![self.index.find_before(None, guard)];
+        };
+        let mut found: Vec<(Vec<u8>, PageId)> = Vec::new();
+        self.index.some_leaves(end, guard, |low, page| {
+            if low < end {
+                found.push((low.to_vec(), page));
+            }
+        });
+        if found.is_empty() {
+            return vec![self.index.find_before(Some(end), guard)];
+        }
+        let above = |low: &[u8]| match lower {
+            Bound::Included(key) | Bound::Excluded(key) => low > key,
+            Bound::Unbounded => true,
+        };
+        // A leaf is in the range if the one to its right begins above the range's lower end.
+        let mut pages = Vec::with_capacity(leaves);
+        for (low, page) in found.iter().rev().take(leaves) {
+            pages.push(*page);
+            if !above(low) {
+                break;
+            }
+        }
+        pages
+    }
+
+    /// As [`Tree::load`] of each page, with the reads in flight at the same time.
+    ///
+    /// # Errors
+    /// [`BwTreeError::Load`] of one of them, if any fails; the others are loaded all the same.
+    pub fn load_many(&self, pages: &[PageId]) -> Result<(), BwTreeError> {
+        self.llama.load_many(pages).map_err(|source| {
+            let page = pages.first().copied().unwrap_or(PageId::NONE);
+            BwTreeError::Load { page, source }
+        })
+    }
+}
+
+fn is_below(key: &[u8], upper: Bound<&[u8]>) -> bool {
+    match upper {
+        Bound::Included(upper) => key <= upper,
+        Bound::Excluded(upper) => key < upper,
+        Bound::Unbounded => true,
+    }
+}

@@ -1,0 +1,96 @@
+//! [`PageReader`]: reads the fragments of pages, many at once.
+//!
+//! A page is a chain of fragments, each of which names the next. Followed link by link that is a read after the other;
+//! but the mapping table knows them all. What it says is taken for a guess, as a flush may be changing it: what counts
+//! is the chain of links, and a fragment guessed wrong has been read in vain. So the reads go in rounds: first
+//! everything that is guessed, of all pages; then, where a guess has failed, the links that are left.
+
+use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
+use crate::fragment::Defect;
+use crate::llama::Llama;
+use crate::page_id::PageId;
+use crate::segments::ReadFragment;
+
+/// A page whose fragments are being read.
+struct PageReader {
+    page: PageId,
+    /// The fragments read and checked, newest first.
+    chain: Vec<ReadFragment>,
+    /// The fragment that the last of the chain names, if any.
+    next: Option<FlashAddress>,
+    /// Read and not linked to yet.
+    spare: Vec<ReadFragment>,
+    error: Option<LlamaError>,
+}
+
+impl Llama {
+    /// The fragments of each page, newest first, from the address given. Blocks on the device; to be called without a
+    /// guard.
+    pub(crate) fn read_pages(
+        &self,
+        pages: &[(PageId, FlashAddress)],
+    ) -> Vec<Result<Vec<ReadFragment>, LlamaError>> {
+        let mut readers: Vec<_> = pages.iter().map(|&(page, newest)| PageReader::new(page, newest)).collect();
+        let mut wanted: Vec<(usize, FlashAddress)> = Vec::with_capacity(pages.len());
+        for (index, &(page, newest)) in pages.iter().enumerate() {
+            wanted.push((index, newest));
+            let older = self.table.fragments(page).older_than(newest);
+            wanted.extend(older.map(|address| (index, address)));
+        }
+        while !wanted.is_empty() {
+            let addresses: Vec<_> = wanted.iter().map(|&(_, address)| address).collect();
+            for (&(index, address), read) in wanted.iter().zip(self.store.segments.read_many(&addresses)) {
+                readers[index].take(address, read);
+            }
+            wanted.clear();
+            for (index, reader) in readers.iter_mut().enumerate() {
+                reader.link(self);
+                wanted.extend(reader.next.map(|address| (index, address)));
+            }
+        }
+        readers.into_iter().map(|reader| reader.error.map_or(Ok(reader.chain), Err)).collect()
+    }
+}
+
+impl PageReader {
+    fn new(page: PageId, newest: FlashAddress) -> PageReader {
+        PageReader { page, chain: Vec::new(), next: Some(newest), spare: Vec::new(), error: None }
+    }
+
+    fn take(&mut self, address: FlashAddress, read: Result<ReadFragment, LlamaError>) {
+        match read {
+            Ok(read) => self.spare.push(read),
+            Err(error) if self.next == Some(address) => self.fail(error),
+            // A guess. If a link leads there, it is read again.
+            Err(_) => {}
+        }
+    }
+
+    fn fail(&mut self, error: LlamaError) {
+        (self.next, self.error) = (None, Some(error));
+    }
+
+    /// Follows the links as far as they have been read, checking each fragment.
+    fn link(&mut self, llama: &Llama) {
+        let segments = &llama.store.segments;
+        while let Some(next) = self.next
+            && let Some(index) = self.spare.iter().position(|read| read.address() == next)
+        {
+            let read = self.spare.swap_remove(index);
+            llama.counters.fragments_read.add(1);
+            llama.counters.bytes_read.add(next.length());
+            match read.fragment() {
+                Ok(fragment) if fragment.page() == self.page => {
+                    self.next = fragment.previous();
+                    self.chain.push(read);
+                }
+                Ok(fragment) => {
+                    let defect = Defect::new(16, self.page, fragment.page());
+                    self.fail(segments.corrupt(next.offset(), defect));
+                }
+                Err(defect) => self.fail(segments.corrupt(next.offset(), defect)),
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Loading pages, alone and together.
+
+mod harness;
+
+use deuteron_device::{
+    DeviceError, Directory, FaultKind, FaultPlan, File, MemoryDirectory, OpenMode, Operation, OsDirectory,
+    ReadRequest, SimulatedDisk,
+};
+use deuteron_epoch::Epochs;
+use deuteron_llama::{
+    FlushProgress, Llama, LlamaError, Options, OwnedNode, PageDescriptor, PageId, PageState,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn open(directory: Arc<dyn Directory>) -> Llama {
+    let options = Options { fragments_max: 4, segment_bytes: 256 << 10, ..Options::default() };
+    Llama::open(directory, options, Epochs::new()).unwrap().0
+}
+
+fn put(llama: &Llama, page: PageId, payload: &[u8]) {
+    let guard = llama.pin();
+    let snapshot = llama.snapshot(page, &guard);
+    let node = if snapshot.is_free() {
+        let low_key = page.to_string();
+        OwnedNode::base(payload, PageDescriptor { tree: 1, low_key: low_key.as_bytes(), root: true }, &[])
+    } else {
+        OwnedNode::delta(payload)
+    };
+    llama.install(page, snapshot, node, &guard).unwrap();
+}
+
+/// `count` pages; page number `n` has `n % 4 + 1` fragments, and none is in memory.
+fn pages_on_flash(llama: &Llama, count: usize) -> Vec<PageId> {
+    let pages: Vec<_> = (0..count).map(|_| llama.allocate()).collect();
+    for layer in 0..4 {
+        for (number, &page) in pages.iter().enumerate().filter(|(number, _)| number % 4 >= layer) {
+            put(llama, page, &text(number, layer).repeat(400));
+        }
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+    }
+    evict(llama);
+    pages
+}
+
+fn evict(llama: &Llama) {
+    while llama.memory_bytes() > 0 {
+        llama.evict_step(u64::MAX);
+    }
+}
+
+fn text(number: usize, layer: usize) -> Vec<u8> {
+    format!("{number}.{layer} ").into_bytes()
+}
+
+fn assert_resident(llama: &Llama, pages: &[PageId]) {
+    let guard = llama.pin();
+    for (number, &page) in pages.iter().enumerate() {
+        let head = llama.snapshot(page, &guard).head();
+        let payloads: Vec<_> =
+            std::iter::successors(head, |node| node.next()).map(|node| node.payload().to_vec()).collect();
+        let expected: Vec<_> = (0..=number % 4).rev().map(|layer| text(number, layer).repeat(400)).collect();
+        assert!(payloads == expected, "{page}");
+    }
+}
+
+#[test]
+fn pages_of_many_fragments_are_loaded_together_with_one_read_each() {
+    let scratch = tempfile::tempdir().unwrap();
+    let disk = SimulatedDisk::new(1);
+    let directories: [Arc<dyn Directory>; 4] = [
+        Arc::new(disk.directory()),
+        Arc::new(MemoryDirectory::new()),
+        Arc::new(OsDirectory::open_or_create(scratch.path().join("ring")).unwrap()),
+        Arc::new(OsDirectory::open_or_create(scratch.path().join("alone")).unwrap().one_read_at_a_time()),
+    ];
+    for directory in directories {
+        let llama = open(directory);
+        let pages = pages_on_flash(&llama, 150);
+        let before = disk.count(Operation::Read);
+        llama.load_many(&pages).unwrap();
+        assert_resident(&llama, &pages);
+        let statistics = llama.statistics();
+        assert_eq!((statistics.loads, statistics.loads_together), (150, 1));
+        assert_eq!(statistics.fragments_read, (0..150).map(|number| number % 4 + 1).sum::<u64>());
+        // Of the simulated disk or of another.
+        let reads = disk.count(Operation::Read) - before;
+        assert!(reads == 0 || reads == statistics.fragments_read, "{reads}");
+        // What is in memory is not read again; the same page twice is one page.
+        llama.load_many(&pages).unwrap();
+        assert_eq!(llama.statistics().loads, 150);
+        evict(&llama);
+        llama.load_many(&[pages[3], pages[4], pages[3]]).unwrap();
+        assert_eq!(llama.statistics().loads, 152);
+        llama.load_many(&[]).unwrap();
+    }
+}
+
+/// Deltas over a stub: what is missing is not the newest fragment that the page has.
+#[test]
+fn what_was_put_on_pages_meanwhile_stays_on_top() {
+    let llama = open(Arc::new(MemoryDirectory::new()));
+    let pages = pages_on_flash(&llama, 40);
+    for &page in &pages {
+        put(&llama, page, b"blind, and flushed");
+    }
+    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+    for &page in &pages {
+        put(&llama, page, b"blind");
+    }
+    llama.load_many(&pages).unwrap();
+    let guard = llama.pin();
+    for (number, &page) in pages.iter().enumerate() {
+        let head = llama.snapshot(page, &guard).head().unwrap();
+        assert!(!head.is_partial());
+        let payloads: Vec<_> = std::iter::successors(Some(head), |node| node.next())
+            .map(|node| node.payload().to_vec())
+            .collect();
+        let mut expected = vec![b"blind".to_vec(), b"blind, and flushed".to_vec()];
+        expected.extend((0..=number % 4).rev().map(|layer| text(number, layer).repeat(400)));
+        assert!(payloads == expected, "{page}");
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_loaded_does_not_hinder_the_others() {
+    // The reads begin with the newest fragment of page 0, the two of page 1, the three of page 2. A failure of a newest
+    // one is told, and the page is tried once more alone; an older one is read again when the page is known to need it.
+    for (plan, failed, loaded_least, loaded_most) in [
+        (FaultPlan::new().fail(Operation::Read, 3, FaultKind::Refuse), true, 20, 20),
+        (FaultPlan::new().fail(Operation::Read, 2, FaultKind::Refuse), false, 20, 20),
+        (FaultPlan::new().fail_from(Operation::Read, 5, FaultKind::Refuse), true, 2, 19),
+    ] {
+        let disk = SimulatedDisk::new(1);
+        let llama = open(Arc::new(disk.directory()));
+        let pages = pages_on_flash(&llama, 20);
+        disk.set_faults(plan);
+        match llama.load_many(&pages) {
+            Err(LlamaError::Device(_)) if failed => {}
+            Ok(()) if !failed => {}
+            other => panic!("{other:?}"),
+        }
+        let loaded = llama.statistics().loads;
+        assert!((loaded_least..=loaded_most).contains(&loaded), "{loaded}");
+        disk.set_faults(FaultPlan::new());
+        llama.load_many(&pages).unwrap();
+        assert_resident(&llama, &pages);
+    }
+    // A flipped bit in one of them.
+    let disk = SimulatedDisk::new(1);
+    let llama = open(Arc::new(disk.directory()));
+    let pages = pages_on_flash(&llama, 20);
+    disk.flip_bits("store-0000000000000000.seg", 20_000, 1).unwrap();
+    let error = llama.load_many(&pages).unwrap_err();
+    assert!(matches!(error, LlamaError::Corrupt { .. }), "{error:?}");
+    let guard = llama.pin();
+    let missing = |page: &&PageId| matches!(llama.snapshot(**page, &guard).state(), PageState::Stored(_));
+    assert_eq!(pages.iter().filter(missing).count(), 1);
+}
+
+/// Counts reads, and makes each wait until all threads that want something have had time to ask for it.
+struct Slow {
+    base: MemoryDirectory,
+    asking: Arc<AtomicU64>,
+    enough: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl Directory for Slow {
+    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
+        self.base.open(name, mode, direct)
+    }
+    fn list(&self) -> Result<Vec<String>, DeviceError> {
+        self.base.list()
+    }
+    fn remove(&self, name: &str) -> Result<(), DeviceError> {
+        self.base.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.base.rename(from, to)
+    }
+    fn sync(&self) -> Result<(), DeviceError> {
+        self.base.sync()
+    }
+    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        self.base.lock()
+    }
+    fn name(&self) -> String {
+        self.base.name()
+    }
+    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
+        while self.asking.load(Ordering::SeqCst) < self.enough.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        (0..200).for_each(|_| std::thread::yield_now());
+        self.reads.fetch_add(reads.len() as u64, Ordering::SeqCst);
+        self.base.read_many(reads);
+    }
+}
+
+#[test]
+fn a_page_is_read_once_however_many_wait_for_it() {
+    const THREADS: u64 = 6;
+    let asking = Arc::new(AtomicU64::new(0));
+    let slow = Arc::new(Slow {
+        base: MemoryDirectory::new(),
+        asking: Arc::clone(&asking),
+        enough: AtomicU64::new(0),
+        reads: AtomicU64::new(0),
+    });
+    let llama = open(Arc::clone(&slow) as Arc<dyn Directory>);
+    let pages = pages_on_flash(&llama, 12);
+    slow.reads.store(0, Ordering::SeqCst);
+    slow.enough.store(THREADS, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS as usize {
+            let (llama, asking, mut pages) = (&llama, &asking, pages.clone());
+            scope.spawn(move || {
+                asking.fetch_add(1, Ordering::SeqCst);
+                // In different orders, alone and together.
+                pages.rotate_left(thread * 2);
+                if thread % 2 == 0 {
+                    llama.load_many(&pages).unwrap();
+                } else {
+                    pages.iter().for_each(|&page| llama.load(page).unwrap());
+                }
+            });
+        }
+    });
+    assert_resident(&llama, &pages);
+    assert_eq!(llama.statistics().loads, 12);
+    assert_eq!(slow.reads.load(Ordering::SeqCst), 3 * (1 + 2 + 3 + 4));
+}
