@@ -119,9 +119,7 @@ fn child(engine: Engine, threads: usize, work: &Work) -> Result<Value, Box<dyn E
     command.args(["--in-flight", &work.in_flight.to_string(), "--memory", &work.memory.to_string()]);
     // As `deuteron bench` sets it; it concerns the engines in Rust.
     command.env("MIMALLOC_PURGE_DELAY", "5000");
-    if work.no_prefetch {
-        command.arg("--no-prefetch");
-    }
+    command.args(["--ahead", &work.ahead]);
     if let Some(directory) = &work.dir {
         command.arg("--dir").arg(directory);
     }

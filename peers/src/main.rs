@@ -14,7 +14,7 @@ mod rocksdb;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use deuteron::Durability;
-use deuteron_bench::{Driver, EmbeddedStore, MapStore, Report, Skew, Store, Workload, load, run};
+use deuteron_bench::{Ahead, Driver, EmbeddedStore, MapStore, Report, Skew, Store, Workload, load, run};
 use peer::{PeerStore, Settings};
 use std::error::Error;
 use std::path::PathBuf;
@@ -111,9 +111,9 @@ struct Work {
     /// Memory of the engine, in bytes.
     #[arg(long, default_value_t = 4 << 30)]
     memory: usize,
-    /// Deuteron is not told a transaction's keys before its first read.
-    #[arg(long)]
-    no_prefetch: bool,
+    /// What Deuteron is told before it is asked: nothing, keys (of a transaction when it begins) or transactions (the next few).
+    #[arg(long, default_value = "keys")]
+    ahead: String,
     /// Where the databases are put; a temporary directory if left out.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -166,6 +166,12 @@ fn measure(engine: Engine, work: &Work) -> Result<Report, Box<dyn Error>> {
     };
     let directory = scratch.path().to_owned();
     let settings = Settings { directory: directory.clone(), sync, memory: work.memory };
+    let ahead = match work.ahead.as_str() {
+        "nothing" => Ahead::Nothing,
+        "keys" => Ahead::Keys,
+        "transactions" => Ahead::Transactions,
+        other => return Err(format!("\"{other}\" is none of nothing, keys and transactions").into()),
+    };
     match engine {
         Engine::Map => drive(&MapStore::new(), &workload, &driver),
         Engine::Deuteron => {
@@ -173,7 +179,7 @@ fn measure(engine: Engine, work: &Work) -> Result<Report, Box<dyn Error>> {
                 if sync { Durability::Sync } else { Durability::Delayed(Duration::from_millis(10)) };
             let options = deuteron::Options::new().memory(work.memory);
             let store = EmbeddedStore::open(options, &directory, durability, driver.in_flight)?
-                .with_prefetch(!work.no_prefetch);
+                .with_ahead(ahead);
             let report = drive(&store, &workload, &driver)?;
             store.close()?;
             Ok(report)

@@ -193,6 +193,8 @@ fn run_thread<S: Store>(
     outcome: &mut ThreadOutcome,
 ) -> Result<(), BenchError> {
     let mut worker = store.worker()?;
+    let lookahead = worker.lookahead();
+    let mut upcoming: VecDeque<Vec<Step>> = VecDeque::with_capacity(lookahead + 1);
     let mut steps: Vec<Step> = Vec::with_capacity(workload.operations_per_transaction);
     let mut value = vec![0; workload.value_bytes];
     Random::new(driver.seed).fill(&mut value);
@@ -207,6 +209,14 @@ fn run_thread<S: Store>(
         let counting = current == COUNTING;
         let begin = now;
         generator.transaction(&mut steps);
+        if lookahead > 0 {
+            worker.announce(&steps);
+            upcoming.push_back(std::mem::take(&mut steps));
+            if upcoming.len() <= lookahead {
+                continue;
+            }
+            steps = upcoming.pop_front().expect("more than none");
+        }
         let mut tries = 0u32;
         let commit = loop {
             match worker.submit(&steps, &mut value)? {

@@ -2,7 +2,7 @@
 
 use crate::store::{consume, stamp};
 use crate::{BenchError, Step, Store, StoreFigures, Submitted, Worker, directory_bytes};
-use deuteron::{Db, Durability, Error, Table, Ticket, Transaction, TransactionOptions};
+use deuteron::{Db, Durability, Error, Lookahead, Table, Ticket, Transaction, TransactionOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,7 +30,18 @@ pub struct EmbeddedStore {
     directory: PathBuf,
     durability: Durability,
     in_flight: usize,
-    prefetch: bool,
+    ahead: Ahead,
+}
+
+/// What the database is told before it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// Nothing: each key comes with its operation.
+    Nothing,
+    /// The keys of a transaction, when it begins: as a program does that knows what it will ask for.
+    Keys,
+    /// The keys of the next few transactions as well: as a server can that has a queue of requests.
+    Transactions,
 }
 
 impl EmbeddedStore {
@@ -50,13 +61,12 @@ impl EmbeddedStore {
             .open(directory)
             .map_err(BenchError::store("open the database under measurement"))?;
         let table = db.table(RECORDS_TABLE).map_err(BenchError::store("open the table under measurement"))?;
-        Ok(Self { db, table, directory: directory.into(), durability, in_flight, prefetch: true })
+        Ok(Self { db, table, directory: directory.into(), durability, in_flight, ahead: Ahead::Keys })
     }
 
-    /// Whether a transaction names all its keys to the database before it reads the first: as a program does that knows what it will
-    /// ask for. It is so unless told otherwise.
-    pub fn with_prefetch(mut self, prefetch: bool) -> Self {
-        self.prefetch = prefetch;
+    /// What the database is told before it is asked; [`Ahead::Keys`] unless said otherwise.
+    pub fn with_ahead(mut self, ahead: Ahead) -> Self {
+        self.ahead = ahead;
         self
     }
 
@@ -91,18 +101,27 @@ impl Store for EmbeddedStore {
 
     fn worker(&self) -> Result<EmbeddedWorker<'_>, BenchError> {
         let tickets = self.durability == Durability::Sync && self.in_flight > 1;
+        let lookahead = (self.ahead == Ahead::Transactions).then(|| self.db.lookahead());
         Ok(EmbeddedWorker {
             store: self,
             options: TransactionOptions::new(),
             tickets,
             writes: 0,
             keys: Vec::new(),
+            lookahead,
         })
     }
 
     fn loader(&self) -> Result<EmbeddedWorker<'_>, BenchError> {
         let options = TransactionOptions::new().durability(Durability::Delayed(Duration::from_millis(10)));
-        Ok(EmbeddedWorker { store: self, options, tickets: false, writes: 0, keys: Vec::new() })
+        Ok(EmbeddedWorker {
+            store: self,
+            options,
+            tickets: false,
+            writes: 0,
+            keys: Vec::new(),
+            lookahead: None,
+        })
     }
 
     fn loaded(&self) -> Result<Option<(u64, usize)>, BenchError> {
@@ -145,12 +164,13 @@ pub struct EmbeddedWorker<'a> {
     tickets: bool,
     writes: u64,
     keys: Vec<[u8; 8]>,
+    lookahead: Option<Lookahead>,
 }
 
 impl EmbeddedWorker<'_> {
     fn steps(&mut self, tx: &mut Transaction, steps: &[Step], value: &mut [u8]) -> Result<(), Error> {
         let table = &self.store.table;
-        if self.store.prefetch {
+        if self.store.ahead == Ahead::Keys {
             self.keys.clear();
             self.keys.extend(steps.iter().map(|step| step.key().to_be_bytes()));
             tx.prefetch(table, &self.keys);
@@ -182,6 +202,18 @@ impl EmbeddedWorker<'_> {
 
 impl Worker for EmbeddedWorker<'_> {
     type Pending = Ticket;
+
+    fn lookahead(&self) -> usize {
+        self.lookahead.as_ref().map_or(0, |_| Lookahead::DEPTH)
+    }
+
+    fn announce(&mut self, steps: &[Step]) {
+        if let Some(lookahead) = &mut self.lookahead {
+            self.keys.clear();
+            self.keys.extend(steps.iter().map(|step| step.key().to_be_bytes()));
+            lookahead.announce(&self.store.table, &self.keys);
+        }
+    }
 
     fn submit(&mut self, steps: &[Step], value: &mut [u8]) -> Result<Submitted<Ticket>, BenchError> {
         let tickets = self.tickets;
@@ -222,7 +254,8 @@ mod tests {
         for durability in [Durability::Sync, Durability::Delayed(Duration::from_millis(5))] {
             let directory = scratch.path().join(format!("{}.db", matches!(durability, Durability::Sync)));
             let options = deuteron::Options::new().memory(64 << 20);
-            let store = EmbeddedStore::open(options, &directory, durability, 8).unwrap();
+            let ahead = if durability == Durability::Sync { Ahead::Transactions } else { Ahead::Keys };
+            let store = EmbeddedStore::open(options, &directory, durability, 8).unwrap().with_ahead(ahead);
             for (index, workload) in workloads.iter().enumerate() {
                 let loaded = load(&store, workload, &driver, &mut |_| {}).unwrap();
                 assert_eq!(loaded.records, if index == 0 { 2_000 } else { 0 }, "the load is remembered");

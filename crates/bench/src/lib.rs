@@ -39,7 +39,7 @@ mod zipf;
 
 pub use chooser::{KeyChooser, Skew};
 pub use driver::{Driver, Progress, run};
-pub use embedded::EmbeddedStore;
+pub use embedded::{Ahead, EmbeddedStore};
 pub use error::BenchError;
 pub use load::{LoadProgress, Loaded, load};
 pub use map::MapStore;

@@ -70,6 +70,16 @@ pub trait Worker {
     /// A commit whose acknowledgement is to come.
     type Pending: Send;
 
+    /// How many transactions ahead the worker wants to hear of, through [`Worker::announce`]; by default none.
+    fn lookahead(&self) -> usize {
+        0
+    }
+
+    /// A transaction that will be submitted after those announced before.
+    fn announce(&mut self, steps: &[Step]) {
+        let _ = steps;
+    }
+
     /// Runs one transaction and commits it. `value` is the value to write; its first bytes are the worker's to
     /// change.
     ///

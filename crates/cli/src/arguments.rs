@@ -222,6 +222,17 @@ pub struct DemoArguments {
     pub dir: Option<PathBuf>,
 }
 
+/// What the store is told before it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AheadName {
+    /// Nothing: each key comes with its operation.
+    Nothing,
+    /// All keys of a transaction when it begins.
+    Keys,
+    /// The keys of the next few transactions as well, as a server knows them from its queue.
+    Transactions,
+}
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WorkloadName {
@@ -288,9 +299,9 @@ pub struct YcsbArguments {
     /// Commits of a thread that may await their acknowledgement; matters with sync.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
-    /// Do not tell the store all keys of a transaction before its first read.
-    #[arg(long)]
-    pub no_prefetch: bool,
+    /// What the store is told before it is asked.
+    #[arg(long, value_enum, default_value_t = AheadName::Keys)]
+    pub ahead: AheadName,
     /// Memory that the database may use, such as 1G.
     #[arg(long, default_value = "4G", value_parser = parse_bytes)]
     pub memory: usize,

@@ -3,7 +3,9 @@
 use crate::check::{self, CheckReport};
 use crate::engine::Engine;
 use crate::handle::Handles;
-use crate::{Error, Options, RecoveryPlan, RetryPolicy, Stats, Table, Transaction, TransactionOptions};
+use crate::{
+    Error, Lookahead, Options, RecoveryPlan, RetryPolicy, Stats, Table, Transaction, TransactionOptions,
+};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -144,6 +146,19 @@ impl Db {
             transaction.commit()?;
             Ok(value)
         })
+    }
+
+    /// A place for one thread to announce the keys of transactions that it will run soon.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let lookahead = db.lookahead();
+    /// # drop(lookahead);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn lookahead(&self) -> Lookahead {
+        Lookahead::new(self.engine.tc().lookahead(), self.engine.database())
     }
 
     /// Begins a transaction that the caller commits or aborts by hand. It is owned: it may be sent to another

@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::error::TcError;
 use crate::host::Host;
+use crate::lookahead::Lookahead;
 use crate::options::{BeginOptions, TcOptions};
 use crate::statistics::TcStatistics;
 use crate::transaction::Transaction;
@@ -49,6 +50,11 @@ impl TransactionComponent {
     #[inline]
     pub fn begin_with(&self, options: BeginOptions) -> Transaction {
         Transaction::new(self.core.pool.take(&self.core), options)
+    }
+
+    /// A place to announce the keys of transactions to come, for one thread.
+    pub fn lookahead(&self) -> Lookahead {
+        Lookahead::new(&self.core)
     }
 
     // ---- the proxy ------------------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 //! `bench ycsb`: the paper's workload and YCSB A to F.
 
 use super::WorkDirectory;
-use crate::arguments::{BenchCommand, Engine, WorkloadName, YcsbArguments};
+use crate::arguments::{AheadName, BenchCommand, Engine, WorkloadName, YcsbArguments};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::{bytes, count, microseconds};
 use deuteron::Options;
-use deuteron_bench::{Driver, EmbeddedStore, MapStore, Report, Store, Workload, load, run as drive};
+use deuteron_bench::{Ahead, Driver, EmbeddedStore, MapStore, Report, Store, Workload, load, run as drive};
 
 /// `deuteron bench`.
 pub fn run(command: &BenchCommand, json: bool) -> Outcome {
@@ -28,7 +28,11 @@ pub fn run(command: &BenchCommand, json: bool) -> Outcome {
             let options = Options::new().memory(arguments.memory);
             let store =
                 EmbeddedStore::open(options, directory.path(), arguments.durability, driver.in_flight)?
-                    .with_prefetch(!arguments.no_prefetch);
+                    .with_ahead(match arguments.ahead {
+                        AheadName::Nothing => Ahead::Nothing,
+                        AheadName::Keys => Ahead::Keys,
+                        AheadName::Transactions => Ahead::Transactions,
+                    });
             let report = measure(&store, &workload, &driver)?;
             store.close()?;
             report
