@@ -43,7 +43,7 @@ impl Catalogue {
     pub fn names(&self, engine: &Arc<Engine>) -> Result<Vec<String>, Error> {
         let catalogue = Self::own_table(engine);
         RetryPolicy::default().run(|| {
-            let mut transaction = Transaction::begin(&Handle::new(engine), TransactionOptions::new());
+            let mut transaction = Transaction::begin_now(&Handle::new(engine), TransactionOptions::new());
             let names = Self::read_names(&mut transaction, &catalogue)?;
             transaction.commit()?;
             Ok(names)
@@ -76,7 +76,7 @@ impl Catalogue {
         // Durable whatever the database's default: operations of the new table may be made durable by others.
         let options = TransactionOptions::new().durability(Durability::Sync);
         RetryPolicy::default().run(|| {
-            let mut transaction = Transaction::begin(&Handle::new(engine), options);
+            let mut transaction = Transaction::begin_now(&Handle::new(engine), options);
             let id = Self::look_up_or_create_in(&mut transaction, &catalogue, name)?;
             transaction.commit()?;
             Ok(id)

@@ -6,6 +6,7 @@ use crate::handle::Handles;
 use crate::{
     Error, Lookahead, Options, RecoveryPlan, RetryPolicy, Stats, Table, Transaction, TransactionOptions,
 };
+use deuteron_contract::Timestamp;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -174,13 +175,13 @@ impl Db {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn begin(&self) -> Transaction {
-        Transaction::begin(self.handles.mine(), TransactionOptions::default())
+        Transaction::begin_now(self.handles.mine(), TransactionOptions::default())
     }
 
     /// [`Db::begin`] with options of its own.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Poisoned`].
+    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::NotRetained`].
     ///
     /// ```
     /// use deuteron::TransactionOptions;
@@ -194,7 +195,34 @@ impl Db {
     /// ```
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, Error> {
         self.engine.usable()?;
-        Ok(Transaction::begin(self.handles.mine(), options))
+        Transaction::begin(self.handles.mine(), options)
+    }
+
+    /// The present: the timestamp as of which a read-only transaction that begins now reads. Whoever keeps it can come
+    /// back to this moment with [`TransactionOptions::as_of`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// assert!(db.timestamp() <= db.begin().timestamp());
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn timestamp(&self) -> Timestamp {
+        self.engine.tc().now()
+    }
+
+    /// The earliest timestamp that [`TransactionOptions::as_of`] can read; `None` if the database was opened without
+    /// [`Options::retention`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// assert_eq!(db.retained_from(), None);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn retained_from(&self) -> Option<Timestamp> {
+        let from = self.engine.tc().retained_from();
+        (from != Timestamp::MAX).then_some(from)
     }
 
     /// Makes everything committed so far durable, whatever durability it was committed with.

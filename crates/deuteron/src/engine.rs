@@ -11,11 +11,12 @@
 use crate::background::{Signals, Threads};
 use crate::catalogue::Catalogue;
 use crate::delay::Delay;
+use crate::history::History;
 use crate::recovery::{RecoveryPlan, Shares, StallHost};
 use crate::statistics::ConflictCounters;
 use crate::superblock::Superblock;
 use crate::{Background, Durability, Error, Options, Stats, recovery};
-use deuteron_contract::{DataComponent, Lsn};
+use deuteron_contract::{DataComponent, Lsn, Timestamp};
 use deuteron_dc::BwTreeDc;
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
@@ -39,6 +40,7 @@ pub struct Engine {
     conflicts: ConflictCounters,
     signals: Arc<Signals>,
     delay: Delay,
+    history: History,
     stopping: AtomicBool,
     /// Set once; why no more work is accepted.
     poison: OnceLock<String>,
@@ -78,6 +80,7 @@ impl Engine {
             conflicts: ConflictCounters::default(),
             signals,
             delay: Delay::new(),
+            history: History::new(options.retention),
             stopping: AtomicBool::new(false),
             poison: OnceLock::new(),
             checkpoint: AtomicU64::new(checkpoint.0),
@@ -320,6 +323,7 @@ impl Engine {
 
     /// One round of version collection, page flushing and eviction, and reclamation.
     pub fn keeper_step(&self) -> Result<bool, Error> {
+        self.history.step(&self.parts.tc);
         let mut worked = self.parts.dc.maintain_step()?;
         self.balance_memory();
         worked |= self.parts.tc.collect_step();
@@ -403,6 +407,7 @@ impl Engine {
         threads.join();
         self.poisoned()?;
         // From here on this thread is the only one that works: it does the duties' last rounds itself.
+        self.parts.tc.retain_from(Timestamp::MAX);
         self.flush_here()?;
         while self.proxy_step()? {}
         self.checkpoint()

@@ -4,54 +4,18 @@ use deuteron_contract::{DcError, Timestamp};
 use deuteron_device::DeviceError;
 use deuteron_log::{AppendError, LogError};
 use deuteron_proxy::ProxyError;
-use deuteron_tc::{ConflictCause, ConflictPlace, TcError};
-use std::fmt;
-use std::ops::Bound;
+use deuteron_tc::TcError;
 
-/// A conflict between two transactions: this one has been aborted, and running it again helps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
-    /// The name of the table, or its number where the name is not known.
-    pub table: String,
-    /// The key or the range.
-    pub place: ConflictPlace,
-    /// Why.
-    pub cause: ConflictCause,
-    /// The timestamp of the transaction that gave way.
-    pub own: Timestamp,
-    /// The timestamp of the other, where it is known.
-    pub other: Option<Timestamp>,
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} conflict in table {}", self.cause.name(), self.table)?;
-        let end = |bound: &Bound<Vec<u8>>| match bound {
-            Bound::Unbounded => String::new(),
-            Bound::Included(key) => format!("\"{}\"", key.escape_ascii()),
-            Bound::Excluded(key) => format!("\"{}\" (excluded)", key.escape_ascii()),
-        };
-        match &self.place {
-            ConflictPlace::Key(key) => write!(formatter, " on key \"{}\"", key.escape_ascii())?,
-            ConflictPlace::Range { lower, upper } => {
-                write!(formatter, " in range {}..{}", end(lower), end(upper))?;
-            }
-            ConflictPlace::Transaction => {}
-        }
-        write!(formatter, " (own timestamp {}", self.own)?;
-        if let Some(other) = self.other {
-            write!(formatter, ", other {other}")?;
-        }
-        formatter.write_str("); the transaction was aborted, a retry helps")
-    }
-}
+/// A conflict between two transactions: this one has been aborted, and running it again helps. The table is called by its
+/// name, or its number where the name is not known.
+pub type Conflict = deuteron_tc::Conflict<String>;
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The transaction met another one and was aborted. Run it again; [`crate::Db::transact`] does.
-    #[error("{0}")]
+    #[error("{0}; the transaction was aborted, a retry helps")]
     Conflict(Box<Conflict>),
     /// A key is empty or too long.
     #[error("key of {found} bytes; a key has between 1 and {limit} bytes")]
@@ -80,6 +44,17 @@ pub enum Error {
     /// The transaction wrote although it was declared read-only.
     #[error("the transaction was declared read-only")]
     ReadOnly,
+    /// The past that was asked for is not kept (any more), or is none yet. [`crate::Options::retention`] says how long it is
+    /// kept, as far as memory allows.
+    #[error("timestamp {wanted} cannot be read: {}", not_retained(*oldest, *newest))]
+    NotRetained {
+        /// The timestamp that was asked for.
+        wanted: Timestamp,
+        /// The earliest that can be read; `None` if the past is not kept.
+        oldest: Option<Timestamp>,
+        /// The latest.
+        newest: Timestamp,
+    },
     /// The transaction had already been aborted by an earlier error.
     #[error("the transaction was aborted by an earlier error; begin a new one")]
     Aborted,
@@ -259,13 +234,14 @@ impl Error {
         table_name: impl Fn(deuteron_contract::TableId) -> String,
     ) -> Error {
         match error {
-            TcError::Conflict(conflict) => {
-                let deuteron_tc::Conflict { table, place, cause, own, other } = *conflict;
-                Error::Conflict(Box::new(Conflict { table: table_name(table), place, cause, own, other }))
-            }
+            TcError::Conflict(conflict) => Error::Conflict(Box::new(conflict.map_table(table_name))),
             TcError::KeySize { found, limit } => Error::KeySize { found, limit },
             TcError::ValueSize { found, limit } => Error::ValueSize { found, limit },
             TcError::ReadOnly => Error::ReadOnly,
+            TcError::NotRetained { wanted, oldest, newest } => {
+                let oldest = (oldest != Timestamp::MAX).then_some(oldest);
+                Error::NotRetained { wanted, oldest, newest }
+            }
             TcError::Aborted => Error::Aborted,
             TcError::TransactionTooLarge { found, limit } => Error::TransactionTooLarge { found, limit },
             TcError::MemoryExhausted => Error::MemoryExhausted,
@@ -276,6 +252,13 @@ impl Error {
             TcError::Stopped { reason } => Error::Poisoned { reason },
             other => Error::Device { context: "run the transaction".into(), source: Box::new(other) },
         }
+    }
+}
+
+fn not_retained(oldest: Option<Timestamp>, newest: Timestamp) -> String {
+    match oldest {
+        Some(oldest) => format!("what can be read is {oldest} to {newest}"),
+        None => "the database does not keep its past".into(),
     }
 }
 

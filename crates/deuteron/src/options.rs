@@ -51,6 +51,7 @@ pub struct Options {
     pub(crate) create_if_missing: bool,
     pub(crate) background: Background,
     pub(crate) checkpoint_log_bytes: u64,
+    pub(crate) retention: Duration,
     pub(crate) tiny: bool,
 }
 
@@ -71,6 +72,7 @@ impl Options {
             create_if_missing: true,
             background: Background::Threads,
             checkpoint_log_bytes: 512 << 20,
+            retention: Duration::ZERO,
             tiny: false,
         }
     }
@@ -148,6 +150,22 @@ impl Options {
     /// ```
     pub fn checkpoint_every(mut self, log_bytes: u64) -> Self {
         self.checkpoint_log_bytes = log_bytes.max(1);
+        self
+    }
+
+    /// Keeps what the database was for this long, so that [`TransactionOptions::as_of`] can read it; not at all by
+    /// default. What is kept is neither posted nor cut from the log, and takes its share of the memory (a 64th, for what
+    /// waits to be posted); where that is short the past is given up earlier. It does not outlast the handle.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// let options = deuteron::Options::new().retention(Duration::from_secs(10));
+    /// # let _ = options;
+    /// ```
+    ///
+    /// [`TransactionOptions::as_of`]: crate::TransactionOptions::as_of
+    pub fn retention(mut self, window: Duration) -> Self {
+        self.retention = window;
         self
     }
 

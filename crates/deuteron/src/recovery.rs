@@ -115,11 +115,13 @@ pub fn open(
     let tc_options = if options.tiny {
         TcOptions {
             clock_start,
+            retains: !options.retention.is_zero(),
             key_bytes_max: TcOptions::default().key_bytes_max,
             ..TcOptions::tiny_for_tests()
         }
     } else {
-        TcOptions { memory_bytes: shares.tc as usize, clock_start, ..TcOptions::default() }
+        let retains = !options.retention.is_zero();
+        TcOptions { memory_bytes: shares.tc as usize, clock_start, retains, ..TcOptions::default() }
     };
     let tc = TransactionComponent::open(
         tc_options,

@@ -2,7 +2,7 @@
 
 use crate::handle::Handle;
 use crate::scan::Entry;
-use crate::{Durability, Error, KeyRange, Scan, Table, Ticket};
+use crate::{Durability, Error, Isolation, KeyRange, Scan, Table, Ticket};
 use deuteron_contract::{Direction, Timestamp};
 use deuteron_tc::{BeginOptions, ScanCursor};
 use std::sync::Arc;
@@ -17,7 +17,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {
     durability: Option<Durability>,
+    isolation: Isolation,
     read_only: bool,
+    as_of: Option<Timestamp>,
 }
 
 impl TransactionOptions {
@@ -41,7 +43,23 @@ impl TransactionOptions {
         self
     }
 
+    /// How far the transaction is kept apart from the others. The default is [`Isolation::Serializable`], which is strict.
+    ///
+    /// ```
+    /// use deuteron::{Isolation, TransactionOptions};
+    /// let options = TransactionOptions::new().isolation(Isolation::Snapshot);
+    /// # let _ = options;
+    /// ```
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
     /// Declares that the transaction will not write; a write is then an error.
+    ///
+    /// Such a transaction never waits for another and never conflicts; only if it stays so long that memory runs out may
+    /// it be told that its snapshot is too old. Its reads leave no marks: instead, writers that began before it commit
+    /// after it, once they have made sure that what they have read is still so.
     ///
     /// ```
     /// let options = deuteron::TransactionOptions::new().read_only(true);
@@ -51,9 +69,31 @@ impl TransactionOptions {
         self.read_only = read_only;
         self
     }
+
+    /// Reads the database as it was at a timestamp in the past: what had been committed at it and before, and nothing
+    /// later. Implies [`TransactionOptions::read_only`]. How far back that goes [`crate::Options::retention`] says.
+    ///
+    /// ```
+    /// use deuteron::{Options, TransactionOptions};
+    /// # let directory = std::sync::Arc::new(deuteron::device::MemoryDirectory::new());
+    /// let db = Options::tiny_for_tests().retention(std::time::Duration::from_secs(60)).open_in(directory)?;
+    /// let stock = db.table("stock")?;
+    /// db.transact(|tx| tx.put(&stock, b"apples", b"12"))?;
+    /// let then = db.timestamp();
+    /// db.transact(|tx| tx.delete(&stock, b"apples"))?;
+    /// let mut past = db.begin_with(TransactionOptions::new().as_of(then))?;
+    /// assert_eq!(past.get(&stock, b"apples")?.as_deref(), Some(&b"12"[..]));
+    /// # drop(past);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn as_of(mut self, timestamp: Timestamp) -> Self {
+        self.as_of = Some(timestamp);
+        self
+    }
 }
 
-/// A transaction: strictly serializable. Owned and `Send`; dropping it aborts it.
+/// A transaction: strictly serializable unless its options say otherwise. Owned and `Send`; dropping it aborts it.
 ///
 /// After an error that aborted it ([`Error::Conflict`]) every further operation returns [`Error::Aborted`].
 ///
@@ -74,17 +114,28 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn begin(engine: &Arc<Handle>, options: TransactionOptions) -> Self {
+    /// A transaction in the present, or in the past that the options say.
+    pub(crate) fn begin(engine: &Arc<Handle>, options: TransactionOptions) -> Result<Self, Error> {
+        let Some(at) = options.as_of else { return Ok(Self::begin_now(engine, options)) };
+        let inner = engine.tc().begin_as_of(at).map_err(|error| engine.error(error))?;
+        Ok(Self::over(inner, engine, options))
+    }
+
+    /// A transaction in the present.
+    pub(crate) fn begin_now(engine: &Arc<Handle>, options: TransactionOptions) -> Self {
+        let TransactionOptions { isolation, read_only, .. } = options;
+        Self::over(engine.tc().begin_with(BeginOptions { isolation, read_only }), engine, options)
+    }
+
+    fn over(inner: deuteron_tc::Transaction, engine: &Arc<Handle>, options: TransactionOptions) -> Self {
         Self {
-            inner: engine
-                .tc()
-                .begin_with(BeginOptions { read_only: options.read_only, ..BeginOptions::default() }),
+            inner,
             durability: options.durability.unwrap_or(engine.durability()),
             engine: Arc::clone(engine),
         }
     }
 
-    /// The timestamp as of which the transaction reads.
+    /// The timestamp as of which the transaction reads; under [`Isolation::ReadCommitted`], that of its begin.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;

@@ -5,7 +5,7 @@ use crate::error::{ConflictCause, ConflictPlace, TcError};
 use crate::host::Stall;
 use crate::options::Isolation;
 use crate::planted::{Bug, is_planted};
-use crate::read::{Attempt, Failure, Own, Reader};
+use crate::read::{Attempt, Failure, Own, Protection, Reader};
 use crate::record::KeyRef;
 use crate::schedule::point;
 use crate::statistics::Counter;
@@ -48,13 +48,16 @@ impl Transaction {
         if self.workspace.writes.is_empty() {
             return Ok(self.commit_read_only());
         }
+        // R15, after the last installation. R16: what was read last may be later than the begin.
+        let fenced = !is_planted(Bug::NoFence) && self.workspace.core.fence.latest() >= self.begin;
+        let late = fenced || self.options.isolation == Isolation::ReadCommitted;
         for round in 0.. {
             let Status::Active(lower_bound) = self.workspace.slot().status.load() else {
                 return Err(self.conflict_of_transaction(ConflictCause::LogPinned));
             };
             point();
             let mut at = self.begin;
-            if lower_bound != self.begin {
+            if late || lower_bound != self.begin {
                 if round >= self.workspace.core.options.refreshes_max {
                     return Err(self.conflict_of_transaction(ConflictCause::PushedTooOften));
                 }
@@ -188,7 +191,8 @@ impl Workspace {
         for index in 0..self.reads.len() {
             let read = &self.reads[index];
             let key = KeyRef { hash: read.hash, table: read.table, key: self.key_of(read) };
-            let reader = Reader { at, slot: self.slot, own: Own::Beneath };
+            let protection = Protection::Published;
+            let reader = Reader { at, slot: self.slot, own: Own::Beneath, protection };
             let (now, commit_lsn) = match self.core.observe(key, reader) {
                 Ok(now) => now,
                 Err(Failure::Error(error)) => return Err(error.into()),

@@ -57,6 +57,31 @@ impl TransactionComponent {
         Lookahead::new(&self.core)
     }
 
+    /// Begins a read-only transaction that sees what was committed at `at` and before, and nothing later.
+    ///
+    /// # Errors
+    /// [`TcError::NotRetained`] if `at` is in the future, or further back than versions are kept.
+    pub fn begin_as_of(&self, at: Timestamp) -> Result<Transaction, TcError> {
+        Transaction::new_as_of(self.core.pool.take(&self.core), at)
+    }
+
+    /// The clock's present: every commit so far is at or before it.
+    pub fn now(&self) -> Timestamp {
+        self.core.clock.last()
+    }
+
+    /// The earliest timestamp at which [`TransactionComponent::begin_as_of`] reads; [`Timestamp::MAX`] if the past is not
+    /// kept.
+    pub fn retained_from(&self) -> Timestamp {
+        self.core.retained_from()
+    }
+
+    /// Versions that are visible before `at` only need not be kept any longer for transactions in the past.
+    /// [`Timestamp::MAX`] gives up all of the past, for good.
+    pub fn retain_from(&self, at: Timestamp) {
+        self.core.retention.raise(at);
+    }
+
     // ---- the proxy ------------------------------------------------------------------------------------------
 
     /// The proxy may post a version only if its final timestamp is below the horizon: then every transaction, active or yet to

@@ -3,6 +3,7 @@
 
 use crate::clock::Clock;
 use crate::error::TcError;
+use crate::fence::Fence;
 use crate::host::{Host, Stall};
 use crate::memory::Account;
 use crate::mvcc_table::MvccTable;
@@ -10,6 +11,7 @@ use crate::options::TcOptions;
 use crate::ordered_index::OrderedIndex;
 use crate::range_timestamps::RangeTimestamps;
 use crate::record::{REMOVED, Record};
+use crate::retention::Retention;
 use crate::statistics::{Counter, Counters};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::TransactionTable;
@@ -50,6 +52,10 @@ pub(crate) struct Core {
     oldest_active: Padded<AtomicU64>,
     /// R11: readers below it may find their versions gone.
     forced_horizon: AtomicU64,
+    /// R15.
+    pub(crate) fence: Fence,
+    /// R17.
+    pub(crate) retention: Retention,
     renewal: Mutex<Option<Renewal>>,
     /// Aborted transactions that the log has not been told of, for it was full.
     pub(crate) untold_aborts: Mutex<Vec<TransactionId>>,
@@ -81,6 +87,8 @@ impl Core {
             counters: Counters::new(),
             oldest_active: Padded(AtomicU64::new(0)),
             forced_horizon: AtomicU64::new(0),
+            fence: Fence::new(),
+            retention: Retention::new(options.retains, options.clock_start),
             renewal: Mutex::new(None),
             untold_aborts: Mutex::new(Vec::new()),
             clock_hand: AtomicUsize::new(0),
@@ -142,9 +150,10 @@ impl Core {
 
     // ---- the horizon ----------------------------------------------------------------------------------------
 
-    /// The oldest active transaction, looked up now.
+    /// The oldest active transaction, looked up now; or the oldest that may still begin in the past (P1).
     pub(crate) fn find_oldest_active(&self) -> Timestamp {
-        let oldest = self.transactions.oldest_active(&self.clock);
+        let retained = self.retention.from();
+        let oldest = self.transactions.oldest_active(&self.clock).min(retained);
         Timestamp(self.oldest_active.0.fetch_max(oldest.0, Ordering::SeqCst).max(oldest.0))
     }
 
@@ -168,6 +177,17 @@ impl Core {
     #[inline]
     pub(crate) fn forced_horizon(&self) -> Timestamp {
         Timestamp(self.forced_horizon.load(Ordering::SeqCst))
+    }
+
+    /// R17: the earliest timestamp that can be read.
+    pub(crate) fn retained_from(&self) -> Timestamp {
+        self.retention.from().max(self.forced_horizon())
+    }
+
+    /// R16: a timestamp at which everything that is committed by now is visible, and nothing has been given up.
+    #[inline]
+    pub(crate) fn present(&self) -> Timestamp {
+        self.clock.last().max(self.forced_horizon())
     }
 
     /// R11: moves the horizon to `at_least`, or to the present if that is earlier.

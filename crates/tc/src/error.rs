@@ -61,11 +61,12 @@ pub enum ConflictPlace {
     Transaction,
 }
 
-/// A conflict: the transaction has been aborted, and running it again helps.
+/// A conflict: the transaction has been aborted, and running it again helps. `T` is how a table is called: here by its
+/// number, elsewhere perhaps by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub struct Conflict<T = TableId> {
     /// The table, where there is a place.
-    pub table: TableId,
+    pub table: T,
     /// The key or the range.
     pub place: ConflictPlace,
     /// Why.
@@ -76,7 +77,25 @@ pub struct Conflict {
     pub other: Option<Timestamp>,
 }
 
-impl fmt::Display for Conflict {
+impl<T> Conflict<T> {
+    /// The same with the table called otherwise.
+    ///
+    /// ```
+    /// use deuteron_contract::{TableId, Timestamp};
+    /// use deuteron_tc::{Conflict, ConflictCause, ConflictPlace};
+    /// let (place, cause) = (ConflictPlace::Key(b"k".to_vec()), ConflictCause::WriteWrite);
+    /// let conflict = Conflict { table: TableId(1), place, cause, own: Timestamp(2), other: Some(Timestamp(1)) };
+    /// let named = conflict.map_table(|_| "stock");
+    /// let text = "write-write conflict in table stock on key \"k\" (own timestamp 2, other 1)";
+    /// assert_eq!(named.to_string(), text);
+    /// ```
+    pub fn map_table<U>(self, name: impl FnOnce(T) -> U) -> Conflict<U> {
+        let Conflict { table, place, cause, own, other } = self;
+        Conflict { table: name(table), place, cause, own, other }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Conflict<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} conflict", self.cause.name())?;
         let end = |bound: &Bound<Vec<u8>>, formatter: &mut fmt::Formatter<'_>| match bound {
@@ -131,6 +150,16 @@ pub enum TcError {
     /// A write in a transaction that was declared to be read-only.
     #[error("the transaction was declared to be read-only")]
     ReadOnly,
+    /// The past that was asked for is not kept, or is none yet.
+    #[error("timestamp {wanted} cannot be read; versions are kept from {oldest} on, and now is {newest}")]
+    NotRetained {
+        /// The timestamp asked for.
+        wanted: Timestamp,
+        /// The earliest that can be read; [`Timestamp::MAX`] if the past is not kept at all.
+        oldest: Timestamp,
+        /// The latest.
+        newest: Timestamp,
+    },
     /// The transaction has been aborted by an earlier error.
     #[error("the transaction has been aborted by an earlier error")]
     Aborted,

@@ -18,14 +18,15 @@
 //! | `component`, `transaction`, `scan` | what the facade uses: [`TransactionComponent`], [`Transaction`], [`Scan`], [`ScanCursor`] |
 //! | `read`, `write`, `commit`, `collect` | the rules |
 //! | `core` | what transactions share: the horizon, stalls, making room |
+//! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
 //! | `mvcc_table`, `record`, `version` | the latch-free hash table of records and their versions |
 //! | `segment`, `range_timestamps`, `ordered_index`, `skip_list` | what scans need |
 //! | `version_manager` | where values are, and what has been applied |
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
-//! | `planted`, `schedule` | for the tests |
+//! | `planted`, `schedule`, `counted` | for the tests |
 //!
-//! `docs/design/transactions.md` states the rules R1 to R14 that the code cites, and proves them.
+//! `docs/design/transactions.md` states the rules R1 to R17 that the code cites, and proves them.
 //!
 //! What this crate is not: it starts no threads and never sleeps ([`Host`] waits for it); it stores nothing; it does not
 //! retry. It holds no epoch guard while anything waits, and none while the user's code runs.
@@ -73,7 +74,10 @@ mod collect;
 mod commit;
 mod component;
 mod core;
+#[cfg(all(test, not(loom)))]
+mod counted;
 mod error;
+mod fence;
 mod host;
 mod lookahead;
 mod memory;
@@ -84,6 +88,7 @@ mod planted;
 mod range_timestamps;
 mod read;
 mod record;
+mod retention;
 mod scan;
 mod schedule;
 mod segment;
@@ -108,6 +113,8 @@ pub use scan::{Entry, Scan, ScanCursor};
 pub use statistics::TcStatistics;
 pub use transaction::{Committed, Transaction};
 
+#[cfg(all(test, not(loom)))]
+mod isolation_tests;
 #[cfg(all(test, not(loom)))]
 mod model_tests;
 #[cfg(all(test, not(loom)))]

@@ -34,6 +34,9 @@ pub struct TcOptions {
     pub scan_batch_records_max: usize,
     /// A transaction gives up after so many refreshes (rule R7).
     pub refreshes_max: usize,
+    /// Whether versions are kept for transactions in the past, from
+    /// [`TransactionComponent::retain_from`](crate::TransactionComponent::retain_from) on.
+    pub retains: bool,
 }
 
 impl Default for TcOptions {
@@ -50,6 +53,7 @@ impl Default for TcOptions {
             scan_batch_bytes: 4 << 10,
             scan_batch_records_max: 512,
             refreshes_max: 16,
+            retains: false,
         }
     }
 }
@@ -87,6 +91,9 @@ pub enum Isolation {
     Serializable,
     /// All reads as of the begin, no lost updates; write skew is possible. Reads are never looked at again.
     Snapshot,
+    /// Each operation reads what was committed when it began (a scan: when its batch began). Nothing is protected from
+    /// changing afterwards, and no version is kept for the transaction.
+    ReadCommitted,
 }
 
 /// Options of one transaction.
@@ -94,6 +101,7 @@ pub enum Isolation {
 pub struct BeginOptions {
     /// How far it is kept apart from the others.
     pub isolation: Isolation,
-    /// It will not write; a write is an error. It needs to remember nothing of what it reads.
+    /// It will not write; a write is an error. Its reads store nothing that others look at (rule R15), it waits for
+    /// nobody, and it aborts only if its versions are given up for want of memory.
     pub read_only: bool,
 }

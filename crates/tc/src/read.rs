@@ -22,6 +22,18 @@ pub(crate) struct Reader {
     pub(crate) slot: SlotIndex,
     /// What to do with the reader's own versions.
     pub(crate) own: Own,
+    pub(crate) protection: Protection,
+}
+
+/// What keeps writers from changing afterwards what a reader has seen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protection {
+    /// R3, R4: read timestamps and published ranges.
+    Published,
+    /// R15: the fence, raised before the first read.
+    Fence,
+    /// R16: nothing.
+    None,
 }
 
 /// What a reader does with a version of its own.
@@ -106,7 +118,7 @@ impl Core {
                         return (Visible::Own(version), newer);
                     }
                 }
-                VersionState::Pending(slot) => match self.settle_against(slot, reader.at) {
+                VersionState::Pending(slot) => match self.settle_against(slot, reader) {
                     Settled::Invisible => {}
                     Settled::Newer => newer = true,
                     Settled::Visible(at, commit_lsn) => {
@@ -119,15 +131,17 @@ impl Core {
     }
 
     /// R2: what a version whose writer has not stamped it is to a reader at `at`. After `Invisible` the writer will not
-    /// commit at or below `at`.
-    fn settle_against(&self, slot: SlotIndex, at: Timestamp) -> Settled {
-        let slot = self.transactions.slot(slot);
+    /// commit at or below `at`, unless the reader wants no protection.
+    fn settle_against(&self, slot: SlotIndex, reader: Reader) -> Settled {
+        let (slot, at) = (self.transactions.slot(slot), reader.at);
         loop {
             match slot.status.load() {
                 Status::Aborted => return Settled::Invisible,
                 Status::Committed(other) if other > at => return Settled::Newer,
                 Status::Committed(other) => return Settled::Visible(other, slot.commit_lsn()),
-                Status::Active(lower_bound) if lower_bound > at => return Settled::Invisible,
+                Status::Active(lower_bound) if lower_bound > at || reader.protection == Protection::None => {
+                    return Settled::Invisible;
+                }
                 Status::Active(lower_bound) => {
                     point();
                     if is_planted(Bug::NoPush) || slot.status.push(lower_bound, at) {
@@ -165,7 +179,7 @@ impl Core {
             point();
             match visible {
                 Visible::Committed { version, at, commit_lsn } => {
-                    if self.protect(record, head, reader.at, newer) {
+                    if self.protect(record, head, reader, newer) {
                         return Attempt::Found { version, at, commit_lsn };
                     }
                 }
@@ -177,7 +191,7 @@ impl Core {
                         return Attempt::Miss { generation };
                     }
                     // An eviction of this very record that has not begun its generation yet shows in the head.
-                    if self.protect(record, head, reader.at, newer) {
+                    if self.protect(record, head, reader, newer) {
                         if let Some(fetched) = fetched {
                             self.resolve_base(record, fetched);
                         }
@@ -191,13 +205,17 @@ impl Core {
     /// R3: raises the read timestamp, then looks at the head again. False if it has changed: start over. If a newer version
     /// is committed it protects the older one, for writers go above it.
     #[inline]
-    fn protect(&self, record: &Record, head: *mut Version, at: Timestamp, newer: bool) -> bool {
-        record.set_referenced();
+    fn protect(&self, record: &Record, head: *mut Version, reader: Reader, newer: bool) -> bool {
+        let publishes = reader.protection == Protection::Published;
+        // The others store nothing, unless somebody is about to choose what to evict.
+        if publishes || self.account.is_over_target() {
+            record.set_referenced();
+        }
         if newer {
             return true;
         }
-        if !is_planted(Bug::NoReadTimestamp) {
-            record.raise_read_timestamp(at);
+        if publishes && !is_planted(Bug::NoReadTimestamp) {
+            record.raise_read_timestamp(reader.at);
         }
         point();
         publication_fence();
@@ -219,9 +237,10 @@ impl Core {
         let Some(fetched) = fetched.filter(|fetched| fetched.generation == generation) else {
             return Some(Attempt::Miss { generation });
         };
+        let publishes = reader.protection == Protection::Published;
         if !self.account.admits(reader.at.0 ^ u64::from(key.hash)) {
             // The floor of the stripe protects the read, instead of a record.
-            if !is_planted(Bug::NoReadTimestamp) {
+            if publishes && !is_planted(Bug::NoReadTimestamp) {
                 stripe.raise_floor(reader.at);
             }
             point();
@@ -233,8 +252,10 @@ impl Core {
             return Some(Attempt::Fetched);
         }
         let base_bytes = Version::base_bytes(fetched.value.as_deref());
+        // Without protection the record is a cache and nothing else.
         let embeds = base_bytes <= EMBEDDED_BYTES_MAX;
-        let read_timestamp = if is_planted(Bug::NoReadTimestamp) { Timestamp(0) } else { reader.at };
+        let marks = publishes && !is_planted(Bug::NoReadTimestamp);
+        let read_timestamp = if marks { reader.at } else { Timestamp(0) };
         let new = Record::allocate(key, read_timestamp, if embeds { base_bytes } else { 0 });
         let Ok(record) = self.table.insert(key, new, guard) else {
             // SAFETY: not linked, so nobody knows it.

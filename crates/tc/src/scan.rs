@@ -13,7 +13,7 @@
 use crate::commit::{Changed, RefreshFailure};
 use crate::error::{ConflictCause, ConflictPlace, TcError};
 use crate::range_timestamps::{KeyRange, Ticket};
-use crate::read::{Failure, Own, Reader};
+use crate::read::{Failure, Own, Protection, Reader};
 use crate::segment::{Segment, SegmentRequest, up_to};
 use crate::statistics::Counter;
 use crate::transaction::Transaction;
@@ -142,8 +142,13 @@ impl Transaction {
     pub fn scan_batch(&mut self, cursor: &mut ScanCursor) -> Result<Option<Vec<Entry>>, TcError> {
         self.check_active()?;
         while !cursor.done {
-            let segment = self.next_segment(cursor);
+            let reader = self.reader();
+            let segment = self.next_segment(cursor, reader);
             self.check_not_aborted()?;
+            if matches!(segment, Err(Failure::TooOld)) && reader.protection == Protection::None {
+                // The present has moved on, and the horizon with it.
+                continue;
+            }
             let segment = match segment {
                 Ok(segment) => segment,
                 Err(failure) => {
@@ -169,12 +174,14 @@ impl Transaction {
         Ok(None)
     }
 
-    fn next_segment(&mut self, cursor: &mut ScanCursor) -> Result<Segment, Failure> {
-        let (begin, reader) = (self.begin, self.reader());
+    fn next_segment(&mut self, cursor: &mut ScanCursor, reader: Reader) -> Result<Segment, Failure> {
+        let begin = self.begin;
         let remembers = self.remembers_reads();
         let workspace = &mut **self.workspace;
         workspace.counts.add(Counter::ScanBatches);
-        workspace.core.make_room()?;
+        if reader.protection == Protection::Published {
+            workspace.core.make_room()?;
+        }
         let first_bytes = workspace.core.options.scan_batch_bytes;
         cursor.batch_bytes = (cursor.batch_bytes * 2).clamp(first_bytes, first_bytes * BATCH_GROWTH_MAX);
         let own = workspace.writes.len() as u64;
@@ -246,7 +253,8 @@ impl Workspace {
     /// R7: a scan must find at `at` what it found.
     pub(crate) fn refresh_scan(&mut self, scan: usize, at: Timestamp) -> Result<(), RefreshFailure> {
         let entry = &self.scans[scan];
-        let reader = Reader { at, slot: self.slot, own: Own::VisibleBefore(entry.own) };
+        let (own, protection) = (Own::VisibleBefore(entry.own), Protection::Published);
+        let reader = Reader { at, slot: self.slot, own, protection };
         let whole = KeyRange {
             table: entry.table,
             lower: entry.lower.as_ref().map(Vec::as_slice),

@@ -10,7 +10,7 @@
 use crate::planted::{self, Bug, is_planted};
 use crate::schedule;
 use crate::test_bed::TABLE;
-use crate::{ConflictCause, Host, Stall, TcError, TcOptions, TransactionComponent};
+use crate::{BeginOptions, ConflictCause, Host, Stall, TcError, TcOptions, TransactionComponent};
 use deuteron_contract::{
     DataComponent, DcError, DcStatistics, Direction, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
     Timestamp, TransactionId,
@@ -204,6 +204,8 @@ struct Outcome {
     name: usize,
     timestamp: Timestamp,
     pushed: bool,
+    /// It reads at the clock's present, which another may have for its own.
+    shares: bool,
     durable_at: Option<Lsn>,
     began: u64,
     ended: u64,
@@ -213,15 +215,31 @@ struct Outcome {
 }
 
 fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<String> {
-    let began = world.events.fetch_add(1, Ordering::SeqCst);
-    let mut tx = world.tc.get().unwrap().begin();
+    let mut began = world.events.fetch_add(1, Ordering::SeqCst);
+    let tc = world.tc.get().unwrap();
+    let past = random.percent(10);
+    let shares = past || random.percent(20);
+    let mut tx = match (past, shares) {
+        (true, _) => {
+            // In no real time but its own.
+            began = 0;
+            let at = tc.now().0.saturating_sub(random.below(4) as u64);
+            match tc.begin_as_of(Timestamp(at)) {
+                Ok(tx) => tx,
+                Err(TcError::NotRetained { oldest, .. }) if oldest.0 > at => return None,
+                Err(error) => return Some(error.to_string()),
+            }
+        }
+        (_, true) => tc.begin_with(BeginOptions { read_only: true, ..BeginOptions::default() }),
+        _ => tc.begin(),
+    };
     let begin = tx.timestamp();
     let (mut reads, mut scans, mut writes) = (Vec::new(), Vec::new(), BTreeMap::new());
     let result = (|| {
         for step in 0..1 + random.below(4) {
             schedule::point();
             let key = random.below(keys as usize) as u8;
-            match random.below(10) {
+            match random.below(if shares { 6 } else { 10 }) {
                 0..4 => {
                     let value = tx.get(TABLE, &[key])?;
                     match writes.get(&key) {
@@ -263,10 +281,11 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
     })();
     match result {
         Ok(Some(committed)) => {
-            let ended = world.events.fetch_add(1, Ordering::SeqCst);
+            let ended = if past { u64::MAX } else { world.events.fetch_add(1, Ordering::SeqCst) };
             let (timestamp, durable_at) = (committed.timestamp, committed.durable_at);
             let pushed = timestamp != begin;
-            let outcome = Outcome { name, timestamp, pushed, durable_at, began, ended, reads, scans, writes };
+            let outcome =
+                Outcome { name, timestamp, pushed, shares, durable_at, began, ended, reads, scans, writes };
             world.history.lock().unwrap().push(outcome);
             None
         }
@@ -275,6 +294,9 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
             if conflict.cause == ConflictCause::SnapshotTooOld && !world.rough =>
         {
             Some(format!("transaction {name}: {conflict}"))
+        }
+        Err(TcError::Conflict(conflict)) if shares && conflict.cause != ConflictCause::SnapshotTooOld => {
+            Some(format!("read-only transaction {name}: {conflict}"))
         }
         Err(TcError::Conflict(_)) => None,
         Err(error) => Some(error.to_string()),
@@ -343,8 +365,11 @@ impl RandomProxy {
 fn evictor_step(world: &World, random: &mut Random) {
     let core = &world.tc.get().unwrap().core;
     core.find_oldest_active();
+    if random.percent(30) {
+        core.retention.raise(Timestamp(core.clock.last().0.saturating_sub(random.below(6) as u64)));
+    }
     if world.rough && random.percent(5) {
-        core.force_horizon(Timestamp(core.clock.last().0 - random.below(2) as u64));
+        core.force_horizon(Timestamp(core.clock.last().0.saturating_sub(random.below(2) as u64)));
     }
     if world.rough && random.percent(2) {
         core.abort_writers_before(world.log.tail_lsn());
@@ -371,7 +396,7 @@ fn evictor_step(world: &World, random: &mut Random) {
 
 fn check(world: &World) -> Option<String> {
     let mut history = world.history.lock().unwrap();
-    history.sort_by_key(|outcome| outcome.timestamp);
+    history.sort_by_key(|outcome| (outcome.timestamp, outcome.shares));
     let writers: HashMap<usize, Option<Lsn>> =
         history.iter().map(|outcome| (outcome.name, outcome.durable_at)).collect();
     let mut state: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
@@ -451,6 +476,7 @@ fn run(seed: u64, bug: Option<Bug>, totals: &mut Totals) -> Result<(), String> {
     let options = TcOptions {
         memory_bytes: 1 << 14,
         clock_lease: 1 << 20,
+        retains: true,
         range_timestamps: 1 + random.below(4),
         scan_batch_records_max: 1 + random.below(3),
         ..TcOptions::default()
@@ -517,6 +543,9 @@ fn run(seed: u64, bug: Option<Bug>, totals: &mut Totals) -> Result<(), String> {
                     };
                     for idle in 0.. {
                         let done = world.done.load(Ordering::SeqCst);
+                        if done {
+                            world.tc.get().unwrap().retain_from(Timestamp::MAX);
+                        }
                         proxy.step(world, &mut random);
                         if done && proxy.pending.is_empty() || idle > 100_000 {
                             return;
@@ -592,5 +621,6 @@ planted_bugs! {
     planted_lsn_order_is_caught: LsnOrder,
     planted_no_freeze_is_caught: NoFreeze,
     planted_no_floor_is_caught: NoFloor,
+    planted_no_fence_is_caught: NoFence,
     planted_dc_first_is_caught: DcFirst,
 }

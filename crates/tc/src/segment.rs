@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::error::TcError;
 use crate::planted::{Bug, is_planted};
 use crate::range_timestamps::{KeyRange, Ticket};
-use crate::read::{Copied, Failure, Reader, Visible};
+use crate::read::{Copied, Failure, Protection, Reader, Visible};
 use crate::record::REMOVED;
 use crate::scan::Entry;
 use crate::schedule::point;
@@ -173,12 +173,15 @@ impl Core {
     ) -> Result<(Vec<Known>, Option<Vec<u8>>), Failure> {
         let guard = self.epochs.pin();
         let covered = up_to(request.range, request.direction, last);
-        let published = match request.direction {
-            Direction::Forward => KeyRange { lower: request.start, ..covered },
-            Direction::Reverse => KeyRange { upper: request.start, ..covered },
-        };
-        let oldest = |exactly| if exactly { self.find_oldest_active() } else { self.known_oldest_active() };
-        *ticket = self.ranges.publish(published, reader.at, *ticket, oldest, &guard);
+        if reader.protection == Protection::Published {
+            let published = match request.direction {
+                Direction::Forward => KeyRange { lower: request.start, ..covered },
+                Direction::Reverse => KeyRange { upper: request.start, ..covered },
+            };
+            let oldest =
+                |exactly| if exactly { self.find_oldest_active() } else { self.known_oldest_active() };
+            *ticket = self.ranges.publish(published, reader.at, *ticket, oldest, &guard);
+        }
         point();
         self.index.complete(&guard);
         point();

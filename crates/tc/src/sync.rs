@@ -1,10 +1,11 @@
-//! The atomics and locks of this crate: the standard library's, or loom's under `cfg(loom)`.
+//! The atomics and locks of this crate: the standard library's, loom's under `cfg(loom)`, or those that count in the tests.
 
+#[cfg(all(test, not(loom)))]
+pub(crate) use crate::counted::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(not(any(test, loom)))]
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
-pub(crate) use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-};
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
@@ -29,6 +30,8 @@ pub(crate) struct Padded<T>(pub(crate) T);
 
 /// Locks, whatever happened to an earlier holder: no code under our mutexes panics half-way through a change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(all(test, not(loom)))]
+    crate::counted::note_store();
     // In the schedule tests the holder may be waiting for its turn.
     #[cfg(all(test, not(loom)))]
     loop {

@@ -2,7 +2,7 @@
 
 use crate::error::{Conflict, ConflictCause, ConflictPlace, TcError};
 use crate::options::{BeginOptions, Isolation};
-use crate::read::{Attempt, Copied, Failure, Own, Reader};
+use crate::read::{Attempt, Copied, Failure, Own, Protection, Reader};
 use crate::record::KeyRef;
 use crate::statistics::Counter;
 use crate::status::Status;
@@ -49,9 +49,20 @@ pub struct Transaction {
 impl Transaction {
     pub(crate) fn new(workspace: Box<Workspace>, options: BeginOptions) -> Transaction {
         let core = &workspace.core;
-        let begin = core.transactions.begin(workspace.slot(), &core.clock);
+        let begin = match options.read_only {
+            true => {
+                let begin =
+                    core.transactions.begin_reader(workspace.slot(), &core.clock, core.forced_horizon());
+                if options.isolation != Isolation::ReadCommitted {
+                    core.fence.raise(begin);
+                }
+                begin
+            }
+            false => core.transactions.begin(workspace.slot(), &core.clock),
+        };
         Transaction {
-            covered: core.clock.is_covered(begin),
+            // What a reader sees has been covered by its writers.
+            covered: options.read_only || core.clock.is_covered(begin),
             workspace: ManuallyDrop::new(workspace),
             begin,
             options,
@@ -60,7 +71,31 @@ impl Transaction {
         }
     }
 
-    /// The timestamp as of which the transaction reads.
+    /// R17: a read-only transaction at `at`.
+    pub(crate) fn new_as_of(workspace: Box<Workspace>, at: Timestamp) -> Result<Transaction, TcError> {
+        let core = &workspace.core;
+        workspace.slot().begin_as_of(at);
+        let (oldest, newest) = (core.retained_from(), core.clock.last());
+        let is_retained = oldest <= at && at <= newest;
+        if is_retained {
+            core.fence.raise(at);
+        }
+        let mut transaction = Transaction {
+            workspace: ManuallyDrop::new(workspace),
+            begin: at,
+            options: BeginOptions { read_only: true, ..BeginOptions::default() },
+            phase: Phase::Active,
+            covered: true,
+            logged: false,
+        };
+        if !is_retained {
+            transaction.roll_back();
+            return Err(TcError::NotRetained { wanted: at, oldest, newest });
+        }
+        Ok(transaction)
+    }
+
+    /// The timestamp as of which the transaction reads; under [`Isolation::ReadCommitted`], that of its begin.
     pub fn timestamp(&self) -> Timestamp {
         self.begin
     }
@@ -75,8 +110,21 @@ impl Transaction {
         self.workspace.writes.len()
     }
 
+    /// As of when the next operation reads, and how that is protected.
+    #[inline]
     pub(crate) fn reader(&self) -> Reader {
-        Reader { at: self.begin, slot: self.workspace.slot, own: Own::Visible }
+        let mut at = self.begin;
+        let protection = match self.options {
+            BeginOptions { isolation: Isolation::ReadCommitted, .. } => {
+                at = self.workspace.core.present();
+                // No version older than this is wanted any more.
+                self.workspace.slot().read_from(at);
+                Protection::None
+            }
+            BeginOptions { read_only: true, .. } => Protection::Fence,
+            _ => Protection::Published,
+        };
+        Reader { at, slot: self.workspace.slot, own: Own::Visible, protection }
     }
 
     /// Whether what is read has to be remembered for a refresh.
@@ -199,7 +247,17 @@ impl Transaction {
 
     /// Reads the value of `key` into the workspace; false if the key does not exist.
     fn read(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
-        let reader = self.reader();
+        loop {
+            let reader = self.reader();
+            match self.read_as(reader, table, key) {
+                // The present has moved on, and the horizon with it.
+                Err(Failure::TooOld) if reader.protection == Protection::None => {}
+                read => return read,
+            }
+        }
+    }
+
+    fn read_as(&mut self, reader: Reader, table: TableId, key: &[u8]) -> Result<bool, Failure> {
         let remembers = self.remembers_reads();
         let workspace = &mut **self.workspace;
         workspace.counts.add(Counter::Reads);
@@ -254,7 +312,9 @@ impl Transaction {
                 Attempt::Miss { generation } => {
                     drop(guard);
                     workspace.counts.add(Counter::Misses);
-                    workspace.core.make_room()?;
+                    if reader.protection == Protection::Published {
+                        workspace.core.make_room()?;
+                    }
                     fetched = Some(workspace.core.fetch(hashed, generation, reader.at)?);
                     continue;
                 }

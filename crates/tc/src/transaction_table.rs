@@ -85,6 +85,17 @@ impl Slot {
         (begin != IDLE).then_some(Timestamp(begin))
     }
 
+    /// R17: the owner is going to read at `at`, which is in the past.
+    pub(crate) fn begin_as_of(&self, at: Timestamp) {
+        self.begin.store(at.0, Ordering::SeqCst);
+    }
+
+    /// R16: the owner, who is active, reads at `at` or later from now on. Only a later, hence better, bound.
+    #[inline]
+    pub(crate) fn read_from(&self, at: Timestamp) {
+        self.begin.store(at.0, Ordering::Relaxed);
+    }
+
     /// The owner is done: the oldest active transaction may be a later one now.
     pub(crate) fn end(&self) {
         self.first_lsn.store(NOTHING_LOGGED, Ordering::Relaxed);
@@ -170,6 +181,17 @@ impl TransactionTable {
         slot.begin.store(timestamp.0, Ordering::Relaxed);
         slot.status.begin(timestamp);
         timestamp
+    }
+
+    /// R15: begins a declared read-only transaction at the clock's present, or later if that is before `at_least`. It
+    /// shares its timestamp with the writer that has it, behind which it comes. The bound is in the slot before the
+    /// clock is read, so a scan that misses it answers at most one more than the timestamp: what is posted then is
+    /// visible to the transaction.
+    #[inline]
+    pub(crate) fn begin_reader(&self, slot: &Slot, clock: &Clock, at_least: Timestamp) -> Timestamp {
+        slot.begin.store(clock.last().0, Ordering::SeqCst);
+        let present = clock.last();
+        if present >= at_least { present } else { clock.tick() }
     }
 
     /// OAT: no transaction that is active now or begins later has a timestamp below it (R1).

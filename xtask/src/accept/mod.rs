@@ -6,6 +6,7 @@
 mod end_to_end;
 mod planned;
 mod speed;
+mod transaction_component;
 
 use std::time::Instant;
 
@@ -43,7 +44,7 @@ pub struct Figure {
 const SLUGS: &[(&str, &[Point])] = &[
     ("end-to-end", end_to_end::POINTS),
     ("data-component", planned::DATA_COMPONENT),
-    ("transaction-component", planned::TRANSACTION_COMPONENT),
+    ("transaction-component", transaction_component::POINTS),
     ("safety", planned::SAFETY),
     ("speed", speed::POINTS),
 ];

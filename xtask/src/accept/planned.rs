@@ -21,17 +21,6 @@ pub const DATA_COMPONENT: &[Point] = &[
     planned("crash", "0 failures"),
 ];
 
-/// The transaction component: isolation, contention, memory, many commits in flight.
-pub const TRANSACTION_COMPONENT: &[Point] = &[
-    planned("hermitage", "10 of 10 at strict serializable"),
-    planned("random-histories", "10 M transactions, every read equal to the model's"),
-    planned("contention", "at least RocksDB's best, and 1.5 times pure timestamp order over 10 % aborts"),
-    planned("read-only", "0 aborts and 0 shared stores"),
-    planned("version-memory", "under the hard watermark, at least 0.9 of the first minute's throughput"),
-    planned("in-flight", "10 000 in flight at least 20 times one at a time"),
-    planned("cache-effectiveness", "the paper's Figure 8: 92 % by the TC, 2.4 us and 11 us"),
-];
-
 /// Safety: simulation, faults, corruption, isolation, schedules, fuzzing.
 pub const SAFETY: &[Point] = &[
     planned("seeds", "100 000 seeds green, equal trace hash on 100 run twice"),

@@ -8,7 +8,7 @@ use super::{existing_table, open, stat};
 use crate::arguments::DatabaseArguments;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{output, quoting};
-use deuteron::{Db, Error, Table, Transaction, TransactionOptions};
+use deuteron::{Db, Error, Isolation, Table, Transaction, TransactionOptions};
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
@@ -28,7 +28,8 @@ put KEY VALUE          write a record
 delete KEY             delete a record
 scan [FROM [TO]]       print the records from FROM up to, not including, TO
                        options: reverse, limit=N, prefix=KEY
-begin [read-only]      begin a transaction; without one, each command is its own
+begin [LEVEL]          begin a transaction; without one, each command is its own
+                       levels: serializable (if left out), snapshot, read-committed, read-only
 commit                 commit it, durably
 abort                  take it back
 stat                   sizes, memory, counters
@@ -178,8 +179,8 @@ impl Session {
             ("exit" | "quit", []) => return Ok(Next::Leave),
             ("tables", []) => self.tables()?,
             ("use", [name]) => self.use_table(name)?,
-            ("begin", []) => self.begin(false)?,
-            ("begin", [b"read-only"]) => self.begin(true)?,
+            ("begin", []) => self.begin(TransactionOptions::new())?,
+            ("begin", [level]) => self.begin(level_options(level)?)?,
             ("commit", []) => self.commit()?,
             ("abort", []) => self.abort()?,
             ("get", [key]) => self.get(key)?,
@@ -217,11 +218,11 @@ impl Session {
         Ok(())
     }
 
-    fn begin(&mut self, read_only: bool) -> Outcome {
+    fn begin(&mut self, options: TransactionOptions) -> Outcome {
         if self.transaction.is_some() {
             return Err(usage("a transaction is open already".into()).hint("`commit` or `abort` it"));
         }
-        self.transaction = Some(self.db.begin_with(TransactionOptions::new().read_only(read_only))?);
+        self.transaction = Some(self.db.begin_with(options)?);
         Ok(())
     }
 
@@ -308,6 +309,18 @@ impl Session {
             eprintln!("note: only the first {records}; say limit=N for more");
         }
         Ok(())
+    }
+}
+
+/// The options of a transaction that is begun with a word.
+fn level_options(level: &[u8]) -> Outcome<TransactionOptions> {
+    let options = TransactionOptions::new();
+    match level {
+        b"serializable" => Ok(options),
+        b"snapshot" => Ok(options.isolation(Isolation::Snapshot)),
+        b"read-committed" => Ok(options.isolation(Isolation::ReadCommitted)),
+        b"read-only" => Ok(options.read_only(true)),
+        _ => Err(usage("there is no such level".into()).hint(usage_of("begin"))),
     }
 }
 
