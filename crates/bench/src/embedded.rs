@@ -171,9 +171,14 @@ impl EmbeddedWorker<'_> {
     fn steps(&mut self, tx: &mut Transaction, steps: &[Step], value: &mut [u8]) -> Result<(), Error> {
         let table = &self.store.table;
         if self.store.ahead == Ahead::Keys {
+            let is_write = |step: &&Step| matches!(step, Step::Update(_) | Step::Insert(_));
+            let key = |step: &Step| step.key().to_be_bytes();
             self.keys.clear();
-            self.keys.extend(steps.iter().map(|step| step.key().to_be_bytes()));
-            tx.prefetch(table, &self.keys);
+            self.keys.extend(steps.iter().filter(|step| !is_write(step)).map(key));
+            let reads = self.keys.len();
+            self.keys.extend(steps.iter().filter(is_write).map(key));
+            let (reads, writes) = self.keys.split_at(reads);
+            tx.prefetch(table, reads, writes);
         }
         for &step in steps {
             match step {

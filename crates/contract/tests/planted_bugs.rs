@@ -53,6 +53,9 @@ enum Bug {
     EmptyValueIsADelete,
     ValueAndTimestampAreTornApart,
     ApplyReturnsBeforeItIsVisible,
+    /// What was prefetched comes from the last checkpoint.
+    PrefetchForgetsWhatIsNotDurable,
+    PrefetchInventsRecords,
 }
 
 const BUGS: &[Bug] = &[
@@ -90,6 +93,8 @@ const BUGS: &[Bug] = &[
     EmptyValueIsADelete,
     ValueAndTimestampAreTornApart,
     ApplyReturnsBeforeItIsVisible,
+    PrefetchForgetsWhatIsNotDurable,
+    PrefetchInventsRecords,
 ];
 
 const KEY_BYTES_MAX: usize = 64;
@@ -181,6 +186,26 @@ impl DataComponent for Broken {
         let found = found.filter(|record| self.bug != TombstoneMissingFromGet || record.value.is_some());
         let key = if self.bug == GetRepeatsTheKey { key.to_vec() } else { Vec::new() };
         Ok(found.map(|record| Record { key, ..record }))
+    }
+
+    fn prefetch(&self, table: TableId, keys: &[&[u8]]) {
+        let mut state = self.state.lock().unwrap();
+        for key in keys {
+            let place = (table, key.to_vec());
+            match (self.bug, state.durable.get(&place).cloned()) {
+                (PrefetchForgetsWhatIsNotDurable, Some(durable)) => {
+                    state.map.insert(place, durable);
+                }
+                (PrefetchForgetsWhatIsNotDurable, None) => {
+                    state.map.remove(&place);
+                }
+                (PrefetchInventsRecords, _) => {
+                    let key = key.to_vec();
+                    state.map.entry(place).or_insert((Record { key, ..Record::default() }, Lsn(0)));
+                }
+                _ => {}
+            }
+        }
     }
 
     fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {

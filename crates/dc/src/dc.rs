@@ -11,9 +11,16 @@ use deuteron_contract::{
 };
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, LlamaError, RecoveredPage};
+use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, LlamaError, PageId, RecoveredPage};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Pages that are loaded at the same time: what a device takes at once.
+const LOADS_AT_ONCE: usize = 64;
+/// Leaves that a scan loads at its first miss; twice as many at each further one.
+const LEAVES_AHEAD_FIRST: usize = 2;
+/// Leaves that a scan loads at a miss at most.
+const LEAVES_AHEAD_MAX: usize = 32;
 
 /// What a checkpoint remembers: this, and the redo scan start point.
 const USER_DATA_VERSION: u8 = 1;
@@ -229,6 +236,44 @@ impl BwTreeDc {
         tree.load(miss.0).map_err(|error| error::tree(context, error))
     }
 
+    /// Loads several pages for `tree` at once, and makes room for them before. What fails is met by those who need the
+    /// page.
+    fn load_ahead(&self, tree: &Tree, pages: &[PageId]) {
+        if self.llama.over_budget() {
+            let _ = self.relieve();
+        }
+        let _ = tree.load_many(pages);
+    }
+
+    /// Pages that may be loaded ahead of their use: few enough that the last does not push out the first.
+    fn pages_ahead_max(&self) -> usize {
+        (self.options.memory_bytes / 8) as usize / self.options.tree.page_bytes_max
+    }
+
+    /// Loads the leaf that a scan has missed, and those that it will probably come to next: `leaves` in all, if the scan
+    /// is to go so far.
+    fn load_leaves(
+        &self,
+        tree: &Tree,
+        cursor: &Cursor<'_>,
+        miss: Miss,
+        leaves: usize,
+    ) -> Result<(), DcError> {
+        // Leaves are half full at least, most of them.
+        let wanted = cursor.bytes_left() / (self.options.tree.page_bytes_max / 2);
+        let leaves = leaves.min(wanted.saturating_add(1)).min(self.pages_ahead_max());
+        if leaves > 1 {
+            let mut pages = tree.missing_leaves(cursor, leaves);
+            if !pages.contains(&miss.0) {
+                pages.push(miss.0);
+            }
+            if pages.len() > 1 {
+                self.load_ahead(tree, &pages);
+            }
+        }
+        self.load(tree, miss, "scan")
+    }
+
     /// Reads everything and verifies it: checksums, formats, bounds, order, links, index. Changes nothing; may be
     /// run while the component is used.
     ///
@@ -328,6 +373,15 @@ impl DataComponent for BwTreeDc {
         }
     }
 
+    fn prefetch(&self, table: TableId, keys: &[&[u8]]) {
+        let Some(tree) = self.tables.get(table.0) else { return };
+        let missing = tree.missing_pages(keys, self.pages_ahead_max());
+        // A single page is loaded no later by the read that needs it.
+        if missing.len() > 1 {
+            missing.chunks(LOADS_AT_ONCE).for_each(|pages| self.load_ahead(tree, pages));
+        }
+    }
+
     fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
         let mut batch = ScanBatch::default();
         let reverse = request.direction == Direction::Reverse;
@@ -336,6 +390,7 @@ impl DataComponent for BwTreeDc {
             batch.complete = true;
             return Ok(batch);
         };
+        let mut leaves_ahead = LEAVES_AHEAD_FIRST;
         while !cursor.is_done() {
             // A guard for each leaf, so that a long scan does not hold up reclamation.
             let scanned = tree.try_scan_leaf(&mut cursor, &self.llama.pin(), |record| {
@@ -348,7 +403,8 @@ impl DataComponent for BwTreeDc {
                 });
             });
             if let Err(miss) = scanned {
-                self.load(tree, miss, "scan")?;
+                self.load_leaves(tree, &cursor, miss, leaves_ahead)?;
+                leaves_ahead = (2 * leaves_ahead).min(LEAVES_AHEAD_MAX);
             }
         }
         batch.complete = cursor.is_complete();

@@ -190,7 +190,7 @@ impl Transaction {
     }
 
     /// The values of several keys, copied, in their order. Faster than as many calls of [`Transaction::get`]: the keys' ways from
-    /// memory overlap.
+    /// memory overlap, and the reads of what is not in memory are done at the same time.
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -218,23 +218,25 @@ impl Transaction {
         Ok(values)
     }
 
-    /// Says which keys the transaction will read or write next, so that they come from memory all at once and not one after the
-    /// other. A hint: it reads nothing, fails on nothing, and keys that are not in memory stay where they are.
+    /// Says which keys the transaction will read, and which it will write unread, next. So they come from memory, and those
+    /// to be read from the disk if need be, all at once and not one after the other. Worth it for two keys and more. A hint: it
+    /// counts as no read and fails on nothing, but it may take as long as a read.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
     /// let stock = db.table("stock")?;
     /// let mut tx = db.begin();
-    /// tx.prefetch(&stock, &["apples", "pears"]);
-    /// let apples = tx.get(&stock, b"apples")?;
-    /// tx.put(&stock, b"pears", apples.as_deref().unwrap_or(b"0"))?;
+    /// tx.prefetch(&stock, &["apples", "pears"], &["quinces"]);
+    /// let apples = tx.get(&stock, b"apples")?.unwrap_or(b"0".to_vec());
+    /// let pears = tx.get(&stock, b"pears")?.unwrap_or(b"0".to_vec());
+    /// tx.put(&stock, b"quinces", apples.max(pears).as_slice())?;
     /// tx.commit()?;
     /// # db.close()?;
     /// # Ok::<(), deuteron::Error>(())
     /// ```
-    pub fn prefetch<K: AsRef<[u8]>>(&self, table: &Table, keys: &[K]) {
+    pub fn prefetch<K: AsRef<[u8]>>(&self, table: &Table, reads: &[K], writes: &[K]) {
         if table.database == self.engine.database() {
-            self.inner.prefetch(table.id, keys);
+            self.inner.prefetch(table.id, reads, writes);
         }
     }
 

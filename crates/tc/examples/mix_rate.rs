@@ -163,7 +163,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                             let keys: [[u8; 8]; 4] =
                                 std::array::from_fn(|_| random.below(records).to_be_bytes());
                             if prefetches {
-                                tx.prefetch(TABLE, &keys);
+                                tx.prefetch(TABLE, &keys, &[]);
                             }
                             for key in keys {
                                 fine &= if random.below(100) < 84 {

@@ -1,5 +1,6 @@
 //! [`Transaction`]: what one client reads and writes, together or not at all.
 
+use crate::core::Core;
 use crate::error::{Conflict, ConflictCause, ConflictPlace, TcError};
 use crate::options::{BeginOptions, Isolation};
 use crate::read::{Attempt, Copied, Failure, Own, Protection, Reader};
@@ -13,6 +14,9 @@ use std::mem::ManuallyDrop;
 
 /// Keys whose memory is asked for at a time: enough to keep the memory busy, few enough to stay in the first-level cache.
 const AHEAD: usize = 8;
+
+/// Keys that [`Transaction::get_many`] has brought from the data component's device at a time.
+const STORED_AHEAD: usize = 64;
 
 /// What a commit returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,7 +203,8 @@ impl Transaction {
     }
 
     /// Reads several keys, and calls `reader` for each with its index and value, in the order of the keys. The memory accesses
-    /// of neighbouring keys overlap, so that this is faster than as many calls of [`Transaction::get_with`].
+    /// of neighbouring keys overlap, and so do the reads of what is not in memory, so that this is faster than as many calls of
+    /// [`Transaction::get_with`].
     ///
     /// # Errors
     /// As [`Transaction::get`]. The reader has been called for the keys before the one that failed.
@@ -209,39 +214,37 @@ impl Transaction {
         keys: &[K],
         mut reader: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<(), TcError> {
-        for (group, keys) in keys.chunks(AHEAD).enumerate() {
-            self.prefetch(table, keys);
-            for (index, key) in keys.iter().enumerate() {
-                let index = group * AHEAD + index;
-                let found = self.get_with(table, key.as_ref(), |value| reader(index, Some(value)))?;
-                if found.is_none() {
-                    reader(index, None);
+        let mut index = 0;
+        for keys in keys.chunks(STORED_AHEAD) {
+            self.prefetch(table, keys, &[]);
+            for group in keys.chunks(AHEAD) {
+                // The first ones are still on their way.
+                if index % STORED_AHEAD > 0 {
+                    self.workspace.core.prefetch_keys(table, group, |_| {});
+                }
+                for key in group {
+                    let found = self.get_with(table, key.as_ref(), |value| reader(index, Some(value)))?;
+                    if found.is_none() {
+                        reader(index, None);
+                    }
+                    index += 1;
                 }
             }
         }
         Ok(())
     }
 
-    /// Says that the keys will be used next: asks for their buckets, then for their records, their newest versions and the
-    /// values in the log, each for all keys at once, so that their ways from memory overlap. Worth it for two keys and more. A
-    /// hint: it counts as no read, and keys that this component does not have stay where they are.
-    pub fn prefetch<K: AsRef<[u8]>>(&self, table: TableId, keys: &[K]) {
+    /// Says which keys will be read and which will be written next: their ways from memory overlap, and what of the former this
+    /// component has no record of is brought to memory by the data component, all at once. (A write needs no read.) Worth it for
+    /// two keys and more. A hint: it counts as no read and fails on nothing. It may block on storage.
+    pub fn prefetch<K: AsRef<[u8]>>(&self, table: TableId, reads: &[K], writes: &[K]) {
         let core = &self.workspace.core;
-        let guard = core.epochs.pin();
-        for keys in keys.chunks(AHEAD) {
-            let mut hashed = [None; AHEAD];
-            for (key, hashed) in keys.iter().zip(&mut hashed) {
-                let key = core.table.key(table, key.as_ref());
-                core.table.prefetch_bucket(key);
-                *hashed = Some(key);
-            }
-            for &key in hashed.iter().flatten() {
-                core.table.prefetch_record(key);
-            }
-            let versions = hashed.map(|key| core.table.find(key?, &guard)?.prefetch_version(&guard));
-            for version in versions.into_iter().flatten() {
-                core.prefetch_value(version);
-            }
+        let mut stored: Vec<&[u8]> = Vec::new();
+        core.prefetch_keys(table, reads, |key| stored.push(key));
+        core.prefetch_keys(table, writes, |_| {});
+        // A single one is read no later by the read itself.
+        if stored.len() > 1 {
+            core.versions.prefetch_stored(table, &stored);
         }
     }
 
@@ -357,6 +360,37 @@ impl Transaction {
     /// Gives everything up. The same as dropping the transaction, but it can be read.
     pub fn abort(self) {
         drop(self);
+    }
+}
+
+impl Core {
+    /// Asks for the buckets of keys, then for their records, their newest versions and the values in the log, each for several
+    /// keys at once. Calls `without` for each key of which there is no version here.
+    fn prefetch_keys<'k, K: AsRef<[u8]>>(
+        &self,
+        table: TableId,
+        keys: &'k [K],
+        mut without: impl FnMut(&'k [u8]),
+    ) {
+        let guard = self.epochs.pin();
+        for keys in keys.chunks(AHEAD) {
+            let mut hashed = [None; AHEAD];
+            for (key, hashed) in keys.iter().zip(&mut hashed) {
+                let key = self.table.key(table, key.as_ref());
+                self.table.prefetch_bucket(key);
+                *hashed = Some(key);
+            }
+            for &key in hashed.iter().flatten() {
+                self.table.prefetch_record(key);
+            }
+            let versions = hashed.map(|key| self.table.find(key?, &guard)?.prefetch_version(&guard));
+            for (key, version) in keys.iter().zip(versions) {
+                match version {
+                    Some(version) => self.prefetch_value(version),
+                    None => without(key.as_ref()),
+                }
+            }
+        }
     }
 }
 

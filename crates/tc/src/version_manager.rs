@@ -99,6 +99,11 @@ impl VersionManager {
         self.data_component.get(table, key)
     }
 
+    /// Says that `keys` will be asked for next. Never under a guard.
+    pub(crate) fn prefetch_stored(&self, table: TableId, keys: &[&[u8]]) {
+        self.data_component.prefetch(table, keys);
+    }
+
     pub(crate) fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
         self.data_component.scan(request)
     }

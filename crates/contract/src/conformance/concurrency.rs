@@ -100,6 +100,10 @@ fn gets(component: &dyn DataComponent, done: &[AtomicU64], stop: &AtomicBool) ->
     let mut random = SplitMix::new(11);
     while !stop.load(Ordering::SeqCst) {
         let index = random.below(KEYS);
+        if random.sometimes(20) {
+            let keys: Vec<Vec<u8>> = (index..KEYS).map(key).collect();
+            component.prefetch(TABLE, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
         let at_least = done[(index % WRITERS) as usize].load(Ordering::SeqCst);
         let found = component.get(TABLE, &key(index)).map_err(|error| Broken::error("get", &error))?;
         judge(index, found.as_ref(), at_least, &mut seen[index as usize])?;

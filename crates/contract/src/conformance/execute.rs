@@ -60,6 +60,7 @@ fn execute(harness: &dyn Harness, history: &History) -> Result<(), Broken> {
                 changes.iter().for_each(|change| model.apply(change));
             }
             Step::Maintain(seed) => instance.maintain(*seed),
+            Step::Prefetch(seed) => prefetch(component, history, &mut SplitMix::new(*seed)),
             Step::RedoScanStartPoint(lsn) => {
                 if *lsn <= model.redo_scan_start_point {
                     continue;
@@ -79,6 +80,18 @@ fn execute(harness: &dyn Harness, history: &History) -> Result<(), Broken> {
 fn apply(component: &dyn DataComponent, changes: &[&Change]) -> Result<(), Broken> {
     let operations: Vec<Operation<'_>> = changes.iter().map(|change| change.operation()).collect();
     component.apply(&operations).map_err(|error| Broken::error("apply", &error))
+}
+
+/// Any keys: written or never, some twice, some that no component would take.
+fn prefetch(component: &dyn DataComponent, history: &History, random: &mut SplitMix) {
+    let table = TableId(random.below(u64::from(history.tables) + 1) as u32);
+    let mut keys: Vec<&[u8]> = (0..random.below(2 * history.keys.len() as u64 + 2))
+        .map(|_| history.keys[random.index(history.keys.len())].as_slice())
+        .collect();
+    if random.sometimes(20) {
+        keys.extend([&[][..], &[0xff; 10_000][..]]);
+    }
+    component.prefetch(table, &keys);
 }
 
 fn get(component: &dyn DataComponent, table: TableId, key: &[u8]) -> Result<Option<Record>, Broken> {

@@ -11,6 +11,7 @@
 //! | C3 | tombstones are returned, beat late arrivals, and may vanish only below the redo scan start point |
 //! | C4 | after a crash nothing below the redo scan start point is missing; replay from it restores the rest |
 //! | get | the newest version with its timestamp; the answer's key is empty; tables are apart |
+//! | prefetch | changes nothing that can be seen, whatever the keys |
 //! | scan | both directions, every kind of bound, crossed bounds, batches that resume |
 //! | size | a key or value over the limit is a typed error and loses nothing; the limits themselves work |
 //! | concurrency | reads beside writers see whole versions that never go back |
