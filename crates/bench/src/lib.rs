@@ -18,12 +18,15 @@
 //! # Ok::<(), deuteron_bench::BenchError>(())
 //! ```
 //!
+//! [`DeviceBench`] measures the device below, for comparison.
+//!
 //! What it is not: it checks no answers. That is the business of the tests and of the `kill` harness of the
 //! command line; a checker inside a measurement measures the checker.
 
 #![forbid(unsafe_code)]
 
 mod chooser;
+mod device;
 mod driver;
 mod embedded;
 mod error;
@@ -38,6 +41,7 @@ mod workload;
 mod zipf;
 
 pub use chooser::{KeyChooser, Skew};
+pub use device::{DeviceBench, DeviceProgress, DeviceReport, ReadFigure};
 pub use driver::{Driver, Progress, run};
 pub use embedded::{Ahead, EmbeddedStore};
 pub use error::BenchError;

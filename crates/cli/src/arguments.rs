@@ -61,6 +61,8 @@ pub enum Command {
 pub enum BenchCommand {
     /// The paper's workload and YCSB A to F.
     Ycsb(YcsbArguments),
+    /// What the disk can do: sequential writes, and random reads of 4 KiB by the number in flight.
+    Device(DeviceArguments),
 }
 
 /// A database that is opened.
@@ -312,6 +314,29 @@ pub struct YcsbArguments {
     /// Sets the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct DeviceArguments {
+    /// A directory on the disk; a temporary one if left out.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// How long each of the 13 figures is measured.
+    #[arg(long, default_value = "2", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// Size of the file that is written and read, and then removed: a multiple of 1M, at most 64G.
+    #[arg(long, default_value = "512M", value_parser = parse_file_bytes)]
+    pub file_size: u64,
+    /// Sets which blocks are read.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Reads the size of a file to measure with.
+fn parse_file_bytes(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)? as u64;
+    let fits = (1 << 20..=64 << 30).contains(&bytes) && bytes.is_multiple_of(1 << 20);
+    if fits { Ok(bytes) } else { Err("expected a multiple of 1M, at most 64G".into()) }
 }
 
 #[derive(Debug, Args)]

@@ -51,7 +51,7 @@ fn a_declared_read_only_transaction_stores_nothing_on_its_read_path() {
         reader.get_with(TABLE, key.as_bytes(), <[u8]>::len).unwrap();
     }
     reader.get_many(TABLE, &keys[..500], |_, _| {}).unwrap();
-    reader.prefetch(TABLE, &keys);
+    reader.prefetch(TABLE, &keys, &[]);
     for direction in [Direction::Forward, Direction::Reverse] {
         // Nothing has been written since the records were ordered but what the scan need not see.
         let bounds = (Bound::Included(&b"0100"[..]), Bound::Unbounded);

@@ -1,17 +1,64 @@
-//! `bench ycsb`: the paper's workload and YCSB A to F.
+//! `bench ycsb`: the paper's workload and YCSB A to F; `bench device`: the disk below.
 
 use super::WorkDirectory;
-use crate::arguments::{AheadName, BenchCommand, Engine, WorkloadName, YcsbArguments};
+use crate::arguments::{AheadName, BenchCommand, DeviceArguments, Engine, WorkloadName, YcsbArguments};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::{bytes, count, microseconds};
 use deuteron::Options;
-use deuteron_bench::{Ahead, Driver, EmbeddedStore, MapStore, Report, Store, Workload, load, run as drive};
+use deuteron_bench::{
+    Ahead, DeviceBench, DeviceReport, Driver, EmbeddedStore, MapStore, Report, Store, Workload, load,
+    run as drive,
+};
 
 /// `deuteron bench`.
 pub fn run(command: &BenchCommand, json: bool) -> Outcome {
-    let BenchCommand::Ycsb(arguments) = command;
+    match command {
+        BenchCommand::Ycsb(arguments) => ycsb(arguments, json),
+        BenchCommand::Device(arguments) => device(arguments, json),
+    }
+}
+
+fn device(arguments: &DeviceArguments, json: bool) -> Outcome {
+    let directory = WorkDirectory::new(arguments.dir.as_deref())?;
+    let bench = DeviceBench {
+        directory: directory.path().into(),
+        file_bytes: arguments.file_size,
+        seconds: arguments.seconds,
+        seed: arguments.seed,
+    };
+    let mut bar = None;
+    let report = bench.run(&mut |progress| {
+        bar.get_or_insert_with(|| Progress::counting(progress.total, "measure", "figures"))
+            .set(progress.done);
+    })?;
+    drop(bar);
+    if json { output::json(&report) } else { output::table(&device_rows(&report)) }
+}
+
+fn device_rows(report: &DeviceReport) -> Vec<(String, String)> {
+    let mut rows = vec![
+        ("directory".to_owned(), report.directory.clone()),
+        ("file".into(), bytes(report.file_bytes)),
+        (
+            "page cache".into(),
+            if report.direct { "bypassed" } else { "not bypassed: figures of memory" }.into(),
+        ),
+        ("a thread's reads in flight".into(), count(report.reads_at_once)),
+        ("sequential writes".into(), format!("{}/s", bytes(report.write_bytes_per_second as u64))),
+    ];
+    for read in &report.reads {
+        let (together, threads) = (read.together_per_second as u64, read.threads_per_second as u64);
+        rows.push((
+            format!("random reads of 4 KiB, {:2} in flight", read.depth),
+            format!("{}/s by one thread, {}/s by a thread each", count(together), count(threads)),
+        ));
+    }
+    rows
+}
+
+fn ycsb(arguments: &YcsbArguments, json: bool) -> Outcome {
     let workload = workload(arguments)?;
     let driver = Driver {
         threads: arguments.threads as usize,

@@ -1,4 +1,4 @@
-//! `bench ycsb` and `demo`, small.
+//! `bench ycsb`, `bench device` and `demo`, small.
 
 use crate::support::{Scratch, run};
 
@@ -58,4 +58,22 @@ fn the_demonstration_finds_every_acknowledged_commit() {
     assert!(report["checked"].as_u64() >= report["acknowledged"].as_u64(), "{report}");
     let again = run("demo --records 5000 --dir".split(' ').chain([directory.to_str().unwrap()]));
     again.fails(2, "exists already");
+}
+
+#[test]
+fn the_device_is_measured_and_nothing_is_left() {
+    let scratch = Scratch::new();
+    let directory = scratch.path("here");
+    let arguments = "bench device --json --seconds 0.002 --file-size 2M --dir";
+    let report = run(arguments.split(' ').chain([directory.to_str().unwrap()])).ok().json();
+    assert_eq!(report["reads"].as_array().unwrap().len(), 6, "{report}");
+    for name in ["depth", "together_per_second", "threads_per_second"] {
+        assert!(report["reads"][5][name].as_f64().unwrap() > 0.0, "{report}");
+    }
+    assert!(report["write_bytes_per_second"].as_f64().unwrap() > 0.0);
+    assert!(report["reads_at_once"].as_u64().unwrap() >= 1 && report["direct"].is_boolean());
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    for size in ["0", "100", "1025k", "65G", "x"] {
+        run(["bench", "device", "--file-size", size]).fails(2, "--file-size");
+    }
 }
