@@ -193,6 +193,9 @@ impl Llama {
     /// If [`Llama::checkpoint_flush_step`] has not said `Done`.
     pub fn checkpoint_finish(&self, mut checkpoint: Checkpoint) -> Result<(), LlamaError> {
         assert!(checkpoint.pending.is_empty(), "the checkpoint is not flushed");
+        // Sealed pages that still count may have left the index already. Those that stop counting meanwhile do so by a
+        // fragment behind the scan start.
+        checkpoint.gathered.extend(self.sealed_pages());
         self.write_gathered(&mut checkpoint)?;
         let writer = checkpoint.writer.as_mut().expect("made by write_gathered");
         let bytes = writer.finish(self.pages.end()).map_err(|error| self.image_failed(error))?;

@@ -71,6 +71,10 @@ impl Llama {
     fn evict(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
         let snapshot = self.snapshot(page, guard);
         let Some(head) = snapshot.head() else { return Outcome::Passed };
+        if head.is_sealed() {
+            // What is on flash is not enough: it would be taken for a page that takes blind deltas.
+            return Outcome::Passed;
+        }
         if head.take_referenced() {
             return Outcome::Spared;
         }

@@ -9,6 +9,7 @@
 //!    fragment too many, or the cleaner wants the page moved.
 //!    Before that the access method is asked to consolidate the page ([`Consolidate`]), so that blind deltas are not
 //!    written again and again;
+//!    Of a sealed page, what lies below the seal is written, until a fragment that disowns it is;
 //! 3. pages that the base adopts and that were never flushed go first, so that whoever finds the adoption on flash
 //!    finds the adopted page too;
 //! 4. the nodes are copied into the buffer, and the fragment's address is noted in them and in the page's entry.
@@ -23,6 +24,8 @@
 //! an adopted page adopts it. As pages are flushed adoptee first, a page may be durable before it is adopted; then
 //! `unadopted` remembers the buffer of its first fragment (a checkpoint's scan must start there or earlier), and
 //! `waiting` what it adopts in turn.
+//!
+//! Once a fragment that *disowns* a page is durable, the page does not count any more; see [`seal`](crate::seal).
 
 use crate::accounts::Accounts;
 use crate::clean::Cleaning;
@@ -84,6 +87,8 @@ pub(crate) struct Flusher {
     waiting: HashMap<PageId, Vec<PageId>>,
     /// Durable pages that are not adopted, with the buffer of their first fragment.
     unadopted: HashMap<PageId, Position>,
+    /// Pages that a durable fragment disowns, sealed, with somebody's hold on them.
+    pub(crate) disowned: Vec<PageId>,
 }
 
 /// What lies in the flush buffer and is not written yet.
@@ -98,6 +103,7 @@ struct Batch {
 struct Taken {
     page: PageId,
     adopts: Vec<PageId>,
+    disowns: Vec<PageId>,
     root: bool,
 }
 
@@ -145,6 +151,7 @@ impl Flusher {
             stack: Vec::new(),
             waiting: HashMap::new(),
             unadopted: HashMap::new(),
+            disowned: Vec::new(),
         }
     }
 
@@ -217,6 +224,7 @@ impl Llama {
         mut next: impl FnMut() -> Option<PageId>,
     ) -> Result<Written, LlamaError> {
         self.store.check()?;
+        self.free_disowned(flusher);
         self.recycle(flusher);
         let mut batch =
             Batch { used: HEADER_BYTES, fragments: 0, body_crc: 0, taken: Vec::new(), skipped: Vec::new() };
@@ -312,8 +320,15 @@ impl Llama {
             Word::Resident(head) => NonNull::new(head).expect("a resident word is not null").cast(),
         };
         // SAFETY: read from the mapping table under the guard (N3).
-        let head = unsafe { NodeRef::new(head) };
-        if self.table.is_held(page) {
+        let mut head = unsafe { NodeRef::new(head) };
+        if head.is_sealed() {
+            if self.table.is_disowned(page) {
+                // Its heir has been taken, and with it all that is here.
+                return Marshalled::Done;
+            }
+            // Held or not: it leaves memory with its identifier only, and blind deltas do not reach it.
+            head = head.next().expect("a seal lies on a chain");
+        } else if self.table.is_held(page) {
             self.counters.flushes_held.add(1);
             return postponed(Marshalled::Later);
         }
@@ -359,6 +374,8 @@ impl Llama {
         let address = fragment_address(flusher.position, batch.used, length);
         let out = &mut flusher.buffer[batch.used..batch.used + length as usize];
         let crc = marshal.encode(address.offset(), out);
+        let (adopts, disowns) = (marshal.adopts().to_vec(), marshal.disowns().to_vec());
+        disowns.iter().for_each(|&disowned| self.table.set_disowned(disowned));
         for node in &nodes {
             node.set_flash(address);
         }
@@ -376,7 +393,7 @@ impl Llama {
         } else {
             self.counters.delta_fragments_written.add(1);
         }
-        batch.taken.push(Taken { page, adopts: marshal.adopts().to_vec(), root: marshal.is_root() });
+        batch.taken.push(Taken { page, adopts, disowns, root: marshal.is_root() });
         batch.used += length as usize;
         batch.fragments += 1;
         batch.body_crc = crc32c::crc32c_append(batch.body_crc, &crc.to_le_bytes());
@@ -464,8 +481,10 @@ impl Llama {
         self.counters.bytes_written.add(length as u64);
         self.counters.buffers_written.add(1);
         for taken in batch.taken.drain(..) {
+            taken.disowns.iter().for_each(|&page| self.forget_disowned(flusher, page));
             self.note_adoptions(flusher, taken, position);
         }
+        self.free_disowned(flusher);
         if flusher.buffer.len() > self.options.flush_buffer_bytes {
             flusher.buffer = AlignedBuffer::zeroed(self.options.flush_buffer_bytes);
         }
@@ -474,7 +493,7 @@ impl Llama {
 
     /// A fragment at `position` has become durable.
     fn note_adoptions(&self, flusher: &mut Flusher, taken: Taken, position: Position) {
-        let Taken { page, adopts, root } = taken;
+        let Taken { page, adopts, root, .. } = taken;
         if root {
             self.adopt(flusher, page);
         }

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 64 |
 //! | 4 | 4 | magic `DBUF` |
-//! | 8 | 4 | format version, 1 |
+//! | 8 | 4 | format version, 2 |
 //! | 12 | 4 | number of fragments, at least 1 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | sequence number: one more than the previous buffer's |
@@ -23,8 +23,13 @@ use crate::flash_address::FlashAddress;
 use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DBUF");
-/// The version of buffers, segments and images.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The version of buffers, segments and images. Version 1 has no disowned pages; their count was 0.
+pub(crate) const FORMAT_VERSION: u32 = 2;
+
+/// Whether this release reads `version`.
+pub(crate) fn is_known(version: u32) -> bool {
+    (1..=FORMAT_VERSION).contains(&version)
+}
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 64;
 
@@ -62,7 +67,7 @@ impl BufferHeader {
     /// The header and its checksum, if there is one at the start of `bytes`, which lie at `offset` of `store`, and
     /// the buffer ends at or before `limit`.
     pub(crate) fn decode(bytes: &[u8], store: u64, offset: u64, limit: u64) -> Option<(BufferHeader, u32)> {
-        if bytes.len() < HEADER_BYTES || read_u32(bytes, 4) != MAGIC || read_u32(bytes, 8) != FORMAT_VERSION {
+        if bytes.len() < HEADER_BYTES || read_u32(bytes, 4) != MAGIC || !is_known(read_u32(bytes, 8)) {
             return None;
         }
         let crc = crc32c::crc32c(&bytes[4..HEADER_BYTES]);

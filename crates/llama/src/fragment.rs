@@ -19,9 +19,11 @@
 //! | 44 | 4 | bytes of the low key; 0 unless full |
 //! | 48 | 4 | tree; 0 unless full |
 //! | 52 | 4 | flags: 1 = first page of its tree |
-//! | 56 | 8 | 0 |
+//! | 56 | 4 | number of disowned pages; 0 unless full |
+//! | 60 | 4 | 0 |
 //! | 64 | 4 each | payload bytes of the nodes |
 //! | | 8 each | adopted page identifiers |
+//! | | 8 each | disowned page identifiers |
 //! | | | low key, then the payloads |
 //! | | | zeros up to the length |
 
@@ -77,9 +79,20 @@ impl<'g> Marshal<'_, 'g> {
         self.nodes.last().copied().filter(|node| node.kind() == NodeKind::Base)
     }
 
+    /// The base, if no fragment has held it yet. Its kin are told of once: said again later, after an identifier has
+    /// begun another life, it would be untrue.
+    fn new_base(&self) -> Option<NodeRef<'g>> {
+        self.base().filter(|base| base.flash().is_none())
+    }
+
     /// The pages that the fragment adopts.
     pub(crate) fn adopts(&self) -> &'g [PageId] {
-        self.base().map_or(&[], NodeRef::adopts)
+        self.new_base().map_or(&[], NodeRef::adopts)
+    }
+
+    /// The pages that the fragment disowns.
+    pub(crate) fn disowns(&self) -> &'g [PageId] {
+        self.new_base().map_or(&[], NodeRef::disowns)
     }
 
     /// Whether the fragment begins a tree.
@@ -89,11 +102,11 @@ impl<'g> Marshal<'_, 'g> {
 
     /// The length on flash, or the excessive length if no address can hold it.
     pub(crate) fn length(&self) -> Result<u64, u64> {
-        let base = self.base().map_or(0, |base| {
-            base.descriptor().map_or(0, |descriptor| descriptor.low_key.len()) + size_of_val(base.adopts())
-        });
+        let base =
+            self.base().map_or(0, |base| base.descriptor().map_or(0, |descriptor| descriptor.low_key.len()));
+        let kin = size_of_val(self.adopts()) + size_of_val(self.disowns());
         let payloads: usize = self.nodes.iter().map(|node| 4 + node.payload().len()).sum();
-        let length = FlashAddress::padded_length((HEADER_BYTES + base + payloads) as u64);
+        let length = FlashAddress::padded_length((HEADER_BYTES + base + kin + payloads) as u64);
         if length <= LENGTH_MAX { Ok(length) } else { Err(length) }
     }
 
@@ -113,13 +126,14 @@ impl<'g> Marshal<'_, 'g> {
         write_u32(out, 44, descriptor.low_key.len() as u32);
         write_u32(out, 48, descriptor.tree);
         write_u32(out, 52, if descriptor.root { ROOT } else { 0 });
-        write_u64(out, 56, 0);
+        write_u32(out, 56, self.disowns().len() as u32);
+        write_u32(out, 60, 0);
         let mut at = HEADER_BYTES;
         for node in self.nodes {
             write_u32(out, at, node.payload().len() as u32);
             at += 4;
         }
-        for page in self.adopts() {
+        for page in self.adopts().iter().chain(self.disowns()) {
             write_u64(out, at, page.0);
             at += 8;
         }
@@ -140,6 +154,7 @@ pub(crate) struct Fragment<'a> {
     bytes: &'a [u8],
     /// Where the node lengths end.
     adopts_at: usize,
+    disowns_at: usize,
     low_key_at: usize,
     payloads_at: usize,
 }
@@ -174,7 +189,8 @@ impl<'a> Fragment<'a> {
         // From here on a defect means that a fragment was written wrongly.
         let nodes = u64::from(read_u32(bytes, 12));
         let adopts_at = HEADER_BYTES as u64 + 4 * nodes;
-        let low_key_at = adopts_at + 8 * u64::from(read_u32(bytes, 40));
+        let disowns_at = adopts_at + 8 * u64::from(read_u32(bytes, 40));
+        let low_key_at = disowns_at + 8 * u64::from(read_u32(bytes, 56));
         let payloads_at = low_key_at + u64::from(read_u32(bytes, 44));
         let previous = read_u64(bytes, 32);
         if nodes == 0
@@ -187,6 +203,7 @@ impl<'a> Fragment<'a> {
         let fragment = Fragment {
             bytes,
             adopts_at: adopts_at as usize,
+            disowns_at: disowns_at as usize,
             low_key_at: low_key_at as usize,
             payloads_at: payloads_at as usize,
         };
@@ -224,7 +241,15 @@ impl<'a> Fragment<'a> {
     }
 
     pub(crate) fn adopts(&self) -> impl Iterator<Item = PageId> + 'a {
-        self.bytes[self.adopts_at..self.low_key_at].chunks_exact(8).map(|page| PageId(read_u64(page, 0)))
+        self.pages(self.adopts_at..self.disowns_at)
+    }
+
+    pub(crate) fn disowns(&self) -> impl Iterator<Item = PageId> + 'a {
+        self.pages(self.disowns_at..self.low_key_at)
+    }
+
+    fn pages(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = PageId> + 'a {
+        self.bytes[range].chunks_exact(8).map(|page| PageId(read_u64(page, 0)))
     }
 
     fn lengths(&self) -> impl Iterator<Item = usize> + 'a {
@@ -257,7 +282,7 @@ mod tests {
     #[test]
     fn a_fragment_survives_the_way_to_flash_and_back() {
         let descriptor = PageDescriptor { tree: 7, low_key: b"low", root: true };
-        let base = OwnedNode::base(b"base payload", descriptor, &[PageId(5), PageId(6)]);
+        let base = OwnedNode::heir(b"base payload", descriptor, &[PageId(5), PageId(6)], &[PageId(7)]);
         let delta = OwnedNode::delta(b"delta");
         let nodes = [delta.as_ref(), base.as_ref()];
         let marshal = Marshal { page: PageId(3), nodes: &nodes, previous: None };
@@ -267,8 +292,16 @@ mod tests {
         assert_eq!(fragment.previous(), None);
         assert_eq!(fragment.descriptor(), Some(descriptor));
         assert_eq!(fragment.adopts().collect::<Vec<_>>(), [PageId(5), PageId(6)]);
+        assert_eq!(fragment.disowns().collect::<Vec<_>>(), [PageId(7)]);
         assert_eq!(fragment.payloads().collect::<Vec<_>>(), [b"delta".as_slice(), b"base payload"]);
         assert_eq!(fragment.address(), FlashAddress::new(8192, bytes.len() as u64));
+
+        // Written a second time, the base says nothing of its kin.
+        base.as_ref().set_flash(FlashAddress::new(8192, 128));
+        let bytes = encode(&marshal, 16384);
+        let fragment = Fragment::decode(&bytes, 16384).unwrap();
+        assert_eq!((fragment.adopts().count(), fragment.disowns().count()), (0, 0));
+        assert_eq!(fragment.payloads().count(), 2);
 
         let previous = Some(FlashAddress::new(4096, 128));
         let marshal = Marshal { page: PageId(3), nodes: &nodes[..1], previous };
@@ -299,14 +332,14 @@ mod tests {
         #[test]
         fn decoding_never_panics(
             mut bytes in proptest::collection::vec(0u8..4, 0..512),
-            counts in proptest::collection::vec(0u32..70, 5),
+            counts in proptest::collection::vec(0u32..70, 6),
         ) {
             bytes.resize(bytes.len().next_multiple_of(64).max(64), 0);
             let length = bytes.len() as u32;
             write_u32(&mut bytes, 4, MAGIC);
             write_u32(&mut bytes, 8, length);
             write_u64(&mut bytes, 24, 4096);
-            for (offset, count) in [12, 40, 44, 64, 68].into_iter().zip(counts) {
+            for (offset, count) in [12, 40, 44, 56, 64, 68].into_iter().zip(counts) {
                 if offset + 4 <= bytes.len() {
                     write_u32(&mut bytes, offset, count);
                 }
@@ -314,7 +347,7 @@ mod tests {
             let crc = crc32c::crc32c(&bytes[4..]);
             write_u32(&mut bytes, 0, crc);
             if let Ok(fragment) = Fragment::decode(&bytes, 4096) {
-                let _ = (fragment.payloads().count(), fragment.adopts().count(), fragment.descriptor());
+                let _ = (fragment.payloads().count(), fragment.adopts().count(), fragment.disowns().count(), fragment.descriptor());
             }
         }
     }

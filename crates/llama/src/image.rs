@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 40 + *bytes of records* |
 //! | 4 | 4 | magic `DIMG` |
-//! | 8 | 4 | format version, 1 |
+//! | 8 | 4 | format version, 2 |
 //! | 12 | 4 | number of the block, from 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the image |
@@ -22,7 +22,7 @@
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush_buffer::{FORMAT_VERSION, Position};
+use crate::flush_buffer::{FORMAT_VERSION, Position, is_known};
 use crate::fragment::{read_u32, read_u64, write_u32, write_u64};
 use crate::mapping_table::Fragments;
 use crate::page_id::PageId;
@@ -273,7 +273,7 @@ impl Reader<'_> {
             return Err(self.corrupt(0, expected, format_args!("checksum {crc:#010x}")));
         }
         let version = read_u32(&block, 8);
-        if version != FORMAT_VERSION {
+        if !is_known(version) {
             let file = self.name.clone();
             return Err(LlamaError::Version { file, found: version, supported: FORMAT_VERSION });
         }

@@ -80,6 +80,7 @@ mod options;
 mod page_id;
 mod page_reader;
 mod recovery;
+mod seal;
 mod segments;
 mod snapshot;
 mod statistics;

@@ -13,6 +13,7 @@ use crate::statistics::{Counters, Statistics};
 use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64};
 use deuteron_epoch::{Epochs, Guard};
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -21,6 +22,8 @@ pub struct Llama {
     pub(crate) options: Options,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) table: MappingTable,
+    /// Pages that are sealed and still count; see `seal`.
+    pub(crate) sealed: Mutex<BTreeSet<PageId>>,
     /// Shared with the deferred actions that give identifiers back.
     pub(crate) pages: Arc<FreeList>,
     pub(crate) memory: MemoryCounter,
@@ -74,10 +77,10 @@ impl Llama {
     /// Replaces the page's state, if it is still `expected`, by `new`: a delta goes on top of what is there (over
     /// a stub if the page is on flash only), a base replaces it. One compare-and-swap.
     ///
-    /// Adoptions of a replaced base that are not durable yet go over to the new base.
+    /// What a replaced base adopts or disowns, and no flush has taken yet, goes over to the new base.
     ///
     /// # Errors
-    /// Gives `new` back if the page has changed.
+    /// Gives `new` back if the page has changed, or is sealed, or is about to be flushed with what its base adopts.
     ///
     /// # Panics
     /// If a delta is put on a page that has no base, or `guard` is of other epochs.
@@ -90,6 +93,7 @@ impl Llama {
     ) -> Result<Snapshot<'g>, OwnedNode> {
         self.check(guard);
         match (new.as_ref().kind(), expected.state()) {
+            (_, PageState::Resident(head)) if head.is_sealed() => Err(new),
             (NodeKind::Delta, PageState::Resident(head)) => self.prepend(page, expected, head, new),
             (NodeKind::Delta, PageState::Stored(address)) => {
                 let stub = OwnedNode::stub(address);
@@ -103,11 +107,13 @@ impl Llama {
             }
             (NodeKind::Delta, PageState::Free) => panic!("{page} has no base to put a delta on"),
             (NodeKind::Base, state) => self.replace(page, expected, state, new, guard),
-            (NodeKind::Stub, _) => unreachable!("stubs are made by this crate alone"),
+            (NodeKind::Stub | NodeKind::Seal, _) => {
+                unreachable!("stubs and seals are made by this crate alone")
+            }
         }
     }
 
-    fn prepend<'g>(
+    pub(crate) fn prepend<'g>(
         &self,
         page: PageId,
         expected: Snapshot<'g>,
@@ -140,12 +146,21 @@ impl Llama {
         new: OwnedNode,
         guard: &'g Guard<'_>,
     ) -> Result<Snapshot<'g>, OwnedNode> {
-        let new = match state {
-            PageState::Resident(head) if head.chain_adopts() => inherit_adoptions(head, new),
-            _ => new,
+        // Kin that no flush has taken go over to the new base. Under the claim, so that no flush takes them meanwhile: they
+        // must be told of once. The kin of a base that a flush has taken are in that buffer; if its write fails the store
+        // is poisoned, and no later buffer is written that could miss them.
+        let untold = untold_kin(state);
+        let claim = untold.and_then(|_| self.table.try_claim(page));
+        if untold.is_some() && claim.is_none() {
+            return Err(new);
+        }
+        let new = match untold_kin(state) {
+            Some(base) => inherit(base, new),
+            None => new,
         };
         let memory = new.as_ref().chain_memory();
         let word = self.publish(page, expected.word(), new)?;
+        drop(claim);
         self.memory.change(memory, 0);
         if let PageState::Resident(head) = state {
             self.retire(head, guard);
@@ -273,22 +288,24 @@ impl Llama {
     }
 }
 
-/// `new` with the adoptions of the base under `head` that no flush has taken yet in front of its own.
-fn inherit_adoptions(head: NodeRef<'_>, new: OwnedNode) -> OwnedNode {
-    let base = chain(head).last().expect("a chain has a node");
-    // A base that a flush has taken has its adoptions in that buffer. If its write fails the store is poisoned,
-    // and no later buffer is written that could miss them.
-    if base.flash().is_some() || base.adopts().is_empty() {
-        return new;
+/// The base of a page in memory, if it adopts or disowns pages and no flush has taken that.
+pub(crate) fn untold_kin(state: PageState<'_>) -> Option<NodeRef<'_>> {
+    match state {
+        PageState::Resident(head) if head.chain_has_kin() => {
+            chain(head).last().filter(|base| base.flash().is_none())
+        }
+        _ => None,
     }
-    let own = new.as_ref().adopts();
-    let inherited = base.adopts().iter().filter(|page| !own.contains(page));
-    let adopts: Vec<PageId> = inherited.chain(own).copied().collect();
-    if adopts.len() == own.len() {
-        return new;
-    }
-    let descriptor = new.as_ref().descriptor().expect("a base has a descriptor");
-    OwnedNode::base(new.as_ref().payload(), descriptor, &adopts)
+}
+
+/// `new` with the kin of `base` in front of its own.
+fn inherit(base: NodeRef<'_>, new: OwnedNode) -> OwnedNode {
+    let own = new.as_ref();
+    let inherited = base.adopts().iter().filter(|page| !own.adopts().contains(page));
+    let adopts: Vec<PageId> = inherited.chain(own.adopts()).copied().collect();
+    let disowns: Vec<PageId> = base.disowns().iter().chain(own.disowns()).copied().collect();
+    let descriptor = own.descriptor().expect("a base has a descriptor");
+    OwnedNode::heir(own.payload(), descriptor, &adopts, &disowns)
 }
 
 /// The nodes of a chain, newest first.

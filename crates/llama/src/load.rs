@@ -170,8 +170,8 @@ impl Llama {
                         let Some(descriptor) = fragment.descriptor() else {
                             unreachable!("the fragment without a previous one is full");
                         };
-                        let adopts: Vec<PageId> = fragment.adopts().collect();
-                        let node = OwnedNode::base(payload, descriptor, &adopts);
+                        // Its kin were told of when it was flushed.
+                        let node = OwnedNode::base(payload, descriptor, &[]);
                         node.as_ref().set_flash(address);
                         built = Some(OwnedChain::new(node));
                     }

@@ -27,7 +27,7 @@
 //! apart, so that the words of a hundred thousand pages fit in a cache:
 //!
 //! - one *dirty bit* per page, in words of 64: set after an install, cleared by the flusher before it looks;
-//! - the *state word*: bit 0 claimed, bit 1 adopted, bit 2 rewrite, bits 32.. count of holds;
+//! - the *state word*: bit 0 claimed, bit 1 adopted, bit 2 rewrite, bit 3 disowned, bits 32.. count of holds;
 //! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`].
 //!
 //! ## Invariants
@@ -66,6 +66,7 @@ const CHUNKS: usize = 1;
 const CLAIMED: u64 = 1;
 const ADOPTED: u64 = 2;
 const REWRITE: u64 = 4;
+const DISOWNED: u64 = 8;
 const HOLD: u64 = 1 << 32;
 
 /// What a mapping word says.
@@ -338,6 +339,20 @@ impl MappingTable {
         self.set_state(page, ADOPTED);
     }
 
+    /// The page does not count any more: a durable fragment disowns it.
+    pub(crate) fn clear_adopted(&self, page: PageId) {
+        self.clear_state(page, ADOPTED);
+    }
+
+    /// Whether a fragment that disowns the page is in the flush buffer, or durable.
+    pub(crate) fn is_disowned(&self, page: PageId) -> bool {
+        self.state(page) & DISOWNED != 0
+    }
+
+    pub(crate) fn set_disowned(&self, page: PageId) {
+        self.set_state(page, DISOWNED);
+    }
+
     /// Whether the cleaner wants the page written in full.
     pub(crate) fn wants_rewrite(&self, page: PageId) -> bool {
         self.state(page) & REWRITE != 0
@@ -373,7 +388,7 @@ impl MappingTable {
         debug_assert!(self.word(page) == 0 && !self.is_held(page));
         self.take_dirty(page);
         self.set_fragments(page, Fragments::default());
-        self.clear_state(page, ADOPTED | REWRITE);
+        self.clear_state(page, ADOPTED | REWRITE | DISOWNED);
     }
 
     fn state(&self, page: PageId) -> u64 {

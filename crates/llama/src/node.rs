@@ -1,7 +1,7 @@
 //! Nodes: the pieces of a page in memory.
 //!
 //! A resident page is a singly linked chain of nodes, newest first: deltas over a base, or deltas over a *stub*
-//! that says where on flash the rest is. Each node is one allocation, payload included, aligned to 16 bytes:
+//! that says where on flash the rest is. A *seal* on top closes a whole chain for good. Each node is one allocation, payload included, aligned to 16 bytes:
 //!
 //! | offset | bytes | field | who writes it, when |
 //! |---|---|---|---|
@@ -14,7 +14,7 @@
 //! | 30 | 1 | kind and flags | owner, before publication |
 //! | 31 | 1 | `referenced`: second chance of the eviction clock | anybody, any time |
 //! | 32 | | payload: opaque bytes of the access method | creation |
-//! | | | *base only*, at the next multiple of 8: tree (4), low key length (4), adoption count (4), root flag (4), adopted page identifiers (8 each), low key | creation |
+//! | | | *base only*, at the next multiple of 8: tree (4), low key length (4), adoption count (4), disowned count (4), root flag (4), 0 (4), adopted and disowned page identifiers (8 each), low key | creation |
 //!
 //! ## Invariants
 //!
@@ -40,13 +40,13 @@ pub(crate) const NODE_ALIGN: usize = 16;
 /// What an allocator is assumed to add to each allocation.
 const ALLOCATION_OVERHEAD: usize = 16;
 /// Bytes of a base's trailer before its adoptions.
-const TRAILER_BYTES: usize = 16;
+const TRAILER_BYTES: usize = 24;
 
 const KIND_MASK: u8 = 3;
 /// The chain from here down ends in a stub.
 const PARTIAL: u8 = 4;
-/// The chain's base lists adoptions.
-const ADOPTS: u8 = 8;
+/// The chain's base lists adoptions or disowned pages.
+const KIN: u8 = 8;
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub enum NodeKind {
     Delta = 1,
     /// Stands for the part of the page that is on flash only; the last node of a chain.
     Stub = 2,
+    /// The page takes no more changes, and stays in memory whole until it is freed ([`Llama::seal`](crate::Llama::seal)).
+    Seal = 3,
 }
 
 /// What a base node says of its page to recovery: which tree it belongs to, and where in it.
@@ -96,7 +98,16 @@ struct Trailer {
     tree: u32,
     low_key_bytes: u32,
     adopt_count: u32,
+    disown_count: u32,
     root: u32,
+    zero: u32,
+}
+
+impl Trailer {
+    /// Bytes of the page identifiers behind the trailer.
+    fn kin_bytes(self) -> usize {
+        (self.adopt_count as usize + self.disown_count as usize) * size_of::<PageId>()
+    }
 }
 
 const PAYLOAD: usize = size_of::<Header>();
@@ -112,7 +123,7 @@ fn layout(payload_bytes: usize, trailer: Option<Trailer>) -> Layout {
         Some(trailer) => {
             trailer_offset(payload_bytes)
                 + TRAILER_BYTES
-                + trailer.adopt_count as usize * size_of::<PageId>()
+                + trailer.kin_bytes()
                 + trailer.low_key_bytes as usize
         }
     };
@@ -159,7 +170,7 @@ fn allocate(kind: NodeKind, contents: Contents<'_>, trailer: Option<Trailer>) ->
         chain_length: u16::from(delta),
         flags: kind as u8
             | if kind == NodeKind::Stub { PARTIAL } else { 0 }
-            | if trailer.is_some_and(|trailer| trailer.adopt_count > 0) { ADOPTS } else { 0 },
+            | if trailer.is_some_and(|trailer| trailer.kin_bytes() > 0) { KIN } else { 0 },
         // A node is created because somebody works on the page.
         referenced: AtomicU8::new(1),
     };
@@ -241,7 +252,8 @@ impl<'g> NodeRef<'g> {
         match self.header().flags & KIND_MASK {
             0 => NodeKind::Base,
             1 => NodeKind::Delta,
-            _ => NodeKind::Stub,
+            2 => NodeKind::Stub,
+            _ => NodeKind::Seal,
         }
     }
 
@@ -294,6 +306,12 @@ impl<'g> NodeRef<'g> {
         self.header().flags & PARTIAL != 0
     }
 
+    /// Whether this is the seal of a page that takes no more changes.
+    #[inline]
+    pub fn is_sealed(self) -> bool {
+        self.header().flags & KIND_MASK == NodeKind::Seal as u8
+    }
+
     /// Gives the page its second chance against eviction. Call it on the head of a page that is used.
     #[inline]
     pub fn touch(self) {
@@ -315,9 +333,7 @@ impl<'g> NodeRef<'g> {
     /// What a base node says of its page. `None` for other kinds.
     pub fn descriptor(self) -> Option<PageDescriptor<'g>> {
         let trailer = self.trailer()?;
-        let offset = trailer_offset(self.payload().len())
-            + TRAILER_BYTES
-            + trailer.adopt_count as usize * size_of::<PageId>();
+        let offset = trailer_offset(self.payload().len()) + TRAILER_BYTES + trailer.kin_bytes();
         // SAFETY: the low key ends the allocation of a base (N4) and is immutable (N1).
         let low_key = unsafe {
             std::slice::from_raw_parts(
@@ -330,20 +346,31 @@ impl<'g> NodeRef<'g> {
 
     /// The pages that a base node adopts: the right halves split off since the page was last flushed.
     pub fn adopts(self) -> &'g [PageId] {
-        let Some(trailer) = self.trailer() else { return &[] };
-        let offset = trailer_offset(self.payload().len()) + TRAILER_BYTES;
-        // SAFETY: the adoptions follow the trailer of a base, aligned to 8 (N4), and are immutable (N1).
-        unsafe {
-            std::slice::from_raw_parts(
-                self.node.cast::<u8>().add(offset).cast::<PageId>().as_ptr(),
-                trailer.adopt_count as usize,
-            )
-        }
+        self.kin().0
     }
 
-    /// Whether the base of this chain lists adoptions.
-    pub(crate) fn chain_adopts(self) -> bool {
-        self.header().flags & ADOPTS != 0
+    /// The pages that a base node disowns: those whose content it has taken over since the page was last flushed.
+    pub fn disowns(self) -> &'g [PageId] {
+        self.kin().1
+    }
+
+    /// Adopted and disowned pages.
+    fn kin(self) -> (&'g [PageId], &'g [PageId]) {
+        let Some(trailer) = self.trailer() else { return (&[], &[]) };
+        let offset = trailer_offset(self.payload().len()) + TRAILER_BYTES;
+        // SAFETY: the identifiers follow the trailer of a base, aligned to 8 (N4), and are immutable (N1).
+        let kin = unsafe {
+            std::slice::from_raw_parts(
+                self.node.cast::<u8>().add(offset).cast::<PageId>().as_ptr(),
+                trailer.kin_bytes() / size_of::<PageId>(),
+            )
+        };
+        kin.split_at(trailer.adopt_count as usize)
+    }
+
+    /// Whether the base of this chain lists adoptions or disowned pages.
+    pub(crate) fn chain_has_kin(self) -> bool {
+        self.header().flags & KIN != 0
     }
 
     /// The memory that the chain from here down is charged.
@@ -428,7 +455,21 @@ impl OwnedNode {
     /// # Panics
     /// As [`OwnedNode::delta`].
     pub fn base(payload: &[u8], descriptor: PageDescriptor<'_>, adopts: &[PageId]) -> OwnedNode {
-        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts)
+        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts, &[])
+    }
+
+    /// As [`OwnedNode::base`], for a page that has taken over the content of the pages in `disowns`, all of them
+    /// [sealed](crate::Llama::seal): they are freed once this base is durable, and recovery finds either them or this base.
+    ///
+    /// # Panics
+    /// As [`OwnedNode::delta`].
+    pub fn heir(
+        payload: &[u8],
+        descriptor: PageDescriptor<'_>,
+        adopts: &[PageId],
+        disowns: &[PageId],
+    ) -> OwnedNode {
+        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts, disowns)
     }
 
     /// A base with a payload of zeros, to be filled in place through [`OwnedNode::payload_mut`].
@@ -436,26 +477,35 @@ impl OwnedNode {
     /// # Panics
     /// As [`OwnedNode::delta`].
     pub fn base_zeroed(payload_bytes: usize, descriptor: PageDescriptor<'_>, adopts: &[PageId]) -> OwnedNode {
-        OwnedNode::new_base(Contents::Zeros(payload_bytes), descriptor, adopts)
+        OwnedNode::new_base(Contents::Zeros(payload_bytes), descriptor, adopts, &[])
     }
 
-    fn new_base(contents: Contents<'_>, descriptor: PageDescriptor<'_>, adopts: &[PageId]) -> OwnedNode {
+    fn new_base(
+        contents: Contents<'_>,
+        descriptor: PageDescriptor<'_>,
+        adopts: &[PageId],
+        disowns: &[PageId],
+    ) -> OwnedNode {
         let payload_bytes = contents.bytes();
         let trailer = Trailer {
             tree: descriptor.tree,
             low_key_bytes: u32::try_from(descriptor.low_key.len()).expect("a key is smaller than 4 GiB"),
             adopt_count: u32::try_from(adopts.len()).expect("fewer than 2^32 adoptions"),
+            disown_count: u32::try_from(disowns.len()).expect("fewer than 2^32 disowned pages"),
             root: u32::from(descriptor.root),
+            zero: 0,
         };
         let node = allocate(NodeKind::Base, contents, Some(trailer));
-        // SAFETY: the allocation has room for the adoptions and the low key behind the trailer (N4), and is
+        // SAFETY: the allocation has room for the identifiers and the low key behind the trailer (N4), and is
         // not shared yet.
         unsafe {
-            let adoptions = node.cast::<u8>().add(trailer_offset(payload_bytes) + TRAILER_BYTES);
-            ptr::copy_nonoverlapping(adopts.as_ptr(), adoptions.cast::<PageId>().as_ptr(), adopts.len());
+            let kin = node.cast::<u8>().add(trailer_offset(payload_bytes) + TRAILER_BYTES);
+            let disowned = kin.add(size_of_val(adopts));
+            ptr::copy_nonoverlapping(adopts.as_ptr(), kin.cast::<PageId>().as_ptr(), adopts.len());
+            ptr::copy_nonoverlapping(disowns.as_ptr(), disowned.cast::<PageId>().as_ptr(), disowns.len());
             ptr::copy_nonoverlapping(
                 descriptor.low_key.as_ptr(),
-                adoptions.add(size_of_val(adopts)).as_ptr(),
+                disowned.add(size_of_val(disowns)).as_ptr(),
                 descriptor.low_key.len(),
             );
         }
@@ -467,6 +517,11 @@ impl OwnedNode {
         let node = OwnedNode { node: allocate(NodeKind::Stub, Contents::Zeros(0), None) };
         node.as_ref().set_flash(address);
         node
+    }
+
+    /// A seal.
+    pub(crate) fn seal() -> OwnedNode {
+        OwnedNode { node: allocate(NodeKind::Seal, Contents::Zeros(0), None) }
     }
 
     /// The node, to look at.
@@ -482,19 +537,20 @@ impl OwnedNode {
         unsafe { std::slice::from_raw_parts_mut(self.node.cast::<u8>().add(PAYLOAD).as_ptr(), bytes) }
     }
 
-    /// Puts this delta on top of `below`, whose figures it takes over. The link is not followed before the node
+    /// Puts this delta or seal on top of `below`, whose figures it takes over. The link is not followed before the node
     /// is published, and [`OwnedNode::unlink`] takes it back.
     pub(crate) fn link(&mut self, below: NodeRef<'_>) {
         let own = charge(self.as_ref().layout()) as u32;
         let own_payload = self.as_ref().header().payload_bytes;
-        debug_assert_eq!(self.as_ref().kind(), NodeKind::Delta);
+        let kind = self.as_ref().kind();
+        debug_assert!(matches!(kind, NodeKind::Delta | NodeKind::Seal));
         // SAFETY: owned and mutably borrowed, so nobody reads the header meanwhile (N4).
         let header = unsafe { self.node.as_mut() };
         header.next = below.as_ptr();
         header.delta_bytes = own_payload.saturating_add(below.header().delta_bytes);
         header.chain_memory = own.saturating_add(below.header().chain_memory);
-        header.chain_length = below.header().chain_length.saturating_add(1);
-        header.flags = NodeKind::Delta as u8 | (below.header().flags & !KIND_MASK);
+        header.chain_length = below.header().chain_length.saturating_add(u16::from(kind == NodeKind::Delta));
+        header.flags = kind as u8 | (below.header().flags & !KIND_MASK);
     }
 
     /// Undoes [`OwnedNode::link`] after a lost race, so that dropping this node frees it alone.
@@ -544,12 +600,15 @@ mod tests {
                 let low_key = vec![b'k'; key];
                 let descriptor = PageDescriptor { tree: 9, low_key: &low_key, root: key == 0 };
                 let adopts = [PageId(3), PageId(u64::MAX)];
-                let node = OwnedNode::base(&bytes, descriptor, &adopts[..key.min(2)]);
+                let disowns = [PageId(5), PageId(6), PageId(7)];
+                let node =
+                    OwnedNode::heir(&bytes, descriptor, &adopts[..key.min(2)], &disowns[..payload % 4]);
+                assert_eq!(node.as_ref().disowns(), &disowns[..payload % 4]);
                 assert_eq!(node.as_ref().payload(), bytes);
                 assert_eq!(node.as_ref().payload().as_ptr() as usize % NODE_ALIGN, 0);
                 assert_eq!(node.as_ref().descriptor(), Some(descriptor));
                 assert_eq!(node.as_ref().adopts(), &adopts[..key.min(2)]);
-                assert_eq!(node.as_ref().chain_adopts(), key > 0);
+                assert_eq!(node.as_ref().chain_has_kin(), key > 0 || payload % 4 > 0);
             }
         }
     }

@@ -5,8 +5,9 @@
 //!    long as sequence number, chain and all checksums are right. Every fragment becomes the newest of its page,
 //!    unless the image knew a newer one. Where the row ends is the *tail*. If a later buffer of the store lies
 //!    behind it, bytes in between are corrupt; else the tail is where the machine stopped.
-//! 3. Pages count that are in the image, or are the first of a tree, or are adopted by a page that counts. Others
-//!    (right halves whose split did not become durable) are forgotten. Their identifiers are not given out again
+//! 3. Pages count that are in the image, or are the first of a tree, or are adopted by a page that counts, until a
+//!    page disowns them. Adopted and disowned is followed in the order of the store, since an identifier may live several
+//!    times. Others (right halves whose split did not become durable) are forgotten. Their identifiers are not given out again
 //!    before a later opening finds no trace of them, lest an old adoption bring back a page it did not mean.
 //! 4. Segments behind the tail are removed. Writing goes on at the tail in a new incarnation.
 //!
@@ -26,13 +27,13 @@ use crate::mapping_table::{Fragments, MappingTable, Word};
 use crate::memory::MemoryCounter;
 use crate::options::Options;
 use crate::page_id::PageId;
-use crate::segments::{Segments, segment_index, segment_name};
+use crate::segments::{Segments, segment_index};
 use crate::statistics::Counters;
 use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
 use deuteron_epoch::Epochs;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -65,7 +66,8 @@ struct Known {
     low_key: Vec<u8>,
     fragments: Fragments,
     counts: bool,
-    adopts: Vec<PageId>,
+    /// Adopted by this page, as long as it does not count itself.
+    waiting: Vec<PageId>,
 }
 
 /// What has been found so far.
@@ -74,6 +76,8 @@ struct Scan<'a> {
     position: Position,
     incarnation: u64,
     known: HashMap<PageId, Known>,
+    /// Pages of which too little was found. Well if they are disowned in the end: then the image could leave them out.
+    dangling: BTreeMap<PageId, LlamaError>,
     next_page: PageId,
 }
 
@@ -119,6 +123,7 @@ impl Llama {
             position: image.start.start,
             incarnation: image.start.incarnation,
             known: HashMap::with_capacity(image.pages.len()),
+            dangling: BTreeMap::new(),
             next_page: image.next_page,
         };
         for page in image.pages {
@@ -128,12 +133,14 @@ impl Llama {
                 low_key: page.low_key,
                 fragments: page.fragments,
                 counts: true,
-                adopts: Vec::new(),
+                waiting: Vec::new(),
             };
             scan.known.insert(page.page, known);
         }
         scan.run()?;
-        scan.count()?;
+        if let Some((_, defect)) = scan.dangling.pop_first() {
+            return Err(defect);
+        }
         let Scan { position, incarnation, known, next_page, .. } = scan;
 
         let mut accounts = Accounts::new(options.segment_bytes);
@@ -185,6 +192,7 @@ impl Llama {
             counters: Counters::default(),
             store: Store::new(segments, position.offset),
             flusher: Mutex::new(flusher),
+            sealed: Mutex::default(),
             consolidator: OnceLock::new(),
             loading: Loading::new(),
             evict_hand: AtomicU64::new(0),
@@ -285,7 +293,7 @@ impl Scan<'_> {
         while let Some((header, crc, bytes)) = self.next_buffer()? {
             let fragments = header.fragments(&bytes).expect("checked by next_buffer");
             for fragment in &fragments {
-                self.apply(fragment)?;
+                self.apply(fragment);
             }
             self.incarnation = self.incarnation.max(header.incarnation);
             self.position =
@@ -374,63 +382,78 @@ impl Scan<'_> {
     }
 
     /// Takes a fragment into account.
-    fn apply(&mut self, fragment: &Fragment<'_>) -> Result<(), LlamaError> {
+    fn apply(&mut self, fragment: &Fragment<'_>) {
         let (page, address) = (fragment.page(), fragment.address());
         self.next_page = self.next_page.max(PageId(page.0 + 1));
-        if let Some(descriptor) = fragment.descriptor() {
-            let known = self.known.entry(page).or_insert_with(|| Known {
-                tree: descriptor.tree,
-                low_key: descriptor.low_key.to_vec(),
-                fragments: Fragments::default(),
-                counts: false,
-                adopts: Vec::new(),
-            });
-            known.counts |= descriptor.root;
-            known.adopts.extend(fragment.adopts());
-            if known.fragments.newest().is_none_or(|newest| newest.offset() < address.offset()) {
-                if !known.counts {
-                    // The identifier may have had an earlier life that nobody adopted.
-                    known.tree = descriptor.tree;
-                    known.low_key = descriptor.low_key.to_vec();
-                }
-                known.fragments = Fragments::default();
-                let _ = known.fragments.push(address);
+        let Some(descriptor) = fragment.descriptor() else {
+            let known = self.known.get_mut(&page);
+            let previous = fragment.previous();
+            let put = known.is_some_and(|known| put_on(&mut known.fragments, previous, address));
+            if !put {
+                let defect = Defect::new(32, format_args!("the fragment of {page} below"), "another");
+                let defect = self.segments.corrupt(address.offset(), defect);
+                self.dangling.entry(page).or_insert(defect);
             }
-            return Ok(());
+            return;
+        };
+        let known = self.known.entry(page).or_insert_with(|| Known {
+            tree: descriptor.tree,
+            low_key: descriptor.low_key.to_vec(),
+            fragments: Fragments::default(),
+            counts: false,
+            waiting: Vec::new(),
+        });
+        if known.fragments.newest().is_none_or(|newest| newest.offset() < address.offset()) {
+            if !known.counts {
+                // The identifier may have had an earlier life that nobody adopted.
+                known.tree = descriptor.tree;
+                known.low_key = descriptor.low_key.to_vec();
+            }
+            known.fragments = Fragments::default();
+            let _ = known.fragments.push(address);
         }
-        let known = self.known.get_mut(&page);
-        let previous = fragment.previous();
-        let put = known.is_some_and(|known| put_on(&mut known.fragments, previous, address));
-        if put {
-            return Ok(());
+        if descriptor.root {
+            self.adopt(page, address);
         }
-        let defect = Defect::new(32, format_args!("the fragment of {page} below"), "another");
-        Err(self.segments.corrupt(address.offset(), defect))
+        for disowned in fragment.disowns() {
+            self.disown(disowned, address);
+        }
+        match self.known.get_mut(&page).filter(|known| !known.counts) {
+            Some(known) => known.waiting.extend(fragment.adopts()),
+            None => fragment.adopts().for_each(|adoptee| self.adopt(adoptee, address)),
+        }
     }
 
-    /// Finds out which pages count.
-    fn count(&mut self) -> Result<(), LlamaError> {
-        let mut counted: Vec<PageId> =
-            self.known.iter().filter(|(_, known)| known.counts).map(|(&page, _)| page).collect();
-        let mut seen: HashSet<PageId> = counted.iter().copied().collect();
-        while let Some(page) = counted.pop() {
-            let adopts = match self.known.get_mut(&page) {
+    /// `page` counts from `address` on, and what it adopts.
+    fn adopt(&mut self, page: PageId, address: FlashAddress) {
+        let mut pages = vec![page];
+        while let Some(page) = pages.pop() {
+            match self.known.get_mut(&page) {
                 Some(known) => {
                     known.counts = true;
-                    std::mem::take(&mut known.adopts)
+                    pages.append(&mut known.waiting);
                 }
                 None => {
-                    return Err(LlamaError::Corrupt {
-                        file: segment_name(self.segments.index(self.position.offset)),
-                        offset: self.position.offset % self.segments.segment_bytes,
-                        expected: format!("{page}, which is adopted, before"),
-                        found: "no fragment of it".to_owned(),
-                    });
+                    let defect =
+                        Defect::new(0, format_args!("{page}, which is adopted, before"), "nothing of it");
+                    let defect = self.segments.corrupt(address.offset(), defect);
+                    self.dangling.entry(page).or_insert(defect);
                 }
-            };
-            counted.extend(adopts.into_iter().filter(|&adoptee| seen.insert(adoptee)));
+            }
         }
-        Ok(())
+    }
+
+    /// `page` does not count from `address` on: another page, which counts, has taken over what it holds.
+    fn disown(&mut self, page: PageId, address: FlashAddress) {
+        self.dangling.remove(&page);
+        let newest = self.known.get(&page).and_then(|known| known.fragments.newest());
+        // If it has younger fragments, then the image knows another life of the identifier, a later one.
+        if newest.is_some_and(|newest| newest.offset() < address.offset())
+            && let Some(known) = self.known.remove(&page)
+        {
+            // It counted, though the scan has not seen why, so what it adopts does.
+            known.waiting.into_iter().for_each(|adoptee| self.adopt(adoptee, address));
+        }
     }
 }
 

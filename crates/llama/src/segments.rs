@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 4096 |
 //! | 4 | 4 | magic `DSEG` |
-//! | 8 | 4 | format version, 1 |
+//! | 8 | 4 | format version, 2 |
 //! | 12 | 4 | 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the segment |
@@ -19,7 +19,7 @@
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush_buffer::FORMAT_VERSION;
+use crate::flush_buffer::{FORMAT_VERSION, is_known};
 use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
 use std::collections::HashMap;
@@ -194,7 +194,7 @@ impl Segments {
             return corrupt(0, expected, format!("{:#010x}", read_u32(&block, 0)));
         }
         let version = read_u32(&block, 8);
-        if version != FORMAT_VERSION {
+        if !is_known(version) {
             return Err(LlamaError::Version { file: name, found: version, supported: FORMAT_VERSION });
         }
         for (offset, what, expected) in

@@ -103,4 +103,6 @@ counters! {
     pages_relocated,
     /// Segments removed.
     segments_removed,
+    /// Pages freed since a durable page had taken over what they held.
+    pages_freed,
 }

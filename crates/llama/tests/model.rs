@@ -6,6 +6,7 @@ use deuteron_llama::Options;
 
 #[test]
 fn pages_contain_what_was_put_into_them_whatever_happens_to_them() {
+    let mut merges = 0;
     for seed in 0..60 {
         let tiny = Options::tiny_for_tests();
         let options = match seed % 4 {
@@ -15,6 +16,7 @@ fn pages_contain_what_was_put_into_them_whatever_happens_to_them() {
             _ => Options { fragments_max: 3, flush_buffer_bytes: 64 << 10, ..tiny },
         };
         println!("seed {seed}");
-        harness::run(seed, 1500, &options);
+        merges += harness::run(seed, 1500, &options);
     }
+    assert!(merges > 1000, "only {merges} merges");
 }

@@ -112,7 +112,9 @@ pub fn content(snapshot: Snapshot<'_>) -> Option<PageContent> {
             decode_entries(&payload[8..], &mut entries);
             return Some(PageContent { low, high, entries });
         }
-        decode_entries(current.payload(), &mut entries);
+        if current.kind() != NodeKind::Seal {
+            decode_entries(current.payload(), &mut entries);
+        }
         node = current.next();
     }
     panic!("a whole chain ends in a base");
@@ -134,6 +136,9 @@ pub struct Harness {
     /// Right halves whose separators are not posted: they are not in the index that a checkpoint writes, and their
     /// left halves are held.
     pub unposted: Vec<(PageId, u32)>,
+    /// Pages that are merged, and held, as their separator is not removed yet.
+    pub unremoved: Vec<[PageId; 2]>,
+    pub merges: u64,
     pub now: Entries,
     /// Every value ever written to a key.
     pub history: BTreeMap<u32, BTreeSet<u64>>,
@@ -156,6 +161,8 @@ impl Harness {
             epochs,
             index: BTreeMap::new(),
             unposted: Vec::new(),
+            unremoved: Vec::new(),
+            merges: 0,
             now: Entries::new(),
             history: BTreeMap::new(),
             durable: Entries::new(),
@@ -199,6 +206,8 @@ impl Harness {
             epochs,
             index: BTreeMap::new(),
             unposted: Vec::new(),
+            unremoved: Vec::new(),
+            merges: 0,
             now: Entries::new(),
             history: ledger.history.clone(),
             durable: ledger.durable.clone(),
@@ -307,12 +316,82 @@ impl Harness {
         }
     }
 
+    /// Merges the page of `key` into its left neighbour, if both are known to be durable and nothing else goes on there.
+    pub fn merge(&mut self, key: u32) -> Result<(), LlamaError> {
+        let Some((&low, &right)) = self.index.range(1..=key.max(1)).next_back() else { return Ok(()) };
+        let left = self.page_of(low - 1);
+        let busy = |page| self.unposted.iter().any(|&(other, _)| other == page);
+        if busy(left) || busy(right) || !self.llama.is_settled(left) || !self.llama.is_settled(right) {
+            return Ok(());
+        }
+        self.llama.hold(left);
+        self.llama.hold(right);
+        // A new base under the hold keeps the left page in memory.
+        let taken = self.read(left)?;
+        let _ = self.read(right)?;
+        let guard = self.llama.pin();
+        let renewed = base(taken.low, taken.high, &taken.entries, &[]);
+        let ready = content(self.llama.snapshot(left, &guard)).is_some()
+            && content(self.llama.snapshot(right, &guard)).is_some();
+        if !ready {
+            // Evicted by the other's load.
+            self.llama.release(left);
+            self.llama.release(right);
+            return Ok(());
+        }
+        self.llama.install(left, self.llama.snapshot(left, &guard), renewed, &guard).unwrap();
+        let Ok(sealed) = self.llama.seal(right, self.llama.snapshot(right, &guard), &guard) else {
+            // It adopts pages, and has not been flushed since.
+            self.llama.release(left);
+            self.llama.release(right);
+            return Ok(());
+        };
+        assert!(self.llama.install(right, sealed, OwnedNode::delta(b""), &guard).is_err());
+        drop(guard);
+        self.disturb();
+        let guard = self.llama.pin();
+        let sealed = content(self.llama.snapshot(right, &guard)).expect("sealed pages stay");
+        let mut both = content(self.llama.snapshot(left, &guard)).expect("not flushed, as it is held");
+        both.entries.extend(sealed.entries);
+        let low_key = low_key(both.low);
+        let descriptor = PageDescriptor { tree: TREE, low_key: &low_key, root: both.low == 0 };
+        let payload = base_payload(both.low, sealed.high, &both.entries);
+        let heir = OwnedNode::heir(&payload, descriptor, &[], &[right]);
+        self.llama.install(left, self.llama.snapshot(left, &guard), heir, &guard).unwrap();
+        drop(guard);
+        self.disturb();
+        self.index.remove(&low);
+        self.unremoved.push([left, right]);
+        self.merges += 1;
+        if self.random.below(3) > 0 {
+            self.post(0);
+        }
+        Ok(())
+    }
+
+    /// What others may do between two steps.
+    fn disturb(&mut self) {
+        match self.random.below(8) {
+            0 => drop(self.llama.flush_step()),
+            1 => drop(self.llama.evict_step(10_000)),
+            2 if self.checkpoint.is_none() => {
+                let begun = self.llama.checkpoint_begin(&self.operations.to_le_bytes());
+                self.checkpoint = begun.ok().map(|checkpoint| (checkpoint, self.now.clone()));
+            }
+            _ => {}
+        }
+    }
+
     /// Posts separators, in any order, until at most `left` are not posted.
     pub fn post(&mut self, left: usize) {
         while self.unposted.len() > left {
             let index = self.random.below(self.unposted.len() as u64) as usize;
             let (page, _) = self.unposted.swap_remove(index);
             self.llama.release(page);
+        }
+        while self.unremoved.len() > left {
+            let index = self.random.below(self.unremoved.len() as u64) as usize;
+            self.unremoved.swap_remove(index).into_iter().for_each(|page| self.llama.release(page));
         }
     }
 
@@ -391,7 +470,8 @@ impl Harness {
     /// One random action.
     pub fn act(&mut self, random: &mut Random) -> Result<(), LlamaError> {
         match random.below(100) {
-            0..55 => {
+            0..5 => self.merge(random.below(400) as u32)?,
+            5..55 => {
                 // Mostly a small part of the keys, so that pages are split, and written again and again.
                 let range = if random.below(4) == 0 { u64::from(KEYS_END) } else { 200 };
                 self.upsert(random.below(range) as u32);
@@ -421,7 +501,8 @@ impl Harness {
                 self.checkpoint(|harness| {
                     let key = inner.below(200) as u32;
                     harness.upsert(key);
-                    match inner.below(8) {
+                    match inner.below(10) {
+                        8.. => drop(harness.merge(key)),
                         0..2 => {
                             harness.llama.evict_step(2000);
                         }
@@ -438,16 +519,18 @@ impl Harness {
     }
 }
 
-/// Runs `count` actions, crashing now and then.
-pub fn run(seed: u64, count: usize, options: &Options) {
+/// Runs `count` actions, crashing now and then. How many pages were merged before the last crash.
+pub fn run(seed: u64, count: usize, options: &Options) -> u64 {
     let disk = SimulatedDisk::new(seed);
     let mut random = Random(seed);
     let mut harness = Harness::create(Arc::new(disk.directory()), options).unwrap();
     harness.random.0 = seed;
+    let mut merges = 0;
     for _ in 0..count {
         if random.below(120) == 0 {
             let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
             let directory = disk.crash(policy[random.below(3) as usize]);
+            merges += harness.merges;
             harness = Harness::reopen(&harness.into_ledger(), Arc::new(directory), options).unwrap();
             harness.check_all().unwrap();
         } else {
@@ -463,4 +546,5 @@ pub fn run(seed: u64, count: usize, options: &Options) {
     let left = Arc::new(disk.crash(CrashPolicy::LoseAll));
     let harness = Harness::reopen(&harness.into_ledger(), left, options).unwrap();
     assert_eq!(harness.llama.statistics().live_bytes, counted);
+    merges
 }
