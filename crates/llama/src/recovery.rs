@@ -66,8 +66,8 @@ struct Known {
     low_key: Vec<u8>,
     fragments: Fragments,
     counts: bool,
-    /// Adopted by this page, as long as it does not count itself.
-    waiting: Vec<PageId>,
+    /// Adopted by this page, and by which fragment, as long as it does not count itself.
+    waiting: Vec<(PageId, FlashAddress)>,
 }
 
 /// What has been found so far.
@@ -78,6 +78,8 @@ struct Scan<'a> {
     known: HashMap<PageId, Known>,
     /// Pages of which too little was found. Well if they are disowned in the end: then the image could leave them out.
     dangling: BTreeMap<PageId, LlamaError>,
+    /// The last fragment that disowns a page: what adopts it earlier does not count any more.
+    disowned: HashMap<PageId, FlashAddress>,
     next_page: PageId,
 }
 
@@ -124,6 +126,7 @@ impl Llama {
             incarnation: image.start.incarnation,
             known: HashMap::with_capacity(image.pages.len()),
             dangling: BTreeMap::new(),
+            disowned: HashMap::new(),
             next_page: image.next_page,
         };
         for page in image.pages {
@@ -419,15 +422,18 @@ impl Scan<'_> {
             self.disown(disowned, address);
         }
         match self.known.get_mut(&page).filter(|known| !known.counts) {
-            Some(known) => known.waiting.extend(fragment.adopts()),
+            Some(known) => known.waiting.extend(fragment.adopts().map(|adoptee| (adoptee, address))),
             None => fragment.adopts().for_each(|adoptee| self.adopt(adoptee, address)),
         }
     }
 
     /// `page` counts from `address` on, and what it adopts.
     fn adopt(&mut self, page: PageId, address: FlashAddress) {
-        let mut pages = vec![page];
-        while let Some(page) = pages.pop() {
+        let mut pages = vec![(page, address)];
+        while let Some((page, address)) = pages.pop() {
+            if self.disowned.get(&page).is_some_and(|disowned| disowned.offset() > address.offset()) {
+                continue;
+            }
             match self.known.get_mut(&page) {
                 Some(known) => {
                     known.counts = true;
@@ -446,13 +452,14 @@ impl Scan<'_> {
     /// `page` does not count from `address` on: another page, which counts, has taken over what it holds.
     fn disown(&mut self, page: PageId, address: FlashAddress) {
         self.dangling.remove(&page);
+        self.disowned.insert(page, address);
         let newest = self.known.get(&page).and_then(|known| known.fragments.newest());
         // If it has younger fragments, then the image knows another life of the identifier, a later one.
         if newest.is_some_and(|newest| newest.offset() < address.offset())
             && let Some(known) = self.known.remove(&page)
         {
             // It counted, though the scan has not seen why, so what it adopts does.
-            known.waiting.into_iter().for_each(|adoptee| self.adopt(adoptee, address));
+            known.waiting.into_iter().for_each(|(adoptee, address)| self.adopt(adoptee, address));
         }
     }
 }

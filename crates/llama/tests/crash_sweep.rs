@@ -7,7 +7,7 @@ use deuteron_llama::Options;
 use harness::{Harness, Random};
 use std::sync::Arc;
 
-const ACTIONS: usize = 120;
+const ACTIONS: usize = 240;
 
 /// Runs the history on `disk` until the machine stops, or to its end; whether it got to run at all.
 fn history(disk: &SimulatedDisk, seed: u64, options: &Options) -> Option<Harness> {
@@ -23,9 +23,12 @@ fn history(disk: &SimulatedDisk, seed: u64, options: &Options) -> Option<Harness
     Some(harness)
 }
 
-fn sweep(seed: u64, options: &Options) {
+/// How many pages the history frees.
+fn sweep(seed: u64, options: &Options) -> u64 {
     let whole = SimulatedDisk::new(seed);
-    history(&whole, seed, options).unwrap().check_all().unwrap();
+    let history_to_its_end = history(&whole, seed, options).unwrap();
+    history_to_its_end.check_all().unwrap();
+    let freed = history_to_its_end.llama.statistics().pages_freed;
     for stop in 0..whole.operations() {
         let disk = SimulatedDisk::new(seed ^ stop);
         disk.set_faults(FaultPlan::new().crash_after(stop));
@@ -52,14 +55,17 @@ fn sweep(seed: u64, options: &Options) {
         }
         harness.check_all().unwrap();
     }
+    freed
 }
 
 #[test]
-fn a_stop_at_any_operation_loses_nothing_durable_and_no_half_split() {
+fn a_stop_at_any_operation_loses_nothing_durable_and_no_half_split_or_merge() {
     let tiny = Options::tiny_for_tests();
-    for seed in 4..12 {
-        sweep(seed, &tiny);
+    let mut freed = 0;
+    for seed in (4..14).chain([51]) {
+        freed += sweep(seed, &tiny);
     }
     sweep(2, &Options { fragments_max: 4, flush_buffer_bytes: 4096, ..tiny.clone() });
     sweep(3, &Options { fragments_max: 1, flush_buffer_bytes: 32 << 10, ..tiny });
+    assert!(freed > 30, "only {freed} pages were freed");
 }
