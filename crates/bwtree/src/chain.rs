@@ -13,6 +13,8 @@ pub(crate) enum Lookup<'g> {
     Right { separator: &'g [u8], page: PageId },
     /// The base is not in memory, and what is there does not decide.
     Missing,
+    /// The page is sealed.
+    Sealed,
 }
 
 /// Lines of a node that are asked for before its header has said how large it is: the slots of a page of about thirty
@@ -37,8 +39,10 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
     while let Some(current) = node {
         // The header is waited for anyway; meanwhile the next lines come, too.
         current.prefetch(1..FIRST_LINES);
-        if current.kind() == NodeKind::Stub {
-            return Lookup::Missing;
+        match current.kind() {
+            NodeKind::Stub => return Lookup::Missing,
+            NodeKind::Seal => return Lookup::Sealed,
+            NodeKind::Base | NodeKind::Delta => {}
         }
         let run = Run::new(current.payload());
         if run.is_base() {
@@ -85,6 +89,7 @@ impl<'g> WholeChain<'g> {
                 NodeKind::Delta => deltas.push(Run::new(node.payload())),
                 NodeKind::Base => return Some(WholeChain { deltas, base: Run::new(node.payload()) }),
                 NodeKind::Stub => return None,
+                NodeKind::Seal => {}
             }
             node = node.next()?;
         }

@@ -19,8 +19,7 @@
 //! Why hold: a page that is not in memory takes upserts on the word of the index alone (see `upsert`, U2). So a page may
 //! not leave memory while the index does not know its high key.
 //!
-//! There are no merges of underfull pages: no open implementation is known to have one that is free of races
-//! (`docs/design/bw-tree.md`).
+//! Consolidation marks the pages that it leaves underfull, or with tombstones, for `merging`.
 
 use crate::Tree;
 use crate::chain::WholeChain;
@@ -29,6 +28,7 @@ use crate::page::run::Run;
 use crate::page::split::Split;
 use crate::page::{merged_bytes, write_merged};
 use crate::scratch;
+use crate::sync::Ordering;
 use deuteron_epoch::Guard;
 use deuteron_llama::{OwnedNode, PageDescriptor, PageId, Snapshot};
 
@@ -43,7 +43,7 @@ pub(crate) enum Consolidation {
 }
 
 impl Tree {
-    fn descriptor<'k>(&self, low_key: &'k [u8]) -> PageDescriptor<'k> {
+    pub(crate) fn descriptor<'k>(&self, low_key: &'k [u8]) -> PageDescriptor<'k> {
         // Splits go to the right, so the leftmost page is the tree's first.
         PageDescriptor { tree: self.id, low_key, root: low_key.is_empty() }
     }
@@ -58,20 +58,61 @@ impl Tree {
             return Consolidation::NotWhole;
         };
         let merge = Merge::new(chain.base, &chain.deltas, self.forget_below());
-        let bytes = merged_bytes(&merge);
-        if bytes > self.options.page_bytes_max
+        // A page that is about to take another one over is not split; asked after the snapshot was taken, so that whoever
+        // has seen it before that fails. The next consolidation splits.
+        if merged_bytes(&merge) > self.options.page_bytes_max
+            && self.heir.load(Ordering::SeqCst) != page.0
             && let Some(split) = Split::new(&merge, self.options.page_bytes_max)
         {
             return self.split(page, snapshot, &split, guard);
         }
-        let base = scratch::with(bytes, |bytes| {
-            write_merged(&merge, bytes);
+        self.install_merged(page, snapshot, &merge, guard)
+    }
+
+    /// Consolidates a page without splitting it.
+    pub(crate) fn consolidate_whole(
+        &self,
+        page: PageId,
+        snapshot: Snapshot<'_>,
+        chain: &WholeChain<'_>,
+        guard: &Guard<'_>,
+    ) -> Consolidation {
+        let merge = Merge::new(chain.base, &chain.deltas, self.forget_below());
+        self.install_merged(page, snapshot, &merge, guard)
+    }
+
+    fn install_merged(
+        &self,
+        page: PageId,
+        snapshot: Snapshot<'_>,
+        merge: &Merge<'_>,
+        guard: &Guard<'_>,
+    ) -> Consolidation {
+        let base = scratch::with(merged_bytes(merge), |bytes| {
+            write_merged(merge, bytes);
             debug_assert!(Run::verify(bytes).is_ok());
-            OwnedNode::base(bytes, self.descriptor(chain.base.low()), &[])
+            self.mark_if_sparse(bytes);
+            OwnedNode::base(bytes, self.descriptor(merge.base().low()), &[])
         });
         match self.llama.install(page, snapshot, base, guard) {
             Ok(_) => Consolidation::Done,
             Err(_) => Consolidation::Lost,
+        }
+    }
+
+    /// Whether a page of so many bytes should be merged, if it has a left neighbour with room.
+    pub(crate) fn is_sparse(&self, bytes: usize) -> bool {
+        bytes < self.options.page_bytes_max / 4
+    }
+
+    /// Marks a page that is about to get this base, if it is worth another look.
+    pub(crate) fn mark_if_sparse(&self, base: &[u8]) {
+        let run = Run::new(base);
+        if run.tombstones() > 0 {
+            let tombstones = (0..run.count()).filter(|&index| run.is_tombstone(index));
+            self.marks.mark(run.low(), tombstones.map(|index| run.record(index).lsn).max());
+        } else if self.is_sparse(base.len()) && !run.low().is_empty() {
+            self.marks.mark(run.low(), None);
         }
     }
 
@@ -101,7 +142,7 @@ impl Tree {
         #[cfg(all(test, not(loom)))]
         interruption::strike();
         for ((part, &right), left) in split.parts()[1..].iter().zip(&rights).zip(held()) {
-            self.index.post(&part.low, right, guard);
+            self.post(&part.low, right, guard);
             self.llama.release(left);
         }
         self.counters.leaf_splits.add(rights.len() as u64);
@@ -114,6 +155,7 @@ impl Tree {
         scratch::with(split.bytes(index), |bytes| {
             split.write(index, rights.get(index).copied().unwrap_or(PageId::NONE), bytes);
             debug_assert!(Run::verify(bytes).is_ok());
+            self.mark_if_sparse(bytes);
             OwnedNode::base(bytes, descriptor, adopts)
         })
     }

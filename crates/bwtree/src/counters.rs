@@ -42,6 +42,8 @@ counters! {
     leaf_splits,
     /// Inner nodes that came of splits.
     inner_splits,
+    /// Leaves that were merged into their left neighbours.
+    leaf_merges,
     /// Upserts that lost a compare-and-swap and tried again.
     upserts_lost,
     /// Deltas put on pages that were not in memory.

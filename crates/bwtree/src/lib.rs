@@ -10,6 +10,8 @@
 //! | `read`, `upsert`, `scan` | the operations |
 //! | `ahead` | which pages must be loaded, before they are needed |
 //! | `consolidate` | consolidation and splits |
+//! | `merging` | underfull pages are merged into their left neighbours |
+//! | `marks` | which pages are worth a look |
 //! | `chain` | reading the deltas and the base of a page |
 //! | `page` | the format of leaf pages: flat bytes, no pointers, no unsafe code |
 //! | `index` | the inner levels, always in memory |
@@ -18,8 +20,7 @@
 //! What needs a page that is not in memory says so with a [`Miss`], after which the caller lets go of its guard, has
 //! the page loaded, and begins anew; the methods without `try` do that by themselves.
 //!
-//! What this crate is not: it starts no threads, flushes and evicts nothing, knows neither transactions nor tables,
-//! and merges no pages (an emptied page stays, small).
+//! What this crate is not: it starts no threads, flushes and evicts nothing, and knows neither transactions nor tables.
 //!
 //! Source: Levandoski and Sengupta, *The Bw-Tree: A Latch-Free B-Tree for Log-Structured Flash Storage* (2013). Ours differs in that inner
 //! nodes are copied on write and reached by direct pointers, and in that a split replaces the left page at once instead of
@@ -32,6 +33,8 @@ mod consolidate;
 mod counters;
 mod error;
 mod index;
+mod marks;
+mod merging;
 mod options;
 mod page;
 mod read;

@@ -2,6 +2,7 @@
 
 use crate::chain::{self, Lookup};
 use crate::error::Miss;
+use crate::merging::Heir;
 use crate::page::run::RecordRef;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
@@ -17,10 +18,27 @@ impl Tree {
     pub fn try_get<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> Result<Option<RecordRef<'g>>, Miss> {
         let mut page = self.index.find(key, guard);
         loop {
-            match chain::lookup(self.resident(page, guard)?, key) {
+            let Some(head) = self.resident(page, guard)? else {
+                page = self.index.find(key, guard);
+                continue;
+            };
+            let mut found = chain::lookup(head, key);
+            if matches!(found, Lookup::Sealed) {
+                match self.heir_of(head, guard)? {
+                    Heir::Unmerged(..) => {
+                        found = chain::lookup(head.next().expect("a seal lies on a chain"), key)
+                    }
+                    Heir::Merged(heir) => {
+                        page = heir;
+                        continue;
+                    }
+                }
+            }
+            match found {
                 Lookup::Found(record) => return Ok(record),
                 Lookup::Missing => return Err(Miss(page)),
                 Lookup::Right { separator, page: right } => page = self.go_right(separator, right, guard),
+                Lookup::Sealed => unreachable!("there is one seal on a page"),
             }
         }
     }
@@ -59,16 +77,20 @@ impl Tree {
         }
     }
 
-    /// The newest node of a page of this tree.
+    /// The newest node of a page of this tree; `None` if it was merged and freed since the index was asked: ask again.
     #[inline]
-    pub(crate) fn resident<'g>(&self, page: PageId, guard: &'g Guard<'_>) -> Result<NodeRef<'g>, Miss> {
+    pub(crate) fn resident<'g>(
+        &self,
+        page: PageId,
+        guard: &'g Guard<'_>,
+    ) -> Result<Option<NodeRef<'g>>, Miss> {
         match self.llama.snapshot(page, guard).state() {
             PageState::Resident(head) => {
                 head.touch();
-                Ok(head)
+                Ok(Some(head))
             }
             PageState::Stored(_) => Err(Miss(page)),
-            PageState::Free => unreachable!("{page} of tree {} is free", self.id),
+            PageState::Free => Ok(None),
         }
     }
 
@@ -77,7 +99,12 @@ impl Tree {
     #[cold]
     pub(crate) fn go_right(&self, separator: &[u8], right: PageId, guard: &Guard<'_>) -> PageId {
         self.counters.separators_helped.add(1);
-        self.index.post(separator, right, guard);
+        self.post(separator, right, guard);
         right
+    }
+
+    /// Posts a separator, unless its page has been merged meanwhile.
+    pub(crate) fn post(&self, separator: &[u8], page: PageId, guard: &Guard<'_>) {
+        self.index.post_if(separator, page, &|| self.is_alive(page, guard), guard);
     }
 }

@@ -1,14 +1,15 @@
 //! Range scans, a leaf at a time.
 //!
 //! A scan reads each leaf as of one snapshot, whose bounds say where to go on: forward at its high key, backward
-//! below its low key. Since a page's low key never changes and a page is only ever split, the ranges of the
-//! leaves read are disjoint and leave no gap, whatever splits happen between. Every operation that was complete before
+//! below its low key. A leaf that was merged meanwhile reaches into what has been read already; of every leaf only what
+//! lies beyond is taken, so what is read is disjoint and leaves no gap, whatever splits and merges happen between. Every operation that was complete before
 //! a leaf was read is seen; operations during the scan may be.
 //!
 //! A reverse scan has no left siblings to follow. It descends to the page that holds the keys *just below* the bound.
 
 use crate::chain::{WholeChain, base_of};
 use crate::error::Miss;
+use crate::merging::Heir;
 use crate::page::merge::Merge;
 use crate::page::run::{RecordRef, Run};
 use crate::{BwTreeError, Tree};
@@ -176,14 +177,24 @@ impl Tree {
     /// The leaf in which the cursor's range begins.
     fn leaf<'g>(&self, cursor: &Cursor<'_>, guard: &'g Guard<'_>) -> Result<WholeChain<'g>, Miss> {
         let start = if cursor.reverse { as_slice(&cursor.upper) } else { as_slice(&cursor.lower) };
-        let mut page = match start {
+        let find = || match start {
             Bound::Unbounded if cursor.reverse => self.index.find_before(None, guard),
             Bound::Excluded(key) if cursor.reverse => self.index.find_before(Some(key), guard),
             Bound::Unbounded => self.index.find(&[], guard),
             Bound::Included(key) | Bound::Excluded(key) => self.index.find(key, guard),
         };
+        let mut page = find();
         loop {
-            let head = self.resident(page, guard)?;
+            let Some(head) = self.resident(page, guard)? else {
+                page = find();
+                continue;
+            };
+            if head.is_sealed()
+                && let Heir::Merged(heir) = self.heir_of(head, guard)?
+            {
+                page = heir;
+                continue;
+            }
             let base = base_of(head).ok_or(Miss(page))?;
             let beyond = base.high().filter(|high| match start {
                 Bound::Unbounded => cursor.reverse,

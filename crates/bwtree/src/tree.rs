@@ -3,12 +3,14 @@
 use crate::consolidate::Consolidation;
 use crate::counters::{Counters, TreeStatistics};
 use crate::index::Index;
+use crate::marks::Marks;
+use crate::merging::Merging;
 use crate::page;
 use crate::sync::{AtomicU64, Ordering};
 use crate::{BwTreeError, Options};
 use deuteron_epoch::Guard;
 use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
@@ -26,6 +28,12 @@ pub struct Tree {
     pub(crate) counters: Counters,
     /// Tombstones with an LSN below may be forgotten.
     forget_below: AtomicU64,
+    /// Pages to be merged, or rewritten without their tombstones.
+    pub(crate) marks: Marks,
+    /// Held by the thread that merges pages.
+    pub(crate) merging: Mutex<Merging>,
+    /// The page that is about to take another one over, and is not split meanwhile; 0 if there is none.
+    pub(crate) heir: AtomicU64,
 }
 
 impl Tree {
@@ -70,7 +78,8 @@ impl Tree {
 
     fn assemble(llama: Arc<Llama>, id: u32, index: Index, options: Options) -> Tree {
         let (counters, forget_below) = (Counters::default(), AtomicU64::new(0));
-        Tree { id, llama, index, options, counters, forget_below }
+        let (marks, merging, heir) = (Marks::default(), Mutex::default(), AtomicU64::new(0));
+        Tree { id, llama, index, options, counters, forget_below, marks, merging, heir }
     }
 
     /// The identifier given at creation.
@@ -129,7 +138,7 @@ impl Tree {
     /// Consolidates the page that holds `key`, whatever the length of its chain; whether it was done. For tests
     /// and for callers that know a page will be read often.
     pub fn consolidate(&self, key: &[u8], guard: &Guard<'_>) -> bool {
-        let target = self.target(key, guard);
+        let Ok(target) = self.target(key, guard) else { return false };
         self.consolidate_page(target.page, target.snapshot, guard) == Consolidation::Done
     }
 }

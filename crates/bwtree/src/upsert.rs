@@ -10,10 +10,17 @@
 //!   page that is not in memory is not split. So the index, asked later, knows of every split that happened before the
 //!   snapshot, and if it still names the page, its bounds hold for the snapshot. If the compare-and-swap succeeds,
 //!   nothing has changed since.
+//!
+//!   A merge widens the range of the left page and takes the right page's separator away, in that order, and keeps both in
+//!   memory until both is done. So a page that is not in memory and that the index names for a key of the right page's range
+//!   has been merged; and if it has not been in the snapshot, the word has changed since.
+//!
+//! Who comes by way of a sealed page needs the page it leads to in memory (G1 in `merging`).
 
 use crate::chain;
 use crate::consolidate::Consolidation;
 use crate::error::Miss;
+use crate::merging::Heir;
 use crate::page::batch::{Batch, Upsert};
 use crate::scratch;
 use crate::tree::KEY_BYTES_MAX;
@@ -46,7 +53,7 @@ impl Tree {
         let Some(first) = operations.first() else { return Ok(0) };
         debug_assert!(operations.is_sorted_by_key(|operation| operation.key));
         loop {
-            let target = self.target(first.key, guard);
+            let target = self.target(first.key, guard)?;
             if target.head.is_some_and(|head| self.is_at_limit(head)) {
                 self.counters.back_pressure.add(1);
                 if !target.whole {
@@ -146,26 +153,43 @@ impl Tree {
     }
 
     /// Finds the page that holds `key`, and its bounds.
-    pub(crate) fn target<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> Target<'g> {
+    pub(crate) fn target<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> Result<Target<'g>, Miss> {
         let mut page = self.index.find(key, guard);
+        let mut past_seal = false;
         loop {
             let snapshot = self.llama.snapshot(page, guard);
             let head = match snapshot.state() {
+                PageState::Resident(sealed) if sealed.is_sealed() => {
+                    match self.heir_of(sealed, guard)? {
+                        Heir::Merged(heir) => (page, past_seal) = (heir, true),
+                        Heir::Unmerged(left, expected) => {
+                            self.finish_merge(left, expected, page, sealed, guard);
+                        }
+                    }
+                    continue;
+                }
                 PageState::Resident(head) => Some(head),
                 PageState::Stored(_) => None,
-                PageState::Free => unreachable!("{page} of tree {} is free", self.id),
+                PageState::Free => {
+                    // Merged and freed since the index was asked.
+                    page = self.index.find(key, guard);
+                    continue;
+                }
             };
             if let Some(head) = head.filter(|head| !head.is_partial()) {
                 // U1.
                 match chain::right_of(head, key) {
-                    Ok(until) => return Target { page, snapshot, head: Some(head), until, whole: true },
+                    Ok(until) => return Ok(Target { page, snapshot, head: Some(head), until, whole: true }),
                     Err((high, right)) => page = self.go_right(high, right, guard),
                 }
             } else {
-                // U2. If another page is named, the way here was outdated.
+                // U2. If another page is named, the way here was outdated, or led past a seal.
                 let (named, until) = self.index.route(key, guard);
                 if named == page {
-                    return Target { page, snapshot, head, until, whole: false };
+                    return Ok(Target { page, snapshot, head, until, whole: false });
+                }
+                if past_seal {
+                    return Err(Miss(page));
                 }
                 page = named;
             }

@@ -20,7 +20,10 @@
 //!   merged. So a route read from an outdated node leads to the right child or to the left of it, never too far.
 //! - **X3** A key behind a node's high key is found by following `right`. So a split is complete, for searches, with the
 //!   compare-and-swap that installs the left half; posting the separator above only makes the way shorter.
-//! - **X4** Separators are only ever added. Once [`Index::post`] has returned, every later [`Index::route`] respects the separator.
+//! - **X4** Once a separator is posted, every later [`Index::route`] respects it, until its leaf is merged and it is
+//!   [removed](Index::remove). Inner nodes get smaller by that, but stay, or X2 would not hold.
+//! - **X5** A separator is posted only after its leaf was seen alive, and after the node that takes it was read; removing it
+//!   replaces the node in any case. As a leaf does not live again, no belated thread brings the separator back.
 //!
 //! Nobody waits for an unfinished split: searches go right, and a thread that must post above a level that
 //! does not exist yet makes it.
@@ -219,12 +222,57 @@ impl Index {
     }
 
     /// Posts the separator of a leaf split: keys from `separator` on are in `page`. Does nothing if it is there
-    /// already, so anybody who meets the unfinished split may call it.
-    pub(crate) fn post(&self, separator: &[u8], page: PageId, guard: &Guard<'_>) {
-        self.post_at(1, separator, page.0, guard);
+    /// already, so anybody who meets the unfinished split may call it; nor if `page` is not `alive` (X5).
+    pub(crate) fn post_if(
+        &self,
+        separator: &[u8],
+        page: PageId,
+        alive: &dyn Fn() -> bool,
+        guard: &Guard<'_>,
+    ) {
+        self.post_at(1, separator, page.0, alive, guard);
     }
 
-    fn post_at(&self, level: u32, separator: &[u8], child: u64, guard: &Guard<'_>) {
+    #[cfg(test)]
+    pub(crate) fn post(&self, separator: &[u8], page: PageId, guard: &Guard<'_>) {
+        self.post_if(separator, page, &|| true, guard);
+    }
+
+    /// Whether the leaf that begins at `low` is the first child of its inner node.
+    pub(crate) fn begins_node(&self, low: &[u8], guard: &Guard<'_>) -> bool {
+        let mut node = self.node(self.cell_for(low, 1, guard), guard);
+        while node.high().is_some_and(|high| low >= high) {
+            node = self.node(self.cell(node.right()), guard);
+        }
+        node.low() == low
+    }
+
+    /// Takes out the separator of `page`, which is merged and does not live any more. `false`, and nothing is done, if it is
+    /// the first child of its inner node, which begins with it.
+    pub(crate) fn remove(&self, separator: &[u8], page: PageId, guard: &Guard<'_>) -> bool {
+        let mut cell = self.cell_for(separator, 1, guard);
+        loop {
+            let current = cell.load(Ordering::Acquire);
+            // SAFETY: a cell in use holds a published node, and we hold a guard (X1).
+            let node = unsafe { deref(current) };
+            if node.high().is_some_and(|high| separator >= high) {
+                cell = self.cell(node.right());
+                continue;
+            }
+            let mut parts = node.parts();
+            if node.child_at(separator) == Some(page.0) {
+                let Some(index) = node.rank_of_new(separator).checked_sub(1) else { return false };
+                parts.separators.remove(index);
+                parts.children.remove(index + 1);
+            }
+            // Replaced even if there is nothing to take out (X5).
+            if self.replace(cell, current, InnerNode::build(&parts), guard) {
+                return true;
+            }
+        }
+    }
+
+    fn post_at(&self, level: u32, separator: &[u8], child: u64, alive: &dyn Fn() -> bool, guard: &Guard<'_>) {
         while self.node(self.root(), guard).level() < level {
             self.grow(guard);
         }
@@ -237,11 +285,20 @@ impl Index {
                 cell = self.cell(node.right());
                 continue;
             }
-            if let Some(found) = node.child_at(separator) {
-                debug_assert_eq!(found, child, "a separator leads to one child for ever");
+            let found = node.child_at(separator);
+            if found == Some(child) || !alive() {
                 return;
             }
             let rank = node.rank_of_new(separator);
+            if found.is_some() {
+                // An earlier leaf that began here has been merged, and its separator not been removed yet.
+                let mut parts = node.parts();
+                parts.children[rank] = child;
+                if self.replace(cell, current, InnerNode::build(&parts), guard) {
+                    return;
+                }
+                continue;
+            }
             if node.count() + 1 < self.entries_max
                 && let Some(new) = node.with_separator(rank, separator, child)
             {
@@ -323,7 +380,7 @@ impl Index {
         }
         self.count_bytes(right_words);
         self.splits.fetch_add(1, Ordering::Relaxed);
-        self.post_at(parts.level + 1, separator, cell_word(right_cell), guard);
+        self.post_at(parts.level + 1, separator, cell_word(right_cell), &|| true, guard);
         true
     }
 

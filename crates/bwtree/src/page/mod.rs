@@ -12,7 +12,7 @@ pub(crate) mod writer;
 mod model_tests;
 
 use deuteron_llama::PageId;
-use merge::{Merge, Piece};
+use merge::{Merge, Piece, bytes_of};
 use writer::{Bounds, RunWriter};
 
 /// The size in bytes of `merge` as one base page.
@@ -28,6 +28,31 @@ pub(crate) fn write_merged(merge: &Merge<'_>, bytes: &mut [u8]) {
             Piece::Base(range) => writer.push_range(merge.base(), range),
             Piece::Record(record) => writer.push(&record),
         }
+    }
+    writer.finish();
+}
+
+/// The bounds of two neighbours as one page.
+fn joined_bounds<'a>([left, right]: &[Merge<'a>; 2]) -> Bounds<'a> {
+    let (left, right) = (Bounds::of(left.base()), Bounds::of(right.base()));
+    debug_assert_eq!(left.high, Some(right.low));
+    Bounds { low: left.low, high: right.high, right: right.right }
+}
+
+/// The size in bytes of two neighbours as one base page.
+pub(crate) fn joined_bytes(merges: &[Merge<'_>; 2]) -> usize {
+    let bounds = joined_bounds(merges);
+    let prefix_bytes = bounds.prefix_bytes();
+    let records = merges.iter().flat_map(Merge::records);
+    writer::base_bytes(&bounds, records.map(|record| bytes_of(&record, prefix_bytes)).sum())
+}
+
+/// Writes two neighbours as one base page of [`joined_bytes`] bytes.
+pub(crate) fn write_joined(merges: &[Merge<'_>; 2], bytes: &mut [u8]) {
+    let count = merges.iter().map(Merge::count).sum();
+    let mut writer = RunWriter::base(bytes, count, &joined_bounds(merges));
+    for record in merges.iter().flat_map(Merge::records) {
+        writer.push(&record);
     }
     writer.finish();
 }

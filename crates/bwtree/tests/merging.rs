@@ -1,0 +1,289 @@
+//! Pages come and go: deletes, forgotten tombstones and merges, against a model, in one thread and in several.
+
+use deuteron_bwtree::{Cursor, Options, Tree, Upsert};
+use deuteron_device::MemoryDirectory;
+use deuteron_epoch::Epochs;
+use deuteron_llama::{CheckpointProgress, FlushProgress, Llama};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+fn tree(directory: &Arc<MemoryDirectory>, options: Options) -> Tree {
+    let epochs = Epochs::with_threshold(4 << 10);
+    let store =
+        deuteron_llama::Options { memory_bytes: 1 << 20, ..deuteron_llama::Options::tiny_for_tests() };
+    let (llama, found) = Llama::open(directory.clone(), store, epochs).unwrap();
+    if found.pages.is_empty() {
+        return Tree::create(Arc::new(llama), 1, options);
+    }
+    let leaves: Vec<_> = found.pages.into_iter().map(|page| (page.low_key, page.page)).collect();
+    Tree::recover(Arc::new(llama), 1, &leaves, options).unwrap()
+}
+
+fn put(tree: &Tree, key: u64, value: Option<&[u8]>, version: u64) {
+    tree.upsert(&[Upsert { key: &key.to_be_bytes(), value, stamp: version, lsn: version }]).unwrap();
+}
+
+fn flush(tree: &Tree) {
+    while tree.llama().flush_step().unwrap() != FlushProgress::Nothing {}
+}
+
+fn checkpoint(tree: &Tree) {
+    let Ok(mut checkpoint) = tree.llama().checkpoint_begin(b"") else { return };
+    while tree.llama().checkpoint_flush_step(&mut checkpoint).unwrap() != CheckpointProgress::Done {
+        std::thread::yield_now();
+    }
+    let mut from = Some(Vec::new());
+    while let Some(low) = from {
+        let mut leaves = Vec::new();
+        from = tree.some_leaves(&low, |low, page| leaves.push((low.to_vec(), page)));
+        for (low, page) in leaves {
+            tree.llama().checkpoint_add(&mut checkpoint, 1, &low, page).unwrap();
+        }
+    }
+    tree.llama().checkpoint_finish(checkpoint).unwrap();
+}
+
+/// The live records, by a scan in one direction.
+fn scan(tree: &Tree, reverse: bool) -> Vec<(u64, u64)> {
+    let mut cursor = Cursor::new(Bound::Unbounded, Bound::Unbounded, reverse, usize::MAX);
+    let mut found = Vec::new();
+    tree.scan(&mut cursor, |record| {
+        let mut key = Vec::new();
+        record.append_key_to(&mut key);
+        if record.value.is_some() {
+            found.push((u64::from_be_bytes(key.try_into().unwrap()), record.stamp));
+        }
+    })
+    .unwrap();
+    assert!(found.is_sorted_by(|left, right| if reverse { left.0 > right.0 } else { left.0 < right.0 }));
+    found
+}
+
+fn expected(model: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
+    model.iter().map(|(&key, &version)| (key, version)).collect()
+}
+
+#[test]
+fn random_inserts_deletes_and_merges_agree_with_a_sorted_map() {
+    let mut merges = 0;
+    for seed in 0..60 {
+        let directory = Arc::new(MemoryDirectory::new());
+        let mut tree = tree(&directory, Options::tiny_for_tests());
+        let mut random = Random(seed);
+        let mut model = BTreeMap::new();
+        let mut version = 0;
+        for _ in 0..60 {
+            let (from, count) = (random.below(400), random.below(120));
+            let deletes = random.below(3) > 0;
+            for _ in 0..count {
+                version += 1;
+                let key = from + random.below(80);
+                if deletes {
+                    put(&tree, key, None, version);
+                    model.remove(&key);
+                } else {
+                    put(&tree, key, Some(&[7; 20]), version);
+                    model.insert(key, version);
+                }
+            }
+            match random.below(8) {
+                0 => flush(&tree),
+                1 => drop(tree.llama().evict_step(u64::MAX)),
+                2 => checkpoint(&tree),
+                3 => {
+                    merges += tree.statistics().leaf_merges;
+                    checkpoint(&tree);
+                    drop(tree);
+                    tree = self::tree(&directory, Options::tiny_for_tests());
+                    tree.check().unwrap();
+                }
+                _ => {}
+            }
+            tree.retry_merges();
+            tree.forget_tombstones_below(version.saturating_sub(random.below(100)));
+            for _ in 0..random.below(60) {
+                tree.maintain_step().unwrap();
+            }
+            assert_eq!(scan(&tree, false), expected(&model), "seed {seed}");
+        }
+        let mut reverse = scan(&tree, true);
+        reverse.reverse();
+        assert_eq!(reverse, expected(&model));
+        for key in 0..480 {
+            let found = tree
+                .get(&u64::to_be_bytes(key), |found| found.filter(|r| r.value.is_some()).map(|r| r.stamp));
+            assert_eq!(found.unwrap(), model.get(&key).copied());
+        }
+        tree.check().unwrap();
+        merges += tree.statistics().leaf_merges;
+    }
+    assert!(merges > 1000, "only {merges} merges");
+}
+
+#[test]
+fn an_emptied_tree_shrinks_to_a_page_for_each_inner_node() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let options = Options { inner_entries_max: 64, ..Options::tiny_for_tests() };
+    let tree = tree(&directory, options.clone());
+    for key in 0..4000 {
+        put(&tree, key, Some(&[1; 40]), key + 1);
+    }
+    let before = tree.check().unwrap().leaves;
+    for key in 0..4000 {
+        put(&tree, key, None, key + 5000);
+    }
+    flush(&tree);
+    tree.forget_tombstones_below(u64::MAX);
+    for _ in 0..3 {
+        while tree.maintain_step().unwrap() {}
+        flush(&tree);
+        tree.retry_merges();
+    }
+    let after = tree.check().unwrap();
+    assert_eq!(after.records, 0);
+    // Those in chains that nobody had reason to consolidate.
+    assert!(after.tombstones < 10, "{after:?}");
+    assert!(after.leaves * 20 < before, "{before} leaves, then {after:?}");
+    let freed = tree.llama().statistics().pages_freed;
+    assert_eq!(freed, before - after.leaves);
+    // The next opening builds the index anew, so that the rest can be merged.
+    checkpoint(&tree);
+    drop(tree);
+    let tree = self::tree(&directory, options);
+    assert_eq!(tree.check().unwrap().leaves, after.leaves);
+    put(&tree, 17, Some(b"again"), 10_000);
+    assert_eq!(scan(&tree, false), [(17, 10_000)]);
+}
+
+/// Each writer owns the keys of one residue and knows what it has written last; scanners and readers hold it against that.
+#[test]
+fn writers_readers_and_scanners_lose_nothing_to_merges() {
+    const KEYS: u64 = 600;
+    const WRITERS: u64 = 3;
+    let (mut merges, mut freed) = (0, 0);
+    for seed in 0..12 {
+        let directory = Arc::new(MemoryDirectory::new());
+        let tree = tree(&directory, Options::tiny_for_tests());
+        // Per key: the version of its last completed write.
+        let known: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+        let clock = AtomicU64::new(1);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let (tree, known, clock) = (&tree, &known, &clock);
+                    scope.spawn(move || {
+                        let mut random = Random(seed * 31 + writer);
+                        for _ in 0..200 {
+                            // A stretch of keys is written or deleted, so that pages fill and empty.
+                            let (from, deletes) = (random.below(KEYS), random.below(5) < 3);
+                            for key in (from..KEYS.min(from + 120)).filter(|key| key % WRITERS == writer) {
+                                let version = clock.fetch_add(1, Ordering::SeqCst);
+                                put(tree, key, (!deletes).then_some(&[3; 24]), version);
+                                let found = tree.get(&key.to_be_bytes(), |found| {
+                                    found.map(|r| (r.stamp, r.value.is_some()))
+                                });
+                                // A tombstone may have been forgotten.
+                                match found.unwrap() {
+                                    None => assert!(deletes, "key {key} of {version} is lost"),
+                                    Some(found) => assert_eq!(found, (version, !deletes)),
+                                }
+                                known[key as usize]
+                                    .store(version << 1 | u64::from(!deletes), Ordering::SeqCst);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for reverse in [false, true] {
+                let (tree, known, stop) = (&tree, &known, &stop);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let before: Vec<u64> = known.iter().map(|last| last.load(Ordering::SeqCst)).collect();
+                        let found: BTreeMap<u64, u64> = scan(tree, reverse).into_iter().collect();
+                        for (key, before) in before.into_iter().enumerate() {
+                            let after = known[key].load(Ordering::SeqCst);
+                            let seen = found.get(&(key as u64)).copied();
+                            if let Some(seen) = seen {
+                                assert!(
+                                    seen >= before >> 1,
+                                    "scan saw {seen} of key {key}, not {}",
+                                    before >> 1
+                                );
+                            }
+                            if after == before && before & 1 == 1 && seen.is_none() {
+                                // Unless a delete is under way, it is there: look once more.
+                                let now =
+                                    tree.get(&(key as u64).to_be_bytes(), |r| r.map(|r| r.stamp)).unwrap();
+                                assert_ne!(now, Some(before >> 1), "the scan has missed key {key}");
+                            }
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let mut random = Random(seed + 5);
+                while !stop.load(Ordering::Relaxed) {
+                    match random.below(6) {
+                        0 => drop(tree.llama().evict_step(random.below(64 << 10))),
+                        1 => drop(tree.llama().evict_step(u64::MAX)),
+                        2 => checkpoint(&tree),
+                        3 => std::thread::yield_now(),
+                        _ => drop(tree.llama().flush_step().unwrap()),
+                    }
+                }
+            });
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // Versions come in order, so that nothing older than what is complete can arrive.
+                    let oldest = clock.load(Ordering::SeqCst).saturating_sub(WRITERS + 1);
+                    tree.forget_tombstones_below(oldest);
+                    tree.retry_merges();
+                    while tree.maintain_step().unwrap() && !stop.load(Ordering::Relaxed) {}
+                    std::thread::yield_now();
+                }
+            });
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let live = |tree: &Tree| scan(tree, false).into_iter().collect::<BTreeMap<_, _>>();
+        let expected: BTreeMap<u64, u64> = known
+            .iter()
+            .enumerate()
+            .map(|(key, last)| (key as u64, last.load(Ordering::SeqCst)))
+            .filter(|(_, last)| last & 1 == 1)
+            .map(|(key, last)| (key, last >> 1))
+            .collect();
+        assert_eq!(live(&tree), expected, "seed {seed}");
+        tree.check().unwrap();
+        merges += tree.statistics().leaf_merges;
+        checkpoint(&tree);
+        freed += tree.llama().statistics().pages_freed;
+        drop(tree);
+        let tree = self::tree(&directory, Options::tiny_for_tests());
+        assert_eq!(live(&tree), expected, "seed {seed}, opened again");
+        tree.check().unwrap();
+    }
+    assert!(merges > 200 && freed > 100, "{merges} merges, {freed} pages freed");
+}
