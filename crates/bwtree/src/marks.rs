@@ -37,6 +37,11 @@ impl Marks {
         }
     }
 
+    /// Marks all these pages for now.
+    pub(crate) fn mark_all(&self, lows: Vec<Vec<u8>>) {
+        self.lists().ready.extend(lows);
+    }
+
     /// Keeps the mark of a page until [`Marks::retry`].
     pub(crate) fn postpone(&self, low: Vec<u8>) {
         self.lists().postponed.insert(low);

@@ -164,6 +164,15 @@ impl Tree {
         tidied.map(|()| true)
     }
 
+    /// Has [`Tree::maintain_step`] look at some leaves, a few hundred from the one that holds `from`, whatever is known of them.
+    /// Where to go on, or `None` at the end.
+    pub fn mark_some(&self, from: &[u8]) -> Option<Vec<u8>> {
+        let mut lows = Vec::new();
+        let next = self.some_leaves(from, |low, _| lows.push(low.to_vec()));
+        self.marks.mark_all(lows);
+        next
+    }
+
     /// Looks again at the pages that could not be merged as they, or their left neighbours, had to be flushed first. To be
     /// called after a flush or a checkpoint.
     pub fn retry_merges(&self) {

@@ -12,7 +12,7 @@ use deuteron_contract::{
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
 use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, LlamaError, PageId, RecoveredPage};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Pages that are loaded at the same time: what a device takes at once.
@@ -28,17 +28,19 @@ const USER_DATA_VERSION: u8 = 1;
 /// A data component. See the [crate documentation](crate).
 pub struct BwTreeDc {
     options: DcOptions,
-    llama: Arc<Llama>,
-    tables: TableDirectory,
+    pub(crate) llama: Arc<Llama>,
+    pub(crate) tables: TableDirectory,
     /// 0 as long as none was announced.
     end_of_stable_log: AtomicU64,
-    redo_scan_start_point: AtomicU64,
+    pub(crate) redo_scan_start_point: AtomicU64,
     /// Held during a checkpoint: there is one at a time.
-    checkpointing: Mutex<Tombstones>,
+    pub(crate) checkpointing: Mutex<Tombstones>,
     /// Bytes applied since the last round of flushing began.
     unflushed_bytes: AtomicU64,
     /// About how many pages the present round has still to write; 0 between rounds.
-    round_pages: AtomicU64,
+    pub(crate) round_pages: AtomicU64,
+    /// Which tree is looked after next.
+    pub(crate) tidy_hand: AtomicUsize,
 }
 
 /// What [`BwTreeDc::check`] has found.
@@ -85,6 +87,7 @@ impl BwTreeDc {
             checkpointing: Mutex::default(),
             unflushed_bytes: AtomicU64::new(0),
             round_pages: AtomicU64::new(0),
+            tidy_hand: AtomicUsize::new(0),
         };
         for pages in recovered.pages.chunk_by(|left, right| left.tree == right.tree) {
             dc.recover_table(pages)?;
@@ -154,7 +157,7 @@ impl BwTreeDc {
     }
 
     /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much
-    /// is unflushed, looks for sparse segments. Whether it did.
+    /// is unflushed, merges underfull pages, empties sparse segments. Whether it did.
     ///
     /// # Errors
     /// [`DcError`] if the device fails.
@@ -176,16 +179,16 @@ impl BwTreeDc {
         if self.unflushed_bytes.load(Ordering::Relaxed) > self.options.unflushed_bytes_max() {
             // A round writes every page that is dirty now once, and no page because of its last operation.
             self.unflushed_bytes.store(0, Ordering::Relaxed);
-            self.round_pages.store(self.llama.statistics().dirty_pages, Ordering::Relaxed);
+            self.begin_round();
         }
         if self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()? {
             return Ok(true);
         }
-        self.llama.clean_step().map_err(|error| error::store("cleaning", error))
+        Ok(self.tidy_step()? || self.reclaim_step()?)
     }
 
     /// Flushes one buffer; whether anything was written.
-    fn flush_step(&self) -> Result<bool, DcError> {
+    pub(crate) fn flush_step(&self) -> Result<bool, DcError> {
         match self.llama.flush_step().map_err(|error| error::store("flushing", error))? {
             FlushProgress::Wrote { pages, .. } => {
                 let _ = self.round_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -204,7 +207,7 @@ impl BwTreeDc {
     /// Brings memory back into the budget: the work of [`BwTreeDc::maintain_step`], done by those who need the
     /// memory (paper 5.2). Returns when the budget is kept or nothing more can be done at the moment.
     #[cold]
-    fn relieve(&self) -> Result<(), DcError> {
+    pub(crate) fn relieve(&self) -> Result<(), DcError> {
         // Twice round: once for the second chances, once for what the flush has made evictable.
         let mut fruitless = 0;
         while self.llama.over_budget() && fruitless < 4 {
@@ -298,7 +301,7 @@ impl BwTreeDc {
         Ok(report)
     }
 
-    fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
+    pub(crate) fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
         let failed = |error| error::store("checkpoint", error);
         let mut checkpoint = loop {
             match self.llama.checkpoint_begin(&encode_user_data(lsn)) {
@@ -327,7 +330,10 @@ impl BwTreeDc {
                 }
             }
         }
-        self.llama.checkpoint_finish(checkpoint).map_err(failed)
+        self.llama.checkpoint_finish(checkpoint).map_err(failed)?;
+        // What had to be flushed before it could be merged has been.
+        self.tables.all().iter().for_each(|tree| tree.retry_merges());
+        Ok(())
     }
 }
 

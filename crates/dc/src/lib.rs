@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | `dc` | the component: operations with their retry loops, checkpoints, maintenance, check |
+//! | `reclaim` | space that is given back: merges, cleaning, compaction |
 //! | `table_directory` | from a table's identifier to its tree |
 //! | `tombstones` | when a delete may be forgotten |
 //! | `options` | what can be set |
@@ -49,6 +50,7 @@ mod consolidator;
 mod dc;
 mod error;
 mod options;
+mod reclaim;
 mod table_directory;
 mod tombstones;
 

@@ -26,6 +26,14 @@ impl Llama {
     /// # Errors
     /// [`LlamaError::Device`] if a segment cannot be removed; [`LlamaError::Poisoned`] after a failed write.
     pub fn clean_step(&self) -> Result<bool, LlamaError> {
+        self.clean_step_to(self.options.space_amplification_percent_max)
+    }
+
+    /// As [`Llama::clean_step`], down to segments that take `percent_max` of the live bytes.
+    ///
+    /// # Errors
+    /// As [`Llama::clean_step`].
+    pub fn clean_step_to(&self, percent_max: u32) -> Result<bool, LlamaError> {
         let Some(flusher) = self.try_flusher() else { return Ok(false) };
         if self.remove_dead_segments(flusher)? > 0 {
             return Ok(true);
@@ -37,8 +45,7 @@ impl Llama {
             Some(cleaning) => cleaning,
             None => {
                 let end = segments.index(flusher.position.offset);
-                let percent = self.options.space_amplification_percent_max;
-                let Some(segment) = flusher.accounts.victim(end, percent) else { return Ok(false) };
+                let Some(segment) = flusher.accounts.victim(end, percent_max) else { return Ok(false) };
                 self.counters.segments_cleaned.add(1);
                 Cleaning { segment, next: PageId(1) }
             }
@@ -59,5 +66,16 @@ impl Llama {
             flusher.cleaning = Some(cleaning);
         }
         Ok(true)
+    }
+
+    /// Whether the segments take more room than the options allow, and a checkpoint would remove some of them: nothing in
+    /// them is live, but a recovery would scan them. `false` while a flush is going on.
+    pub fn wants_checkpoint(&self) -> bool {
+        let Some(flusher) = self.try_flusher() else { return false };
+        let totals = flusher.accounts.totals();
+        let occupied = (totals.segments * self.store.segments.segment_bytes) as f64;
+        let allowed =
+            totals.live_bytes as f64 * f64::from(self.options.space_amplification_percent_max) / 100.0;
+        totals.dead_segments > 0 && occupied > allowed
     }
 }

@@ -1,7 +1,7 @@
 //! Loom models. Run with `RUSTFLAGS="--cfg loom" cargo test -p deuteron-bwtree --release --lib loom`.
 //!
-//! The first two run the index itself; the others the protocol between a split, its separator and a blind upsert, reduced
-//! to the words that matter, with and without what makes it right.
+//! The first ones run the index itself; the others the protocols between a split or a merge, its separator and a blind
+//! upsert, reduced to the words that matter, with and without what makes them right.
 
 use super::*;
 use deuteron_epoch::Epochs;
@@ -152,4 +152,167 @@ fn without_holds_it_does() {
 #[should_panic(expected = "the upsert is lost on the wrong page")]
 fn with_the_index_asked_first_it_does() {
     split_evict_upsert(true, false);
+}
+
+/// X5: a thread that has met the split of a leaf posts its separator, while the leaf is merged and its separator removed.
+/// `looks` says whether the thread looks if the leaf is alive.
+fn post_and_remove(looks: bool) {
+    model(move || {
+        let shared = Arc::new(Shared { index: Index::new(PageId(1), 4), epochs: Epochs::new() });
+        let alive = Arc::new(AtomicBool::new(true));
+        let helper = {
+            let (shared, alive) = (shared.clone(), alive.clone());
+            thread::spawn(move || {
+                let alive = || !looks || alive.load(Ordering::SeqCst);
+                shared.index.post_if(b"t", PageId(3), &alive, &shared.epochs.pin());
+            })
+        };
+        alive.store(false, Ordering::SeqCst);
+        assert!(shared.index.remove(b"t", PageId(3), &shared.epochs.pin()));
+        helper.join().unwrap();
+        let found = shared.index.find(b"z", &shared.epochs.pin());
+        assert_eq!(found, PageId(1), "the index leads to a page that is gone");
+    });
+}
+
+#[test]
+fn a_belated_helper_does_not_bring_a_removed_separator_back() {
+    post_and_remove(true);
+}
+
+#[test]
+#[should_panic(expected = "the index leads to a page that is gone")]
+fn one_that_does_not_look_does() {
+    post_and_remove(false);
+}
+
+/// Two pages that are merged, the left one then flushed and evicted, while a blind upsert for a key of the right one is
+/// under way. A word is one of the states below; `DELTA` on top says that it holds the upsert.
+struct Pair {
+    left: AtomicU64,
+    right: AtomicU64,
+    holds: AtomicU64,
+    /// Whether the index still leads to the right page.
+    posted: AtomicBool,
+}
+
+const ON_FLASH: u64 = 0;
+const RENEWED: u64 = 1;
+const HEIR: u64 = 2;
+const HEIR_ON_FLASH: u64 = 3;
+const OPEN: u64 = 0;
+const SEALED: u64 = 1;
+const DELTA: u64 = 8;
+
+fn swap(word: &AtomicU64, from: u64, to: u64) -> bool {
+    word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+impl Pair {
+    /// The base with the content of both, and the upsert if the sealed page has it.
+    fn finish(&self, left: u64) -> bool {
+        swap(&self.left, left, HEIR | (self.right.load(Ordering::SeqCst) & DELTA))
+    }
+
+    fn merge(&self, removes_early: bool) {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        // Loaded, and given a new base under the hold.
+        assert!(swap(&self.left, ON_FLASH, RENEWED));
+        if removes_early {
+            self.posted.store(false, Ordering::SeqCst);
+        }
+        while !swap(&self.right, OPEN, SEALED) && !swap(&self.right, OPEN | DELTA, SEALED | DELTA) {}
+        while self.left.load(Ordering::SeqCst) == RENEWED && !self.finish(RENEWED) {}
+        self.posted.store(false, Ordering::SeqCst);
+        self.holds.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn evict(&self) {
+        let word = self.left.load(Ordering::SeqCst);
+        if word & !DELTA == HEIR && self.holds.load(Ordering::SeqCst) == 0 {
+            swap(&self.left, word, HEIR_ON_FLASH | (word & DELTA));
+        }
+    }
+
+    fn upsert(&self) {
+        loop {
+            if self.posted.load(Ordering::SeqCst) {
+                let right = self.right.load(Ordering::SeqCst);
+                if right & SEALED == 0 {
+                    if swap(&self.right, right, right | DELTA) {
+                        return;
+                    }
+                    continue;
+                }
+                // G1: the left page must be in memory. If it is not, it would be loaded.
+                match self.left.load(Ordering::SeqCst) {
+                    RENEWED => drop(self.finish(RENEWED)),
+                    HEIR if swap(&self.left, HEIR, HEIR | DELTA) => return,
+                    HEIR_ON_FLASH => drop(swap(&self.left, HEIR_ON_FLASH, HEIR)),
+                    _ => {}
+                }
+                thread::yield_now();
+                continue;
+            }
+            // U2: the snapshot, then the index, which leads to the left page; or U1 if that is in memory.
+            let left = self.left.load(Ordering::SeqCst);
+            let leads_here = !self.posted.load(Ordering::SeqCst);
+            if left == RENEWED {
+                // It ends where the right one begins: to the right.
+                let right = self.right.load(Ordering::SeqCst);
+                if right & SEALED == 0 && swap(&self.right, right, right | DELTA) {
+                    return;
+                }
+                thread::yield_now();
+                continue;
+            }
+            if leads_here && swap(&self.left, left, left | DELTA) {
+                assert!(left != ON_FLASH, "the upsert is lost on the wrong page");
+                return;
+            }
+        }
+    }
+}
+
+fn merge_evict_upsert(early: bool) {
+    model(move || {
+        let pair = Arc::new(Pair {
+            left: AtomicU64::new(ON_FLASH),
+            right: AtomicU64::new(OPEN),
+            holds: AtomicU64::new(0),
+            posted: AtomicBool::new(true),
+        });
+        let merger = {
+            let pair = pair.clone();
+            thread::spawn(move || {
+                if early {
+                    // What must not be: the separator goes before the left page is pinned.
+                    pair.posted.store(false, Ordering::SeqCst);
+                }
+                pair.merge(early)
+            })
+        };
+        let evictor = {
+            let pair = pair.clone();
+            thread::spawn(move || pair.evict())
+        };
+        pair.upsert();
+        merger.join().unwrap();
+        evictor.join().unwrap();
+        let left = pair.left.load(Ordering::SeqCst);
+        assert!(left & !DELTA == HEIR || left & !DELTA == HEIR_ON_FLASH);
+        assert_ne!(left & DELTA, 0, "the upsert is lost");
+    });
+}
+
+/// U2 and G1.
+#[test]
+fn a_blind_upsert_is_not_lost_in_a_merge() {
+    merge_evict_upsert(false);
+}
+
+#[test]
+#[should_panic]
+fn with_the_separator_removed_first_it_is() {
+    merge_evict_upsert(true);
 }

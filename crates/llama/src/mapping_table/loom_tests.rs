@@ -124,3 +124,47 @@ fn a_held_base_is_not_flushed() {
         splitter.join().unwrap();
     });
 }
+
+/// What a base adopts or disowns is told of by one fragment: either the flusher takes it from the old base, or it goes
+/// over to the new one, under the claim.
+fn kin_are_told(claims: bool) {
+    loom::model(move || {
+        let table = table();
+        assert!(table.replace(PAGE, 0, pointer(1)));
+        // Stands for the old base's `flash`.
+        let flash = Arc::new(AtomicU64::new(0));
+        let flusher = {
+            let (table, flash) = (table.clone(), flash.clone());
+            thread::spawn(move || {
+                let Some(_claim) = table.try_claim(PAGE) else { return false };
+                let takes = table.word_after_take_dirty(PAGE) == pointer(1);
+                if takes {
+                    flash.store(1, Ordering::Relaxed);
+                }
+                takes
+            })
+        };
+        let claim = claims.then(|| table.try_claim(PAGE)).flatten();
+        let inherits = if !claims || claim.is_some() {
+            let untold = flash.load(Ordering::Relaxed) == 0;
+            table.replace(PAGE, pointer(1), pointer(2)) && untold
+        } else {
+            false
+        };
+        drop(claim);
+        let told = flusher.join().unwrap();
+        assert!(!(told && inherits), "told of twice");
+        assert!(told || inherits || table.word(PAGE) == pointer(1), "not told of");
+    });
+}
+
+#[test]
+fn the_kin_of_a_base_are_told_of_once() {
+    kin_are_told(true);
+}
+
+#[test]
+#[should_panic(expected = "told of twice")]
+fn without_the_claim_they_may_be_told_of_twice() {
+    kin_are_told(false);
+}

@@ -1,0 +1,124 @@
+//! Space that is given back: what deletes have left behind leaves pages, then segments, then the disk.
+//!
+//! | what keeps space | what gives it back |
+//! |---|---|
+//! | tombstones | consolidation, once a redo scan start point has passed that lets them be forgotten |
+//! | underfull pages | merges ([`Tree::maintain_step`]) |
+//! | segments that are partly dead | cleaning, and a round of flushing that writes what the cleaner has marked |
+//! | dead segments that a recovery would scan | a checkpoint, at the redo scan start point as it is |
+
+use crate::{BwTreeDc, error};
+use deuteron_bwtree::Tree;
+use deuteron_contract::DcError;
+use deuteron_llama::FlushProgress;
+use std::sync::atomic::Ordering;
+
+/// Trees that one step asks whether there is something to merge.
+const STEP_TREES: usize = 64;
+/// How close to the live bytes compaction brings the segments, in percent.
+const COMPACT_PERCENT: u32 = 110;
+/// Rounds of compaction; each moves what the one before has made sparse.
+const COMPACT_ROUNDS: usize = 8;
+
+impl BwTreeDc {
+    /// Looks after one page that consolidation has marked. Whether there was one.
+    pub(crate) fn tidy_step(&self) -> Result<bool, DcError> {
+        let trees = self.tables.all();
+        let hand = self.tidy_hand.fetch_add(1, Ordering::Relaxed);
+        for at in 0..trees.len().min(STEP_TREES) {
+            if self.tidy(trees[(hand + at) % trees.len()])? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn tidy(&self, tree: &Tree) -> Result<bool, DcError> {
+        if self.llama.over_budget() {
+            let _ = self.relieve();
+        }
+        tree.maintain_step().map_err(|error| error::tree("merging pages", error))
+    }
+
+    /// Empties sparse segments, and lets dead ones go. Whether there was something to do.
+    pub(crate) fn reclaim_step(&self) -> Result<bool, DcError> {
+        if self.llama.clean_step().map_err(|error| error::store("cleaning", error))? {
+            self.begin_round();
+            return Ok(true);
+        }
+        if !self.llama.wants_checkpoint() {
+            return Ok(false);
+        }
+        let Ok(_one_at_a_time) = self.checkpointing.try_lock() else { return Ok(false) };
+        self.checkpoint(self.redo_scan_start_point.load(Ordering::Acquire))?;
+        Ok(true)
+    }
+
+    /// Has every page that is dirty now written once.
+    pub(crate) fn begin_round(&self) {
+        self.round_pages.store(self.llama.statistics().dirty_pages, Ordering::Relaxed);
+    }
+
+    /// Brings disk use down to about what the live data need: looks at every page, so that tombstones that may be forgotten
+    /// are, and underfull pages are merged; then empties all but full segments. Reads and writes everything once or twice;
+    /// others go on meanwhile. Which tombstones may be forgotten is up to the
+    /// [redo scan start points](deuteron_contract::DataComponent::redo_scan_start_point) that were set before.
+    ///
+    /// # Errors
+    /// [`DcError`] if the device fails, or something is corrupt.
+    ///
+    /// ```
+    /// use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
+    /// use deuteron_dc::{BwTreeDc, DcOptions};
+    /// use std::sync::Arc;
+    ///
+    /// let directory = Arc::new(deuteron_device::MemoryDirectory::new());
+    /// let options = DcOptions { segment_bytes: 64 << 10, ..DcOptions::default() };
+    /// let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), options)?;
+    /// for number in 1..=10_000u64 {
+    ///     let (key, lsn) = (number.to_be_bytes(), number);
+    ///     let row = |value, lsn| Operation { table: TableId(1), key: &key, value, timestamp: Timestamp(lsn), lsn: Lsn(lsn) };
+    ///     dc.apply(&[row(Some(b"a value that takes some room"), lsn), row(None, lsn + 10_000)])?;
+    /// }
+    /// for lsn in [20_001, 20_002, 20_003] {
+    ///     dc.redo_scan_start_point(Lsn(lsn))?;
+    /// }
+    /// dc.compact()?;
+    /// assert!(dc.statistics().disk_bytes <= 2 * (64 << 10));
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn compact(&self) -> Result<(), DcError> {
+        for tree in self.tables.all() {
+            let mut from = Some(Vec::new());
+            while let Some(low) = from {
+                from = tree.mark_some(&low);
+                while self.tidy(tree)? {}
+            }
+        }
+        self.settle()?;
+        for tree in self.tables.all() {
+            while self.tidy(tree)? {}
+        }
+        for _ in 0..COMPACT_ROUNDS {
+            self.settle()?;
+            let failed = |error| error::store("cleaning", error);
+            let mut worked = false;
+            while self.llama.clean_step_to(COMPACT_PERCENT).map_err(failed)? {
+                worked = true;
+            }
+            if !worked {
+                break;
+            }
+            while let FlushProgress::Wrote { .. } =
+                self.llama.flush_step().map_err(|error| error::store("flushing", error))?
+            {}
+        }
+        self.settle()
+    }
+
+    /// A checkpoint at the redo scan start point as it is.
+    fn settle(&self) -> Result<(), DcError> {
+        let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.checkpoint(self.redo_scan_start_point.load(Ordering::Acquire))
+    }
+}

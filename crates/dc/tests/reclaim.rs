@@ -1,0 +1,176 @@
+//! Most of the data is deleted: the space comes back, in bytes, and a crash on the way loses nothing that was kept.
+
+use deuteron_contract::conformance::SplitMix;
+use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
+use deuteron_dc::{BwTreeDc, DcOptions};
+use deuteron_device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
+use deuteron_epoch::Epochs;
+use std::sync::Arc;
+
+const TABLE: TableId = TableId(2);
+
+fn open(directory: Arc<dyn Directory>, options: DcOptions) -> Result<Arc<BwTreeDc>, DcError> {
+    BwTreeDc::open(directory, Epochs::with_threshold(16 << 10), options)
+}
+
+fn key(number: u64) -> [u8; 8] {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20).to_be_bytes()
+}
+
+fn row<'a>(key: &'a [u8], value: Option<&'a [u8]>, lsn: u64) -> Operation<'a> {
+    Operation { table: TABLE, key, value, timestamp: Timestamp(lsn), lsn: Lsn(lsn) }
+}
+
+/// Writes (or deletes) keys `numbers`, at ascending LSNs from `lsn` on; where they end.
+fn write(
+    dc: &BwTreeDc,
+    numbers: impl Iterator<Item = u64>,
+    value: Option<&[u8]>,
+    mut lsn: u64,
+) -> Result<u64, DcError> {
+    for number in numbers {
+        dc.apply(&[row(&key(number), value, lsn)])?;
+        lsn += 1;
+    }
+    Ok(lsn)
+}
+
+#[test]
+fn after_most_records_are_deleted_the_disk_holds_less_than_twice_the_live_bytes() {
+    let count = 60_000u64;
+    let value = [5; 100];
+    for compact in [true, false] {
+        let directory = Arc::new(MemoryDirectory::new());
+        let options = DcOptions {
+            segment_bytes: 64 << 10,
+            memory_bytes: 2 << 20,
+            flush_buffer_bytes: 32 << 10,
+            tree: deuteron_bwtree::Options {
+                page_bytes_max: 1024,
+                delta_bytes_max: 1024,
+                ..Default::default()
+            },
+            ..DcOptions::default()
+        };
+        let dc = open(directory.clone(), options.clone()).unwrap();
+        let mut lsn = write(&dc, 0..count, Some(&value), 1).unwrap();
+        dc.redo_scan_start_point(Lsn(lsn)).unwrap();
+        let full = dc.statistics().disk_bytes;
+        lsn = write(&dc, (0..count).filter(|number| number % 10 != 0), None, lsn).unwrap();
+        for _ in 0..2 {
+            lsn += 1;
+            dc.redo_scan_start_point(Lsn(lsn)).unwrap();
+        }
+        if compact {
+            dc.compact().unwrap();
+        } else {
+            while dc.maintain_step().unwrap() {}
+        }
+        let report = dc.check().unwrap().trees;
+        assert_eq!(report.records, count / 10);
+        let live = report.record_bytes;
+        let (disk, live_in_store) = (dc.statistics().disk_bytes, dc.llama().statistics().live_bytes);
+        assert!(disk * 4 < full, "{full} bytes before, {disk} after");
+        let on_disk: u64 = directory
+            .list()
+            .unwrap()
+            .iter()
+            .map(|name| {
+                directory.open(name, deuteron_device::OpenMode::Read, false).unwrap().length().unwrap()
+            })
+            .sum();
+        if compact {
+            assert_eq!(report.tombstones, 0);
+            assert!(disk < 2 * live, "{disk} bytes of segments for {live} live ones");
+            assert!(on_disk < 2 * live, "{on_disk} bytes of files for {live} live ones");
+        } else {
+            assert!(disk < 3 * live_in_store, "{disk} bytes of segments for {live_in_store} live ones");
+        }
+        drop(dc);
+        let dc = open(directory, options).unwrap();
+        assert_eq!(dc.check().unwrap().trees.records, count / 10);
+    }
+}
+
+/// The history of the crash sweep: fill, delete most, let the tombstones go, merge, compact; what has been promised goes
+/// into `safe`.
+fn history(dc: &BwTreeDc, random: &mut SplitMix, safe: &mut u64) -> Result<(), DcError> {
+    let mut lsn = write(dc, 0..COUNT, Some(&[5; 60]), 1)?;
+    dc.redo_scan_start_point(Lsn(lsn))?;
+    *safe = lsn;
+    for number in (0..COUNT).filter(|number| number % 10 != 0) {
+        lsn = write(dc, std::iter::once(number), None, lsn)?;
+        if random.below(30) == 0 {
+            dc.maintain_step()?;
+        }
+    }
+    for _ in 0..3 {
+        lsn += 1;
+        dc.redo_scan_start_point(Lsn(lsn))?;
+        *safe = lsn;
+        for _ in 0..random.below(20) {
+            dc.maintain_step()?;
+        }
+        dc.llama().flush_step().map_err(|_| DcError::Poisoned { reason: "flush".into() })?;
+        // Some come again.
+        let again = random.below(COUNT);
+        lsn =
+            write(dc, (again..COUNT.min(again + 8)).filter(|number| number % 10 == 0), Some(&[6; 60]), lsn)?;
+    }
+    dc.compact()?;
+    Ok(())
+}
+
+const COUNT: u64 = 220;
+
+fn verify(dc: &BwTreeDc, safe: u64) {
+    let redo = dc.recovered_redo_scan_start_point().0;
+    assert!(redo >= safe, "redo starts at {redo}, checkpoints were completed up to {safe}");
+    dc.check().expect("a sound tree");
+    for number in 0..COUNT {
+        let found = dc.get(TABLE, &key(number)).expect("a sound disk").and_then(|found| found.value);
+        let kept = number % 10 == 0;
+        if redo > COUNT {
+            assert!(!kept || found.is_some(), "key {number} is lost");
+        }
+        if redo > 2 * COUNT {
+            assert_eq!(found.is_some(), kept, "key {number} has come back");
+        }
+    }
+}
+
+#[test]
+fn a_crash_while_pages_are_merged_and_freed_loses_nothing() {
+    let options = || DcOptions { memory_bytes: 16 << 10, ..DcOptions::tiny_for_tests() };
+    for seed in 1..=3u64 {
+        let disk = SimulatedDisk::new(seed);
+        let dc = open(Arc::new(disk.directory()), options()).unwrap();
+        history(&dc, &mut SplitMix::new(seed), &mut 0).unwrap();
+        let operations = disk.operations();
+        let counters = dc.statistics().counters;
+        let count = |wanted| counters.iter().find(|(name, _)| *name == wanted).expect("a counter").1;
+        assert!(count("leaf_merges") > 10 && count("pages_freed") > 10, "{counters:?}");
+        drop(dc);
+        for crash_at in 0..operations {
+            let disk = SimulatedDisk::new(seed + crash_at);
+            disk.set_faults(FaultPlan::new().crash_after(crash_at));
+            let mut safe = 0;
+            if let Ok(dc) = open(Arc::new(disk.directory()), options()) {
+                let stopped = history(&dc, &mut SplitMix::new(seed), &mut safe).is_err();
+                assert!(stopped || !disk.is_stopped());
+            }
+            let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
+            disk.crash(policy[(crash_at % 3) as usize]);
+            let dc = open(Arc::new(disk.directory()), options())
+                .unwrap_or_else(|error| panic!("after a crash at {crash_at}: {error:?}"));
+            verify(&dc, safe);
+            // It goes on from there, and once more.
+            let redo = dc.recovered_redo_scan_start_point().0;
+            dc.compact().unwrap();
+            verify(&dc, redo);
+            drop(dc);
+            disk.crash(CrashPolicy::LoseAll);
+            verify(&open(Arc::new(disk.directory()), options()).unwrap(), redo);
+        }
+    }
+}
