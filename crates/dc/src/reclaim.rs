@@ -73,7 +73,7 @@ impl BwTreeDc {
     /// use std::sync::Arc;
     ///
     /// let directory = Arc::new(deuteron_device::MemoryDirectory::new());
-    /// let options = DcOptions { segment_bytes: 64 << 10, ..DcOptions::default() };
+    /// let options = DcOptions { memory_bytes: 1 << 20, ..DcOptions::tiny_for_tests() };
     /// let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), options)?;
     /// for number in 1..=10_000u64 {
     ///     let (key, lsn) = (number.to_be_bytes(), number);
@@ -84,7 +84,7 @@ impl BwTreeDc {
     ///     dc.redo_scan_start_point(Lsn(lsn))?;
     /// }
     /// dc.compact()?;
-    /// assert!(dc.statistics().disk_bytes <= 2 * (64 << 10));
+    /// assert!(dc.statistics().disk_bytes < 10 * (64 << 10));
     /// # Ok::<(), deuteron_contract::DcError>(())
     /// ```
     pub fn compact(&self) -> Result<(), DcError> {
