@@ -13,6 +13,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("deuteron-device", &[]),
     ("deuteron-epoch", &[]),
     ("deuteron-contract", &[]),
+    ("deuteron-archive", &["deuteron-device"]),
     ("deuteron-llama", &["deuteron-device", "deuteron-epoch"]),
     ("deuteron-bwtree", &["deuteron-llama", "deuteron-epoch"]),
     (
@@ -30,6 +31,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "deuteron-proxy",
             "deuteron-log",
             "deuteron-dc",
+            "deuteron-archive",
             "deuteron-contract",
             "deuteron-device",
             "deuteron-epoch",

@@ -43,6 +43,10 @@ pub enum Command {
     Import(ImportArguments),
     /// Write the records of a table, as of one moment, to CSV or JSON lines.
     Export(ExportArguments),
+    /// Write the whole database, as of one moment, to one file with checksums.
+    Backup(BackupArguments),
+    /// Bring a database back from a backup into a new directory.
+    Restore(RestoreArguments),
     /// Print sizes, memory and counters.
     Stat(StatArguments),
     /// Verify every checksum and structure, without writing anything.
@@ -188,6 +192,22 @@ pub struct ExportArguments {
     pub database: DatabaseArguments,
     #[command(flatten)]
     pub file: FileArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct BackupArguments {
+    #[command(flatten)]
+    pub database: DatabaseArguments,
+    /// The file of the backup, which must not exist.
+    pub target: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct RestoreArguments {
+    /// The file of the backup.
+    pub backup: PathBuf,
+    /// The directory of the database, which must be new or empty.
+    pub database: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -114,6 +114,7 @@ impl From<Error> for Failure {
             Error::InUse { .. } => {
                 (Kind::TryAgain, Some("close the other process, or wait until it is done"))
             }
+            Error::Exists { .. } => (Kind::Failed, Some("give another name, or remove what is there")),
             Error::NotFound { .. } => {
                 (Kind::NotFound, Some("mind the path; put, import and shell create a database"))
             }

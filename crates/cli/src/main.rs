@@ -34,6 +34,8 @@ fn main() -> ExitCode {
         Command::Scan(scan) => commands::records::scan(&scan, json),
         Command::Import(import) => commands::import::run(&import, json),
         Command::Export(export) => commands::export::run(&export, json),
+        Command::Backup(backup) => commands::backup::backup(&backup, json),
+        Command::Restore(restore) => commands::backup::restore(&restore, json),
         Command::Stat(stat) => commands::stat::run(&stat, json),
         Command::Check(check) => commands::check::run(&check, json),
         Command::Recover(recover) => commands::recover::run(&recover, json),

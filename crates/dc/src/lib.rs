@@ -9,6 +9,7 @@
 //! | `dc` | the component: operations with their retry loops, checkpoints, maintenance, check |
 //! | `reclaim` | space that is given back: merges, cleaning, compaction |
 //! | `table_directory` | from a table's identifier to its tree |
+//! | `files` | its files as of a moment, for backups |
 //! | `tombstones` | when a delete may be forgotten |
 //! | `options` | what can be set |
 //!
@@ -49,10 +50,12 @@
 mod consolidator;
 mod dc;
 mod error;
+mod files;
 mod options;
 mod reclaim;
 mod table_directory;
 mod tombstones;
 
 pub use dc::{BwTreeDc, DcReport};
+pub use deuteron_llama::{FileHold, StoreFile};
 pub use options::DcOptions;

@@ -1,5 +1,6 @@
 //! [`Db`]: an open database.
 
+use crate::backup::{self, BackupReport};
 use crate::check::{self, CheckReport};
 use crate::engine::Engine;
 use crate::handle::Handles;
@@ -7,6 +8,7 @@ use crate::{
     Error, Lookahead, Options, RecoveryPlan, RetryPolicy, Stats, Table, Transaction, TransactionOptions,
 };
 use deuteron_contract::Timestamp;
+use deuteron_device::Directory;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -315,6 +317,53 @@ impl Db {
     pub fn check(&self) -> Result<CheckReport, Error> {
         self.engine.usable()?;
         check::check_open(&self.engine)
+    }
+
+    /// Writes a backup to the file `target` while the database works: one file, every block with its checksum, for
+    /// [`crate::restore`]. It holds the database as of one moment after the call: everything that was committed before, and of what
+    /// is committed meanwhile a prefix. Writers are not stopped; checkpoints wait, so that the log grows for as long as it takes.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if there is a file of that name; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and
+    /// the database goes on; [`Error::Closed`], [`Error::Poisoned`].
+    ///
+    /// ```
+    /// # let scratch = tempfile::tempdir()?;
+    /// # let at = |name: &str| scratch.path().join(name);
+    /// let db = deuteron::Db::open(at("bank.db"))?;
+    /// let accounts = db.table("accounts")?;
+    /// db.transact(|tx| tx.put(&accounts, b"alice", b"100"))?;
+    /// db.backup(at("bank.backup"))?;
+    /// db.transact(|tx| tx.put(&accounts, b"alice", b"0"))?;
+    /// db.close()?;
+    ///
+    /// deuteron::restore(at("bank.backup"), at("again.db"))?;
+    /// let db = deuteron::Db::open(at("again.db"))?;
+    /// let accounts = db.table("accounts")?;
+    /// assert_eq!(db.transact(|tx| tx.get(&accounts, b"alice"))?.as_deref(), Some(&b"100"[..]));
+    /// # db.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn backup(&self, target: impl AsRef<Path>) -> Result<BackupReport, Error> {
+        let (shelf, name) = backup::place(target.as_ref())?;
+        self.backup_in(&shelf, &name)
+    }
+
+    /// [`Db::backup`] to the file `name` in a directory of the caller's making.
+    ///
+    /// # Errors
+    /// As [`Db::backup`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let shelf = deuteron::device::MemoryDirectory::new();
+    /// assert!(db.backup_in(&shelf, "monday")?.archive_bytes > 0);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn backup_in(&self, shelf: &dyn Directory, name: &str) -> Result<BackupReport, Error> {
+        self.engine.usable()?;
+        self.engine.backup(shelf, name)
     }
 
     /// Makes everything durable, takes a checkpoint so that the next open is quick, and stops. Other handles and

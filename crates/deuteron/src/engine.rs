@@ -9,6 +9,7 @@
 //! log be cut, waiting, poisoning, and closing.
 
 use crate::background::{Signals, Threads};
+use crate::backup::BackupReport;
 use crate::catalogue::Catalogue;
 use crate::delay::Delay;
 use crate::history::History;
@@ -16,8 +17,9 @@ use crate::recovery::{RecoveryPlan, Shares, StallHost};
 use crate::statistics::ConflictCounters;
 use crate::superblock::Superblock;
 use crate::{Background, Durability, Error, Options, Stats, recovery};
+use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_contract::{DataComponent, Lsn, Timestamp};
-use deuteron_dc::BwTreeDc;
+use deuteron_dc::{BwTreeDc, StoreFile};
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
 use deuteron_log::Log;
@@ -49,6 +51,7 @@ pub struct Engine {
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
     threads: Mutex<Threads>,
+    directory: Arc<dyn Directory>,
     /// Given back last.
     _lock: Box<dyn Send + Sync>,
 }
@@ -86,6 +89,7 @@ impl Engine {
             checkpoint: AtomicU64::new(checkpoint.0),
             checkpointing: Mutex::new(()),
             threads: Mutex::default(),
+            directory,
             _lock: lock,
             shares: Shares::of(&options),
             options,
@@ -389,6 +393,30 @@ impl Engine {
         self.checkpoint.store(start.0, Ordering::Release);
         self.parts.log.truncate(start)?;
         Ok(())
+    }
+
+    // ---- backup ---------------------------------------------------------------------------------------------
+
+    /// Copies the database as of a moment after the call into an archive. Writers go on; checkpoints wait, and so does what would
+    /// remove files. The store is copied before the log: nothing is in the store whose log is not stable by then, so that the copy is
+    /// what a crash would leave at the moment to which the log reaches.
+    pub fn backup(&self, shelf: &dyn Directory, name: &str) -> Result<BackupReport, Error> {
+        self.flush()?;
+        let one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut archive = ArchiveWriter::create(shelf, name)?;
+        let hold = self.parts.dc.hold_files()?;
+        for StoreFile { name, bytes, length } in hold.files().iter().cloned() {
+            archive.copy(self.directory.as_ref(), &Beginning { name, bytes, length })?;
+        }
+        let start = self.parts.dc.recovered_redo_scan_start_point();
+        let log_end = self.stable_lsn();
+        for (name, bytes, length) in self.parts.log.files(start) {
+            archive.copy(self.directory.as_ref(), &Beginning { name, bytes, length })?;
+        }
+        drop((hold, one_at_a_time));
+        // Last, as it says that the database is whole.
+        archive.copy(self.directory.as_ref(), &Superblock::beginning())?;
+        Ok(BackupReport::new(archive.finish()?, log_end))
     }
 
     // ---- closing --------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 //! The one error of the store. Every case says what happened, and [`Error::is_retryable`] whether a retry helps.
 
+use deuteron_archive::ArchiveError;
 use deuteron_contract::{DcError, Timestamp};
 use deuteron_device::DeviceError;
 use deuteron_log::{AppendError, LogError};
@@ -102,6 +103,12 @@ pub enum Error {
     #[error("{path} is in use by another process")]
     InUse {
         /// The directory.
+        path: String,
+    },
+    /// There is something where a backup or a restored database is to be written. Nothing was changed.
+    #[error("{path} exists already")]
+    Exists {
+        /// What is there.
         path: String,
     },
     /// The database does not exist.
@@ -211,6 +218,20 @@ impl From<LogError> for Error {
             },
             LogError::Poisoned(poison) => Error::Poisoned { reason: poison.to_string() },
             other => Error::Device { context: "work with the recovery log".into(), source: Box::new(other) },
+        }
+    }
+}
+
+impl From<ArchiveError> for Error {
+    fn from(error: ArchiveError) -> Self {
+        match error {
+            ArchiveError::Exists { path } => Error::Exists { path },
+            ArchiveError::Corrupt { file, offset, expected, found } => {
+                Error::Corrupt { file, offset, expected, found }
+            }
+            ArchiveError::Version { found, supported, .. } => Error::UnknownFormat { found, supported },
+            ArchiveError::Device { context, source } => Error::device(&context)(source),
+            other => Error::Device { context: "work with the backup".into(), source: Box::new(other) },
         }
     }
 }

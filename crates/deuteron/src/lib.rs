@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
+mod backup;
 mod catalogue;
 mod check;
 mod database;
@@ -52,6 +53,7 @@ mod table;
 mod ticket;
 mod transaction;
 
+pub use backup::{BackupReport, restore, restore_in};
 pub use check::{CheckReport, check};
 pub use database::Db;
 pub use deuteron_contract::{KeyBounds, KeyRange, Lsn, Timestamp};

@@ -14,6 +14,7 @@
 //! | 4096..8192 | the second copy |
 
 use crate::Error;
+use deuteron_archive::Beginning;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,6 +42,12 @@ impl Superblock {
         // The standard library's hasher keys are the only source of randomness at hand; enough for a name.
         let database = RandomState::new().hash_one((created_seconds, std::process::id()));
         Self { database, created_seconds }
+    }
+
+    /// The file, for a copy.
+    pub fn beginning() -> Beginning {
+        let bytes = 2 * BLOCK_BYTES as u64;
+        Beginning { name: FILE.to_owned(), bytes, length: bytes }
     }
 
     fn encode(&self) -> [u8; BLOCK_BYTES] {

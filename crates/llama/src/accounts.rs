@@ -75,6 +75,11 @@ impl Accounts {
         self.accounts.contains_key(&segment)
     }
 
+    /// The numbers of all segments, ascending.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = u64> {
+        self.accounts.keys().copied()
+    }
+
     pub(crate) fn totals(&self) -> Totals {
         Totals {
             segments: self.accounts.len() as u64,

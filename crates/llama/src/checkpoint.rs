@@ -60,8 +60,17 @@ pub struct Checkpoint {
     _active: Active,
 }
 
-/// Ends the exclusion of other checkpoints.
-struct Active(Arc<AtomicBool>);
+/// Excludes other checkpoints until it is dropped.
+pub(crate) struct Active(Arc<AtomicBool>);
+
+impl Active {
+    pub(crate) fn begin(checkpointing: &Arc<AtomicBool>) -> Result<Active, LlamaError> {
+        match checkpointing.swap(true, Ordering::Acquire) {
+            true => Err(LlamaError::CheckpointBusy),
+            false => Ok(Active(Arc::clone(checkpointing))),
+        }
+    }
+}
 
 impl Drop for Active {
     fn drop(&mut self) {
@@ -77,10 +86,7 @@ impl Llama {
     /// [`LlamaError::CheckpointBusy`] if another one is going on; [`LlamaError::Poisoned`].
     pub fn checkpoint_begin(&self, user_data: &[u8]) -> Result<Checkpoint, LlamaError> {
         self.store.check()?;
-        if self.checkpointing.swap(true, Ordering::Acquire) {
-            return Err(LlamaError::CheckpointBusy);
-        }
-        let active = Active(Arc::clone(&self.checkpointing));
+        let active = Active::begin(&self.checkpointing)?;
         // Under the lock no page is between its dirty bit and its durable fragment.
         let flusher = self.lock_flusher();
         Ok(Checkpoint {
@@ -223,6 +229,9 @@ impl Llama {
     ) -> Result<usize, LlamaError> {
         // Under the lock: after a failed write the accounts know fragments that are not durable.
         self.store.check()?;
+        if self.segment_holds.is_held() {
+            return Ok(0);
+        }
         let segments = &self.store.segments;
         let dead = flusher.accounts.dead(segments.index(flusher.image_start.offset));
         for &segment in &dead {

@@ -1,5 +1,6 @@
 //! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
 
+use crate::files::SegmentHolds;
 use crate::flush::{Consolidate, Flusher};
 use crate::free_list::FreeList;
 use crate::loading::Loading;
@@ -38,6 +39,7 @@ pub struct Llama {
     pub(crate) evict_hand: AtomicU64,
     /// Whether a checkpoint is going on; shared with it, so that dropping it ends it.
     pub(crate) checkpointing: Arc<AtomicBool>,
+    pub(crate) segment_holds: SegmentHolds,
 }
 
 impl Llama {

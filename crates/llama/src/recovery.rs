@@ -200,6 +200,7 @@ impl Llama {
             loading: Loading::new(),
             evict_hand: AtomicU64::new(0),
             checkpointing: Arc::new(AtomicBool::new(false)),
+            segment_holds: Default::default(),
         };
         Ok((llama, Recovered { user_data: image.start.user_data, pages }))
     }

@@ -406,6 +406,23 @@ impl Log {
         result
     }
 
+    /// The files of the log from `from` up to what is stable now, for whoever copies them: name, how many bytes from the start
+    /// count (behind them is what may still be written), and length. They stay as long as nobody
+    /// [truncates](Log::truncate).
+    ///
+    /// ```
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_contract::Lsn;
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0))?;
+    /// assert_eq!(log.files(Lsn(0)), [("log-0000000000000000.seg".to_owned(), 4096, 4096 + 65536)]);
+    /// # Ok::<(), deuteron_log::LogError>(())
+    /// ```
+    pub fn files(&self, from: Lsn) -> Vec<(String, u64, u64)> {
+        self.segments.files_between(from.0, self.window.stable())
+    }
+
     /// Figures.
     pub fn statistics(&self) -> LogStatistics {
         let tail = self.tail_lsn();

@@ -148,6 +148,17 @@ impl Segments {
         self.files().keys().next_back().copied()
     }
 
+    /// The files that hold the log from `from` up to `stable`: name, bytes that count, length. The first is there even if
+    /// it holds nothing of it, since it says what log this is.
+    pub(crate) fn files_between(&self, from: u64, stable: u64) -> Vec<(String, u64, u64)> {
+        let files = self.files();
+        let first = files.range(..=from).next_back().map_or(0, |(&base, _)| base);
+        let length = self.shape.segment_bytes;
+        let beginning =
+            |&base: &u64| (segment_name(base), BLOCK + (stable - base).min(length), BLOCK + length);
+        files.range(first..=stable.max(first)).map(|(base, _)| base).map(beginning).collect()
+    }
+
     /// Bytes on disk, created files, recycled files.
     pub(crate) fn figures(&self) -> (u64, u64, u64) {
         let count =

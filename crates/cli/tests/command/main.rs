@@ -1,5 +1,6 @@
 //! The program as its users meet it: arguments, output, exit status. A module for each group of commands.
 
+mod backup;
 mod measure;
 mod records;
 mod shell;

@@ -1,0 +1,99 @@
+//! Backups: where they lie, and how a database is brought back from one. What is in them is the
+//! [engine](crate::engine::Engine::backup)'s business.
+
+use crate::Error;
+use deuteron_archive::{Summary, extract};
+use deuteron_contract::Lsn;
+use deuteron_device::{Directory, OsDirectory};
+use std::path::Path;
+
+/// What a backup holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackupReport {
+    /// Files of the database in it.
+    pub files: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Bytes of the backup.
+    pub archive_bytes: u64,
+    /// The log position up to which commits are in it. 0 in the report of a restore: opening tells.
+    pub log_end: Lsn,
+}
+
+impl BackupReport {
+    pub(crate) fn new(summary: Summary, log_end: Lsn) -> Self {
+        let Summary { files, bytes, archive_bytes } = summary;
+        Self { files, bytes, archive_bytes, log_end }
+    }
+}
+
+/// The directory and the name of the file `path`.
+pub fn place(path: &Path) -> Result<(OsDirectory, String), Error> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return Err(Error::InvalidOption {
+            option: "backup",
+            reason: format!("{} is not the name of a file", path.display()),
+        });
+    };
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if !parent.is_dir() {
+        return Err(Error::NotFound { path: parent.display().to_string() });
+    }
+    let directory =
+        OsDirectory::open_existing(parent).map_err(Error::device("open the directory of the backup"))?;
+    Ok((directory, name.to_owned()))
+}
+
+/// Brings the database of the backup in the file `backup` back into the directory `target`, which must be new or empty. Every
+/// checksum is verified. Open the database afterwards: that recovers it to the backup's moment.
+///
+/// # Errors
+/// [`Error::Exists`] if the target holds anything; [`Error::NotFound`] if there is no such file; [`Error::Corrupt`] with the
+/// place of the damage in the backup; [`Error::DiskFull`], [`Error::Device`]. After an error the target is empty, and after a
+/// crash it is not taken for a database.
+///
+/// ```
+/// # let scratch = tempfile::tempdir()?;
+/// # let at = |name: &str| scratch.path().join(name);
+/// let db = deuteron::Db::open(at("a.db"))?;
+/// db.backup(at("backup"))?;
+/// let restored = deuteron::restore(at("backup"), at("b.db"))?;
+/// assert!(restored.files >= 2);
+/// deuteron::Db::open(at("b.db"))?.close()?;
+/// # db.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn restore(backup: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<BackupReport, Error> {
+    let backup = backup.as_ref();
+    if !backup.is_file() {
+        return Err(Error::NotFound { path: backup.display().to_string() });
+    }
+    let (shelf, name) = place(backup)?;
+    let target =
+        OsDirectory::open_or_create(target.as_ref()).map_err(Error::device("create the directory"))?;
+    restore_in(&shelf, &name, &target)
+}
+
+/// [`restore`] from the file `name` in one directory of the caller's making into another.
+///
+/// # Errors
+/// As [`restore`].
+///
+/// ```
+/// use deuteron::{Options, device::MemoryDirectory, restore_in};
+/// use std::sync::Arc;
+/// let (shelf, target) = (MemoryDirectory::new(), Arc::new(MemoryDirectory::new()));
+/// # let db = Options::tiny_for_tests().open_in(Arc::new(MemoryDirectory::new()))?;
+/// db.backup_in(&shelf, "monday")?;
+/// restore_in(&shelf, "monday", target.as_ref())?;
+/// Options::tiny_for_tests().create_if_missing(false).open_in(target)?.close()?;
+/// # db.close()?;
+/// # Ok::<(), deuteron::Error>(())
+/// ```
+pub fn restore_in(shelf: &dyn Directory, name: &str, target: &dyn Directory) -> Result<BackupReport, Error> {
+    let _lock = target.lock().map_err(|_| Error::InUse { path: target.name() })?;
+    Ok(BackupReport::new(extract(shelf, name, target)?, Lsn(0)))
+}

@@ -1,0 +1,100 @@
+//! [`FileHold`]: the store's files as of a moment, for whoever copies them while the store goes on.
+//!
+//! What lies below the end of the last flush buffer never changes. So a copy is: the newest image, every segment that is
+//! accounted for, the last one up to that end and zeros behind it. To recover from it is to recover after a crash at that
+//! moment. Two things could take a file away meanwhile, and wait: a checkpoint (it would remove the image, and move the scan
+//! start), and the removal of dead segments.
+
+use crate::checkpoint::Active;
+use crate::error::LlamaError;
+use crate::image::image_name;
+use crate::llama::Llama;
+use crate::segments::segment_name;
+
+use deuteron_device::OpenMode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A file of which the beginning is to be copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreFile {
+    /// Its name.
+    pub name: String,
+    /// The bytes that belong to the store as of the moment; what lies behind is zeros, or not to be looked at.
+    pub bytes: u64,
+    /// The length of the file.
+    pub length: u64,
+}
+
+/// Keeps the files of a moment from being removed, as long as it lives. Checkpoints are refused meanwhile; everything else goes on.
+pub struct FileHold {
+    files: Vec<StoreFile>,
+    _checkpointing: Active,
+    _segments: SegmentHold,
+}
+
+impl FileHold {
+    /// The files, as of the moment at which they were held.
+    pub fn files(&self) -> &[StoreFile] {
+        &self.files
+    }
+}
+
+/// Counts those who hold the segments.
+#[derive(Default)]
+pub(crate) struct SegmentHolds(Arc<AtomicUsize>);
+
+struct SegmentHold(Arc<AtomicUsize>);
+
+impl SegmentHolds {
+    /// Asked under the flush lock, under which the files of a hold are listed.
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+
+    fn hold(&self) -> SegmentHold {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        SegmentHold(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for SegmentHold {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Llama {
+    /// Holds the files as they are now: what is durable. Waits for a flush that is going on.
+    ///
+    /// # Errors
+    /// [`LlamaError::CheckpointBusy`] if a checkpoint is going on; [`LlamaError::Poisoned`]; [`LlamaError::Device`].
+    pub fn hold_files(&self) -> Result<FileHold, LlamaError> {
+        self.store.check()?;
+        let checkpointing = Active::begin(&self.checkpointing)?;
+        let flusher = self.lock_flusher();
+        self.store.check()?;
+        // Under the lock: what was dead before is closed already, and nothing is removed from now on.
+        let held = self.segment_holds.hold();
+        let segments = &self.store.segments;
+        let end = flusher.position.offset;
+        let length = segments.segment_bytes;
+        let mut files: Vec<StoreFile> = flusher
+            .accounts
+            .segments()
+            .map(|index| {
+                let bytes = if index == segments.index(end) { end % length } else { length };
+                StoreFile { name: segment_name(index), bytes, length }
+            })
+            .collect();
+        let image = flusher.image_number;
+        drop(flusher);
+        if image > 0 {
+            let name = image_name(image);
+            let file = segments.directory.open(&name, OpenMode::Read, false).map_err(LlamaError::Device)?;
+            let length = file.length().map_err(LlamaError::Device)?;
+            files.push(StoreFile { name, bytes: length, length });
+        }
+        Ok(FileHold { files, _checkpointing: checkpointing, _segments: held })
+    }
+}
