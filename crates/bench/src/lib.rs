@@ -20,8 +20,8 @@
 //!
 //! [`DeviceBench`] measures the device below, for comparison.
 //!
-//! What it is not: it checks no answers. That is the business of the tests and of the `kill` harness of the
-//! command line; a checker inside a measurement measures the checker.
+//! A measurement checks no answers: a checker inside it would measure the checker. [`run_histories`] checks answers and
+//! measures nothing.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +30,7 @@ mod device;
 mod driver;
 mod embedded;
 mod error;
+mod histories;
 mod load;
 mod map;
 mod process;
@@ -45,6 +46,7 @@ pub use device::{DeviceBench, DeviceProgress, DeviceReport, ReadFigure};
 pub use driver::{Driver, Progress, run};
 pub use embedded::{Ahead, EmbeddedStore};
 pub use error::BenchError;
+pub use histories::{HistoryOptions, HistoryReport, run_histories};
 pub use load::{LoadProgress, Loaded, load};
 pub use map::MapStore;
 pub use process::{directory_bytes, peak_rss_bytes};

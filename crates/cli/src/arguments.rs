@@ -56,6 +56,9 @@ pub enum Command {
     /// Run and kill the workload again and again, and check the database every time.
     #[command(hide = true)]
     KillRounds(KillRoundsArguments),
+    /// Run random transactions and replay everything that they read.
+    #[command(hide = true)]
+    Histories(HistoriesArguments),
     /// The process that is killed.
     #[command(hide = true)]
     KillChild(KillChildArguments),
@@ -380,6 +383,31 @@ pub struct KillRoundsArguments {
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Sets the transactions and the times of the kills.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct HistoriesArguments {
+    /// Transactions in all.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub transactions: u64,
+    /// Threads that run them.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// Different keys.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub keys: u32,
+    /// Memory of the database.
+    #[arg(long, default_value = "64M", value_parser = parse_bytes)]
+    pub memory: usize,
+    /// The smallest buffers and pages instead, so that rare paths are common.
+    #[arg(long)]
+    pub tiny: bool,
+    /// Where the database is put, and left; a temporary directory if left out.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Sets what the transactions do.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

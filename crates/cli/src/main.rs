@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Command::Check(check) => commands::check::run(&check, json),
         Command::Recover(recover) => commands::recover::run(&recover, json),
         Command::KillRounds(rounds) => commands::kill_rounds::run(&rounds, json),
+        Command::Histories(histories) => commands::histories::run(&histories, json),
         Command::KillChild(child) => kill::child::run(&child),
     };
     match outcome {

@@ -2,13 +2,19 @@
 
 use super::planned::planned;
 use super::{Figure, Point, Quick};
-use crate::workspace::{cargo, displayed, output};
+use crate::workspace::{cargo, displayed, last_line, output, release_binary, scratch};
+use serde_json::Value;
 use std::collections::BTreeMap;
+use std::process::Command;
 
 /// The points of the slug `transaction-component`.
 pub const POINTS: &[Point] = &[
     Point { name: "hermitage", bar: "10 of 10 at strict serializable", run: Some(hermitage) },
-    planned("random-histories", "10 M transactions, every read equal to the model's"),
+    Point {
+        name: "random-histories",
+        bar: "10 M transactions, every read equal to the model's",
+        run: Some(random_histories),
+    },
     planned("contention", "at least RocksDB's best, and 1.5 times pure timestamp order over 10 % aborts"),
     Point { name: "read-only", bar: "0 aborts and 0 shared stores", run: Some(read_only) },
     planned("version-memory", "under the hard watermark, at least 0.9 of the first minute's throughput"),
@@ -63,6 +69,36 @@ fn hermitage_figure(table: &Hermitage) -> Figure {
         .map(|level| format!("{level} {} of 10", count(level)))
         .collect();
     Figure { figure: counts.join(", "), ok: count("strict-serializable") == 10 }
+}
+
+/// Random transactions, half of them with memory enough and half with hardly any.
+fn random_histories(quick: Quick) -> Result<Figure, String> {
+    let directory = scratch()?;
+    let (mut totals, mut problems) = ([0.0; 4], Vec::new());
+    for (name, more) in [("roomy", &["--memory", "64M"][..]), ("tiny", &["--tiny"])] {
+        let mut histories = Command::new(release_binary()?);
+        histories.args(["histories", "--json", "--transactions", quick.pick("50000", "5000000"), "--dir"]);
+        histories.arg(directory.path().join(name)).args(more);
+        eprintln!("+ {}", displayed(&histories));
+        // A problem makes the command fail, but it has reported all the same.
+        let said =
+            histories.output().map_err(|error| format!("cannot run {}: {error}", displayed(&histories)))?;
+        let report: Value = serde_json::from_slice(&said.stdout)
+            .map_err(|_| format!("no report: {}", last_line(&String::from_utf8_lossy(&said.stderr))))?;
+        for (total, field) in totals.iter_mut().zip(["transactions", "committed", "reads", "scans"]) {
+            let number = report.get(field).and_then(Value::as_f64);
+            *total += number.ok_or_else(|| format!("the report has no number {field}"))?;
+        }
+        let found = report.get("problems").and_then(Value::as_array).ok_or("the report has no problems")?;
+        problems.extend(found.iter().map(|problem| format!("{name}: {problem}")));
+    }
+    problems.iter().for_each(|problem| eprintln!("  {problem}"));
+    let [transactions, committed, reads, scans] = totals;
+    let figure = format!(
+        "{transactions} transactions, {committed} committed, {reads} reads and {scans} scans compared, {} wrong",
+        problems.len()
+    );
+    Ok(Figure { figure, ok: problems.is_empty() && transactions >= quick.pick(1e5, 1e7) })
 }
 
 /// Declared read-only transactions beside writers; and the count of what they store.

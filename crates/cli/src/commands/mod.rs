@@ -5,6 +5,7 @@ pub mod bench;
 pub mod check;
 pub mod demo;
 pub mod export;
+pub mod histories;
 pub mod import;
 pub mod kill_rounds;
 pub mod records;
