@@ -42,7 +42,7 @@ impl Catalogue {
     /// The names of all tables, sorted.
     pub fn names(&self, engine: &Arc<Engine>) -> Result<Vec<String>, Error> {
         let catalogue = Self::own_table(engine);
-        RetryPolicy::default().run(|| {
+        RetryPolicy::default().run(|_| {
             let mut transaction = Transaction::begin_now(&Handle::new(engine), TransactionOptions::new());
             let names = Self::read_names(&mut transaction, &catalogue)?;
             transaction.commit()?;
@@ -75,7 +75,7 @@ impl Catalogue {
         let catalogue = Self::own_table(engine);
         // Durable whatever the database's default: operations of the new table may be made durable by others.
         let options = TransactionOptions::new().durability(Durability::Sync);
-        RetryPolicy::default().run(|| {
+        RetryPolicy::default().run(|_| {
             let mut transaction = Transaction::begin_now(&Handle::new(engine), options);
             let id = Self::look_up_or_create_in(&mut transaction, &catalogue, name)?;
             transaction.commit()?;

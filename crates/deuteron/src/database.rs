@@ -143,8 +143,9 @@ impl Db {
         retry: RetryPolicy,
         mut body: impl FnMut(&mut Transaction) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        retry.run(|| {
+        retry.run(|attempt| {
             let mut transaction = self.begin_with(options)?;
+            transaction.attempt = attempt;
             let value = body(&mut transaction)?;
             transaction.commit()?;
             Ok(value)

@@ -330,6 +330,7 @@ impl Engine {
         self.history.step(&self.parts.tc);
         let mut worked = self.parts.dc.maintain_step()?;
         self.balance_memory();
+        self.unpin_log();
         worked |= self.parts.tc.collect_step();
         worked |= self.parts.log.recycle_step();
         worked |= self.parts.epochs.collect() > 0;
@@ -337,6 +338,17 @@ impl Engine {
             self.signals.room.raise();
         }
         Ok(worked)
+    }
+
+    /// Aborts writers that have kept the log from being cut for too long; they are told, and may try again.
+    fn unpin_log(&self) {
+        let tail = self.parts.log.tail_lsn().0;
+        let limit = Lsn(tail.saturating_sub(self.options.writer_log_bytes_max()));
+        if self.parts.proxy.redo_scan_start_point() < limit
+            && self.parts.tc.oldest_writer().is_some_and(|first| first < limit)
+        {
+            self.parts.tc.abort_writers_before(limit);
+        }
     }
 
     /// Lets the transaction component have the memory that pages do not take.

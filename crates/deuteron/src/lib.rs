@@ -42,6 +42,7 @@ mod error;
 mod handle;
 mod history;
 mod lookahead;
+mod operations;
 mod options;
 mod recovery;
 mod retry;

@@ -52,6 +52,7 @@ pub struct Options {
     pub(crate) background: Background,
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) retention: Duration,
+    pub(crate) writer_log_bytes: Option<u64>,
     pub(crate) tiny: bool,
 }
 
@@ -73,6 +74,7 @@ impl Options {
             background: Background::Threads,
             checkpoint_log_bytes: 512 << 20,
             retention: Duration::ZERO,
+            writer_log_bytes: None,
             tiny: false,
         }
     }
@@ -151,6 +153,24 @@ impl Options {
     pub fn checkpoint_every(mut self, log_bytes: u64) -> Self {
         self.checkpoint_log_bytes = log_bytes.max(1);
         self
+    }
+
+    /// Aborts a transaction once this many bytes of log have been written since its own first write, by anybody: the log
+    /// cannot be cut before it, so that a writer that never ends would make it grow without bound. The transaction is told
+    /// so with a conflict ([`crate::ConflictCause::LogPinned`]), which a retry may help. The default is four times what
+    /// [`Options::checkpoint_every`] says.
+    ///
+    /// ```
+    /// let options = deuteron::Options::new().writer_log_max(1 << 30);
+    /// # let _ = options;
+    /// ```
+    pub fn writer_log_max(mut self, log_bytes: u64) -> Self {
+        self.writer_log_bytes = Some(log_bytes.max(1));
+        self
+    }
+
+    pub(crate) fn writer_log_bytes_max(&self) -> u64 {
+        self.writer_log_bytes.unwrap_or(self.checkpoint_log_bytes.saturating_mul(4))
     }
 
     /// Keeps what the database was for this long, so that [`TransactionOptions::as_of`] can read it; not at all by

@@ -36,12 +36,12 @@ impl Default for RetryPolicy {
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 
 impl RetryPolicy {
-    /// Runs `attempt` until it succeeds, fails with an error that a retry does not help, or the attempts are used
+    /// Calls `attempt` with its number, from 1 on, until it succeeds, fails with an error that a retry does not help, or the attempts are used
     /// up.
-    pub(crate) fn run<T>(&self, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn run<T>(&self, mut attempt: impl FnMut(u32) -> Result<T, Error>) -> Result<T, Error> {
         let mut number = 1;
         loop {
-            match attempt() {
+            match attempt(number) {
                 Err(error) if error.is_retryable() && number < self.attempts_max => {
                     number += 1;
                     self.pause(number);

@@ -6,7 +6,9 @@ use deuteron_contract::{Lsn, Timestamp};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 /// A transaction that has committed in memory: others see it, and it becomes durable in its turn.
 ///
@@ -77,6 +79,52 @@ impl Ticket {
             None => Ok(()),
             Some(record) => self.engine.wait_stable(record),
         }
+    }
+}
+
+impl Ticket {
+    /// Blocks until the commit is durable, or for about `timeout`; whether it is durable. If not, nothing is decided: the
+    /// transaction has committed, others see it, and the ticket can be asked again.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let table = db.table("orders")?;
+    /// let mut tx = db.begin();
+    /// tx.put(&table, b"1", b"apples")?;
+    /// let mut ticket = tx.commit_async()?;
+    /// while !ticket.wait_timeout(Duration::from_secs(1))? {
+    ///     eprintln!("the disk is slow today");
+    /// }
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let Some(record) = self.record else { return Ok(true) };
+        let end = Instant::now().checked_add(timeout);
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        loop {
+            if let Poll::Ready(outcome) = self.engine.poll_stable(record, &waker) {
+                return outcome.map(|()| true);
+            }
+            match end.map(|end| end.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return Ok(false),
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+        }
+    }
+}
+
+/// Wakes a thread that has parked.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

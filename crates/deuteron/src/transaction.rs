@@ -111,6 +111,7 @@ pub struct Transaction {
     inner: deuteron_tc::Transaction,
     engine: Arc<Handle>,
     durability: Durability,
+    pub(crate) attempt: u32,
 }
 
 impl Transaction {
@@ -132,6 +133,7 @@ impl Transaction {
             inner,
             durability: options.durability.unwrap_or(engine.durability()),
             engine: Arc::clone(engine),
+            attempt: 1,
         }
     }
 
@@ -349,7 +351,7 @@ impl Transaction {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn commit_async(self) -> Result<Ticket, Error> {
-        let Self { mut inner, engine, durability } = self;
+        let Self { mut inner, engine, durability, .. } = self;
         engine.usable()?;
         let committed = inner.commit().map_err(|error| engine.error(error))?;
         if let Some(record) = committed.durable_at {
@@ -373,7 +375,7 @@ impl Transaction {
         drop(self);
     }
 
-    fn usable(&self, table: &Table) -> Result<(), Error> {
+    pub(crate) fn usable(&self, table: &Table) -> Result<(), Error> {
         self.engine.usable()?;
         if table.database != self.engine.database() {
             return Err(Error::ForeignTable { table: table.name.to_string() });

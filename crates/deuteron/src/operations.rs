@@ -1,0 +1,120 @@
+//! Operations of a [`Transaction`] that are made of others.
+
+use crate::{Error, KeyRange, Table, Transaction};
+use deuteron_contract::Direction;
+use deuteron_tc::ScanCursor;
+
+impl Transaction {
+    /// How often the work of this transaction has been tried, this time included: 1, unless [`crate::Db::transact`] runs
+    /// it again.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// assert_eq!(db.transact(|tx| Ok(tx.attempt()))?, 1);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The value of `key`, with the intent to change it: from here on others that would write the key give way at once, not
+    /// when this transaction writes it. The record counts as written, with the value that it has.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// db.transact(|tx| tx.put(&stock, b"apples", b"12"))?;
+    /// let mut tx = db.begin();
+    /// assert_eq!(tx.get_for_update(&stock, b"apples")?.as_deref(), Some(&b"12"[..]));
+    /// assert!(db.begin().put(&stock, b"apples", b"13").is_err());
+    /// tx.put(&stock, b"apples", b"11")?;
+    /// tx.commit()?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let value = self.get(table, key)?;
+        self.set(table, key, value.as_deref())?;
+        Ok(value)
+    }
+
+    /// Gives `key` the value `new` if it has the value `expected`; `None` stands for "does not exist", on either side. Whether
+    /// it had.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// db.transact(|tx| {
+    ///     assert!(tx.compare_and_set(&stock, b"apples", None, Some(b"12"))?);
+    ///     assert!(!tx.compare_and_set(&stock, b"apples", Some(b"13"), None)?);
+    ///     assert!(tx.compare_and_set(&stock, b"apples", Some(b"12"), None)?);
+    ///     Ok(())
+    /// })?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn compare_and_set(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<bool, Error> {
+        let matches = match self.get_with(table, key, |value| Some(value) == expected)? {
+            Some(matches) => matches,
+            None => expected.is_none(),
+        };
+        if matches {
+            self.set(table, key, new)?;
+        }
+        Ok(matches)
+    }
+
+    /// Deletes every record of `range`; how many there were. The range is protected as a scan's is: what others insert into
+    /// it comes before, and is deleted, or after. Takes memory for each record until the transaction ends.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`] and [`Transaction::scan`]; [`Error::TransactionTooLarge`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// db.transact(|tx| {
+    ///     tx.put(&stock, b"apples", b"12")?;
+    ///     tx.put(&stock, b"pears", b"7")?;
+    ///     assert_eq!(tx.delete_range(&stock, &b"a"[..]..&b"b"[..])?, 1);
+    ///     assert_eq!(tx.get(&stock, b"apples")?, None);
+    ///     Ok(())
+    /// })?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn delete_range(&mut self, table: &Table, range: impl KeyRange) -> Result<u64, Error> {
+        self.usable(table)?;
+        let (lower, upper) = range.key_bounds();
+        let mut cursor = ScanCursor::new(table.id, lower, upper, Direction::Forward);
+        let mut deleted = 0;
+        while let Some(batch) = self.scan_batch(&mut cursor)? {
+            for (key, _) in batch {
+                self.delete(table, &key)?;
+                deleted += 1;
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Puts a value, or deletes.
+    fn set(&mut self, table: &Table, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        match value {
+            Some(value) => self.put(table, key, value),
+            None => self.delete(table, key),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Operations made of others, the limits of a writer, and waiting that is given up: each test's name is the property.
+
+use deuteron::device::MemoryDirectory;
+use deuteron::{
+    Background, ConflictCause, Db, Durability, Error, Options, RetryPolicy, Table, TransactionOptions,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn open(options: Options) -> (Db, Table) {
+    let db = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+    let table = db.table("t").expect("creates");
+    (db, table)
+}
+
+fn cause<T>(outcome: Result<T, Error>) -> ConflictCause {
+    match outcome {
+        Err(Error::Conflict(conflict)) => conflict.cause,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("no conflict"),
+    }
+}
+
+#[test]
+fn the_intent_to_write_is_a_write_to_the_others() {
+    let (db, table) = open(Options::tiny_for_tests());
+    db.transact(|tx| tx.put(&table, b"k", b"1")).expect("commits");
+    let mut first = db.begin();
+    assert_eq!(first.get_for_update(&table, b"k").expect("reads").as_deref(), Some(&b"1"[..]));
+    assert_eq!(first.get_for_update(&table, b"absent").expect("reads"), None);
+    let mut second = db.begin();
+    assert_eq!(cause(second.get_for_update(&table, b"k")), ConflictCause::WriteWrite);
+    assert_eq!(cause(db.begin().put(&table, b"absent", b"2")), ConflictCause::WriteWrite);
+    // Who only reads is not in the way.
+    assert_eq!(db.begin().get(&table, b"k").expect("reads").as_deref(), Some(&b"1"[..]));
+    first.commit().expect("commits");
+    let left: Vec<_> = db.transact(|tx| tx.scan(&table, ..)?.collect()).expect("scans");
+    assert_eq!(left, [(b"k".to_vec(), b"1".to_vec())]);
+}
+
+#[test]
+fn of_two_that_expect_the_same_one_succeeds() {
+    let (db, table) = open(Options::tiny_for_tests().background(Background::Threads));
+    let won = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4u8)
+            .map(|number| {
+                let (db, table) = (&db, &table);
+                scope.spawn(move || {
+                    db.transact(|tx| tx.compare_and_set(table, b"leader", None, Some(&[number])))
+                        .expect("commits")
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("runs")).collect::<Vec<_>>()
+    });
+    assert_eq!(won.iter().filter(|won| **won).count(), 1);
+    let leader = db.transact(|tx| tx.get(&table, b"leader")).expect("reads").expect("is there");
+    assert!(won[usize::from(leader[0])]);
+    db.close().expect("closes");
+}
+
+#[test]
+fn what_comes_into_a_deleted_range_is_a_conflict_or_comes_later() {
+    let (db, table) = open(Options::tiny_for_tests());
+    let fill = |keys: &[&str]| {
+        db.transact(|tx| keys.iter().try_for_each(|key| tx.put(&table, key.as_bytes(), b"1")))
+            .expect("commits");
+    };
+    fill(&["a", "b1", "b2", "b3", "c"]);
+    let mut sweeper = db.begin();
+    // Having read what the other writes, it must come before it; not having deleted what the other inserts, after it.
+    assert_eq!(sweeper.get(&table, b"mark").expect("reads"), None);
+    assert_eq!(sweeper.delete_range(&table, &b"b"[..]..&b"c"[..]).expect("deletes"), 3);
+    let mut other = db.begin();
+    assert_eq!(other.get(&table, b"b1").expect("reads").as_deref(), Some(&b"1"[..]), "not deleted yet");
+    other.put(&table, b"b15", b"phantom").expect("writes");
+    let (first, second) = (other.commit(), sweeper.commit());
+    assert_eq!(first.is_ok(), second.is_err(), "one of the two");
+    assert_eq!(cause(second), ConflictCause::RangeChanged);
+    let deleted = db.transact(|tx| tx.delete_range(&table, &b"b"[..]..&b"c"[..])).expect("commits");
+    assert_eq!(deleted, 4);
+    let left: Vec<_> = db
+        .transact(|tx| tx.scan(&table, ..)?.map(|entry| entry.map(|(key, _)| key)).collect())
+        .expect("scans");
+    assert_eq!(left, [b"a".to_vec(), b"c".to_vec()]);
+    assert_eq!(db.transact(|tx| tx.delete_range(&table, &b"x"[..]..&b"b"[..])).expect("empty"), 0);
+}
+
+#[test]
+fn a_writer_that_never_ends_does_not_pin_the_log() {
+    let (db, table) = open(Options::tiny_for_tests().writer_log_max(64 << 10));
+    let mut idle = db.begin();
+    idle.put(&table, b"idle", b"1").expect("writes");
+    let mut reader = db.begin();
+    assert_eq!(reader.get(&table, b"idle").expect("reads"), None);
+    for number in 0..2_000u32 {
+        db.transact(|tx| tx.put(&table, &(number % 50).to_be_bytes(), &[7; 100])).expect("commits");
+    }
+    while db.step().expect("steps") {}
+    let error = idle.commit().expect_err("it was aborted");
+    assert!(error.is_retryable(), "{error}");
+    assert_eq!(cause::<()>(Err(error)), ConflictCause::LogPinned);
+    reader.commit().expect("who has not written pins nothing");
+    db.transact(|tx| tx.put(&table, b"idle", b"2")).expect("the key is free");
+    db.close().expect("closes");
+}
+
+#[test]
+fn attempts_are_numbered_and_limited() {
+    let (db, table) = open(Options::tiny_for_tests());
+    let mut holder = db.begin();
+    holder.put(&table, b"k", b"1").expect("writes");
+    let mut attempts = Vec::new();
+    let retry = RetryPolicy { attempts_max: 3, ..RetryPolicy::default() };
+    let outcome = db.transact_with(TransactionOptions::new(), retry, |tx| {
+        attempts.push(tx.attempt());
+        tx.put(&table, b"k", b"2")
+    });
+    assert_eq!(cause(outcome), ConflictCause::WriteWrite);
+    assert_eq!(attempts, [1, 2, 3]);
+}
+
+#[test]
+fn waiting_that_is_given_up_decides_nothing() {
+    let options = Options::new().memory(32 << 20).durability(Durability::None);
+    let (db, table) = open(options);
+    let mut tx = db.begin();
+    tx.put(&table, b"k", b"1").expect("writes");
+    let mut ticket = tx.commit_async().expect("commits in memory");
+    // Perhaps durable by now, perhaps not; in either case committed.
+    let early = ticket.wait_timeout(Duration::ZERO).expect("the log works");
+    assert_eq!(db.transact(|tx| tx.get(&table, b"k")).expect("reads").as_deref(), Some(&b"1"[..]));
+    assert!(!early || ticket.is_durable());
+    assert!(ticket.wait_timeout(Duration::MAX).expect("the log works"));
+    assert!(ticket.is_durable() && ticket.wait_timeout(Duration::ZERO).expect("the log works"));
+    db.close().expect("closes");
+}
