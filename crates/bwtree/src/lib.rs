@@ -12,6 +12,7 @@
 //! | `consolidate` | consolidation and splits |
 //! | `merging` | underfull pages are merged into their left neighbours |
 //! | `marks` | which pages are worth a look |
+//! | `bulk` | a tree from records in order |
 //! | `chain` | reading the deltas and the base of a page |
 //! | `page` | the format of leaf pages: flat bytes, no pointers, no unsafe code |
 //! | `index` | the inner levels, always in memory |
@@ -27,6 +28,7 @@
 //! putting a split delta on it. `docs/design/bw-tree.md` says why.
 
 mod ahead;
+mod bulk;
 mod chain;
 mod check;
 mod consolidate;
@@ -45,6 +47,7 @@ mod sync;
 mod tree;
 mod upsert;
 
+pub use bulk::BulkLoad;
 pub use check::{Check, TreeReport};
 pub use counters::TreeStatistics;
 pub use error::{BwTreeError, Miss};

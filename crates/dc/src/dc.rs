@@ -104,6 +104,22 @@ impl BwTreeDc {
         self.tables.get(table)
     }
 
+    /// The tables.
+    pub(crate) fn directory(&self) -> &TableDirectory {
+        &self.tables
+    }
+
+    /// Held during a checkpoint.
+    pub(crate) fn checkpointing(&self) -> &Mutex<Tombstones> {
+        &self.checkpointing
+    }
+
+    /// A load has made a page of so many bytes.
+    pub(crate) fn loaded(&self, bytes: u64) -> Result<(), DcError> {
+        self.unflushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if self.llama.over_budget() { self.relieve() } else { Ok(()) }
+    }
+
     fn recover_table(&self, pages: &[RecoveredPage]) -> Result<(), DcError> {
         let table = pages[0].tree;
         let leaves: Vec<_> = pages.iter().map(|page| (page.low_key.clone(), page.page)).collect();
@@ -301,6 +317,7 @@ impl BwTreeDc {
         Ok(report)
     }
 
+    /// Under [`BwTreeDc::checkpointing`].
     pub(crate) fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
         let failed = |error| error::store("checkpoint", error);
         let mut checkpoint = loop {

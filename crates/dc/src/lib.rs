@@ -9,6 +9,7 @@
 //! | `dc` | the component: operations with their retry loops, checkpoints, maintenance, check |
 //! | `reclaim` | space that is given back: merges, cleaning, compaction |
 //! | `table_directory` | from a table's identifier to its tree |
+//! | `bulk` | a new table from records in order |
 //! | `files` | its files as of a moment, for backups |
 //! | `tombstones` | when a delete may be forgotten |
 //! | `options` | what can be set |
@@ -47,6 +48,7 @@
 //! What this crate is not: it knows no transactions, keeps no log, and starts no threads; somebody calls
 //! [`BwTreeDc::maintain_step`], or else those who apply do its work when memory runs short.
 
+mod bulk;
 mod consolidator;
 mod dc;
 mod error;
@@ -56,6 +58,7 @@ mod reclaim;
 mod table_directory;
 mod tombstones;
 
+pub use bulk::{LoadError, TableLoad};
 pub use dc::{BwTreeDc, DcReport};
 pub use deuteron_llama::{FileHold, StoreFile};
 pub use options::DcOptions;

@@ -87,6 +87,27 @@ impl TableDirectory {
         if let Some(tree) = self.get(table) {
             return tree;
         }
+        self.put(&mut identifiers, table, create())
+    }
+
+    /// Puts the tree that `create` makes in the place of `table`; `None`, and nothing made, if there is one.
+    pub(crate) fn insert_new<E>(
+        &self,
+        table: u32,
+        create: impl FnOnce() -> Result<Tree, E>,
+    ) -> Option<Result<(), E>> {
+        let mut identifiers = self.identifiers();
+        if self.get(table).is_some() {
+            return None;
+        }
+        let made = create();
+        Some(made.map(|tree| {
+            self.put(&mut identifiers, table, tree);
+        }))
+    }
+
+    /// Puts a tree in its empty place. Under the lock of `identifiers`.
+    fn put(&self, identifiers: &mut Vec<u32>, table: u32, tree: Tree) -> &Tree {
         let [first, second, third] = place(table);
         let node = match self.root.get(first) {
             Some(node) => node,
@@ -97,7 +118,7 @@ impl TableDirectory {
             None => node.set(second, Node::new(BITS[2])),
         };
         identifiers.push(table);
-        leaf.set(third, create())
+        leaf.set(third, tree)
     }
 
     /// All trees, by identifier.

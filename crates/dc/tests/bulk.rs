@@ -1,0 +1,181 @@
+//! Bulk loads: what is loaded is there, in full pages; what is out of order is refused; a crash leaves all or nothing.
+
+use deuteron_contract::{DataComponent, Direction, Lsn, Operation, ScanRequest, TableId, Timestamp};
+use deuteron_dc::{BwTreeDc, DcOptions, LoadError};
+use deuteron_device::{CrashPolicy, FaultPlan, MemoryDirectory, SimulatedDisk};
+use deuteron_epoch::Epochs;
+use std::ops::Bound;
+use std::sync::Arc;
+
+const TABLE: TableId = TableId(3);
+const OTHER: TableId = TableId(4);
+
+fn key(number: u32) -> Vec<u8> {
+    format!("some common beginning/{:05}/{}", number / 3, "x".repeat(number as usize % 3)).into_bytes()
+}
+
+fn value(number: u32) -> Vec<u8> {
+    vec![number as u8; (number % 60) as usize]
+}
+
+fn load(dc: &Arc<BwTreeDc>, count: u32) -> Result<u64, LoadError> {
+    let mut load = dc.load_table(TABLE)?;
+    for number in 0..count {
+        load.push(&key(number), &value(number), Timestamp(1), Lsn(0))?;
+        if number % 16 == 0 {
+            dc.maintain_step()?;
+        }
+    }
+    load.finish()
+}
+
+fn records(dc: &BwTreeDc, table: TableId) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
+    let request = ScanRequest { table, lower, upper, direction: Direction::Forward, bytes_max: usize::MAX };
+    let batch = dc.scan(&request).expect("reads");
+    assert!(batch.complete);
+    batch.records.into_iter().filter_map(|record| Some((record.key, record.value?))).collect()
+}
+
+fn expected(count: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+    (0..count).map(|number| (key(number), value(number))).collect()
+}
+
+fn open(disk: &SimulatedDisk) -> Arc<BwTreeDc> {
+    let options = DcOptions { memory_bytes: 16 << 10, ..DcOptions::tiny_for_tests() };
+    BwTreeDc::open(Arc::new(disk.directory()), Epochs::with_threshold(16 << 10), options).expect("opens")
+}
+
+#[test]
+fn a_loaded_table_reads_and_writes_like_any_other_and_survives() {
+    for count in [0, 1, 2, 7, 100, 2000] {
+        let disk = SimulatedDisk::new(1);
+        let dc = open(&disk);
+        assert_eq!(load(&dc, count).expect("loads"), u64::from(count));
+        assert_eq!(records(&dc, TABLE), expected(count));
+        dc.check().expect("sound");
+        drop(dc);
+        disk.crash(CrashPolicy::LoseAll);
+        let dc = open(&disk);
+        assert_eq!(records(&dc, TABLE), expected(count), "durable");
+        // Splits, consolidations and evictions of loaded pages.
+        for number in 0..count {
+            let operation =
+                |key, value, timestamp| Operation { table: TABLE, key, value, timestamp, lsn: Lsn(9) };
+            let (own, more) = (key(number), [&key(number)[..], b"+"].concat());
+            let values =
+                [operation(&own, Some(b"new"), Timestamp(2)), operation(&more, Some(b"more"), Timestamp(3))];
+            dc.apply(&values).expect("applies");
+            dc.maintain_step().expect("works");
+        }
+        assert_eq!(records(&dc, TABLE).len() as u32, 2 * count);
+        dc.check().expect("sound");
+    }
+}
+
+#[test]
+fn pages_are_full() {
+    let dc =
+        BwTreeDc::open(Arc::new(MemoryDirectory::new()), Epochs::new(), DcOptions::default()).expect("opens");
+    let mut load = dc.load_table(TABLE).expect("is new");
+    for number in 0..50_000u32 {
+        load.push(&number.to_be_bytes(), &[7; 100], Timestamp(1), Lsn(0)).expect("in order");
+    }
+    load.finish().expect("loads");
+    let report = dc.check().expect("sound");
+    // 134 bytes a record, 4 KiB a page, filled to 95 %.
+    assert!(report.trees.leaves < 50_000 / 27, "{report:?}");
+}
+
+#[test]
+fn records_out_of_order_are_refused_by_number_and_an_abandoned_load_leaves_nothing() {
+    let disk = SimulatedDisk::new(1);
+    let dc = open(&disk);
+    for _ in 0..3 {
+        let mut load = dc.load_table(TABLE).expect("is new");
+        for number in 0..500 {
+            load.push(&key(number), &value(number), Timestamp(1), Lsn(0)).expect("in order");
+        }
+        for (again, name) in [(499, "a duplicate"), (3, "a smaller one")] {
+            match load.push(&key(again), b"", Timestamp(1), Lsn(0)) {
+                Err(LoadError::OutOfOrder { record: 501, key: found, previous }) => {
+                    assert_eq!((found, previous), (key(again), key(499)), "{name}");
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        assert!(matches!(load.push(b"", b"", Timestamp(1), Lsn(0)), Err(LoadError::Component(_))));
+        drop(load);
+        assert_eq!(dc.get(TABLE, &key(1)).expect("reads"), None);
+        for _ in 0..20 {
+            dc.maintain_step().expect("works");
+        }
+    }
+    let page_ids = dc.llama().statistics().page_ids;
+    assert!(page_ids < 3 * 500 / 3, "identifiers are given out again: {page_ids}");
+    assert_eq!(load(&dc, 300).expect("loads"), 300);
+    assert!(matches!(dc.load_table(TABLE), Err(LoadError::NotNew { table: TABLE })));
+    dc.check().expect("sound");
+}
+
+#[test]
+fn a_table_that_is_written_to_meanwhile_stays_as_it_was_written() {
+    let disk = SimulatedDisk::new(1);
+    let dc = open(&disk);
+    let mut load = dc.load_table(TABLE).expect("is new");
+    load.push(&key(1), b"loaded", Timestamp(1), Lsn(0)).expect("in order");
+    let (table, lsn) = (TABLE, Lsn(1));
+    dc.apply(&[Operation { table, key: b"k", value: Some(b"written"), timestamp: Timestamp(1), lsn }])
+        .expect("applies");
+    assert!(matches!(load.finish(), Err(LoadError::NotNew { .. })));
+    assert_eq!(records(&dc, TABLE), [(b"k".to_vec(), b"written".to_vec())]);
+}
+
+#[test]
+fn a_crash_leaves_all_of_a_load_or_nothing_and_other_tables_as_they_were() {
+    const COUNT: u32 = 250;
+    let prepare = |disk: &SimulatedDisk| {
+        let dc = open(disk);
+        let write =
+            Operation { table: OTHER, key: b"k", value: Some(b"v"), timestamp: Timestamp(1), lsn: Lsn(1) };
+        dc.apply(&[write]).expect("applies");
+        dc.redo_scan_start_point(Lsn(2)).expect("checkpoint");
+    };
+    let disk = SimulatedDisk::new(1);
+    prepare(&disk);
+    let begin = disk.operations();
+    load(&open(&disk), COUNT).expect("loads");
+    let operations = disk.operations();
+    let (mut all, mut nothing) = (0, 0);
+    for crash_at in begin..operations {
+        for policy in [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random] {
+            let disk = SimulatedDisk::new(crash_at);
+            prepare(&disk);
+            disk.set_faults(FaultPlan::new().crash_after(crash_at));
+            let options = DcOptions { memory_bytes: 16 << 10, ..DcOptions::tiny_for_tests() };
+            let opened =
+                BwTreeDc::open(Arc::new(disk.directory()), Epochs::with_threshold(16 << 10), options);
+            let loaded = opened.is_ok_and(|dc| load(&dc, COUNT).is_ok());
+            disk.crash(policy);
+            let dc = open(&disk);
+            dc.check().unwrap_or_else(|error| panic!("after {crash_at}: {error:?}"));
+            assert_eq!(records(&dc, OTHER), [(b"k".to_vec(), b"v".to_vec())]);
+            let found = records(&dc, TABLE);
+            if found.is_empty() {
+                assert!(!loaded, "after {crash_at} {policy:?}");
+                nothing += 1;
+                // And it can be loaded again, over what is left of the first attempt.
+                if crash_at % 5 == 0 {
+                    load(&dc, COUNT).expect("loads");
+                    drop(dc);
+                    disk.crash(CrashPolicy::LoseAll);
+                    assert_eq!(records(&open(&disk), TABLE), expected(COUNT));
+                }
+            } else {
+                assert_eq!(found, expected(COUNT), "after {crash_at} {policy:?}");
+                all += 1;
+            }
+        }
+    }
+    assert!(all > 0 && nothing > 20, "{all} {nothing}");
+}
