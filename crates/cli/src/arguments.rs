@@ -45,6 +45,8 @@ pub enum Command {
     Export(ExportArguments),
     /// Write the whole database, as of one moment, to one file with checksums.
     Backup(BackupArguments),
+    /// Bring disk use down to what the live records need.
+    Compact(DatabaseArguments),
     /// Bring a database back from a backup into a new directory.
     Restore(RestoreArguments),
     /// Print sizes, memory and counters.
@@ -187,6 +189,9 @@ pub struct ImportArguments {
     /// Report wrong lines and go on, instead of stopping at the first.
     #[arg(long)]
     pub keep_going: bool,
+    /// The keys ascend and the table is new: full pages are written at once, all of the table or nothing.
+    #[arg(long, conflicts_with_all = ["keep_going", "batch"])]
+    pub sorted: bool,
 }
 
 #[derive(Debug, Args)]

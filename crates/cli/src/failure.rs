@@ -114,6 +114,11 @@ impl From<Error> for Failure {
             Error::InUse { .. } => {
                 (Kind::TryAgain, Some("close the other process, or wait until it is done"))
             }
+            Error::TableExists { .. } => (Kind::Failed, Some("load into a table of another name")),
+            Error::OutOfOrder { .. } => (
+                Kind::Failed,
+                Some("nothing was loaded; sort the input by key, or import it without --sorted"),
+            ),
             Error::Exists { .. } => (Kind::Failed, Some("give another name, or remove what is there")),
             Error::NotFound { .. } => {
                 (Kind::NotFound, Some("mind the path; put, import and shell create a database"))

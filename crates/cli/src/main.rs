@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Import(import) => commands::import::run(&import, json),
         Command::Export(export) => commands::export::run(&export, json),
         Command::Backup(backup) => commands::backup::backup(&backup, json),
+        Command::Compact(database) => commands::compact::run(&database, json),
         Command::Restore(restore) => commands::backup::restore(&restore, json),
         Command::Stat(stat) => commands::stat::run(&stat, json),
         Command::Check(check) => commands::check::run(&check, json),

@@ -1,8 +1,24 @@
 //! The component's files as of a moment, for backups.
 
+use crate::tombstones::Tombstones;
 use crate::{BwTreeDc, error};
 use deuteron_contract::DcError;
-use deuteron_llama::{FileHold, LlamaError};
+use deuteron_llama::{FileHold, LlamaError, StoreFile};
+use std::sync::{MutexGuard, PoisonError};
+
+/// Keeps the files of a moment from being removed, as long as it lives.
+pub struct HeldFiles<'d> {
+    hold: FileHold,
+    // Who wants a checkpoint waits here, or does something else.
+    _one_at_a_time: MutexGuard<'d, Tombstones>,
+}
+
+impl HeldFiles<'_> {
+    /// The files, as of the moment at which they were held.
+    pub fn files(&self) -> &[StoreFile] {
+        self.hold.files()
+    }
+}
 
 impl BwTreeDc {
     /// Holds the files as of now: together they are a component that has everything of the last
@@ -21,10 +37,11 @@ impl BwTreeDc {
     /// assert!(dc.hold_files()?.files().iter().any(|file| file.name.starts_with("store-image-")));
     /// # Ok::<(), deuteron_contract::DcError>(())
     /// ```
-    pub fn hold_files(&self) -> Result<FileHold, DcError> {
+    pub fn hold_files(&self) -> Result<HeldFiles<'_>, DcError> {
+        let one_at_a_time = self.checkpointing().lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match self.llama().hold_files() {
-                Ok(hold) => return Ok(hold),
+                Ok(hold) => return Ok(HeldFiles { hold, _one_at_a_time: one_at_a_time }),
                 // Somebody uses the store below us.
                 Err(LlamaError::CheckpointBusy) => std::thread::yield_now(),
                 Err(error) => return Err(error::store("backup", error)),

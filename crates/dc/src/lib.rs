@@ -60,5 +60,6 @@ mod tombstones;
 
 pub use bulk::{LoadError, TableLoad};
 pub use dc::{BwTreeDc, DcReport};
-pub use deuteron_llama::{FileHold, StoreFile};
+pub use deuteron_llama::StoreFile;
+pub use files::HeldFiles;
 pub use options::DcOptions;

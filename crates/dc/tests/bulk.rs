@@ -133,7 +133,7 @@ fn a_table_that_is_written_to_meanwhile_stays_as_it_was_written() {
 
 #[test]
 fn a_crash_leaves_all_of_a_load_or_nothing_and_other_tables_as_they_were() {
-    const COUNT: u32 = 250;
+    const COUNT: u32 = 500;
     let prepare = |disk: &SimulatedDisk| {
         let dc = open(disk);
         let write =

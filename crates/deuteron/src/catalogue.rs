@@ -27,9 +27,7 @@ impl Catalogue {
     /// The table `name`, created if it does not exist.
     pub fn table(&self, engine: &Arc<Engine>, name: &str) -> Result<Table, Error> {
         engine.usable()?;
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::TableName { found: name.len(), limit: NAME_BYTES_MAX });
-        }
+        check_name(name)?;
         if let Some(table) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(name) {
             return Ok(table.clone());
         }
@@ -72,31 +70,68 @@ impl Catalogue {
     }
 
     fn look_up_or_create(engine: &Arc<Engine>, name: &str) -> Result<TableId, Error> {
-        let catalogue = Self::own_table(engine);
-        // Durable whatever the database's default: operations of the new table may be made durable by others.
-        let options = TransactionOptions::new().durability(Durability::Sync);
-        RetryPolicy::default().run(|_| {
-            let mut transaction = Transaction::begin_now(&Handle::new(engine), options);
-            let id = Self::look_up_or_create_in(&mut transaction, &catalogue, name)?;
-            transaction.commit()?;
+        Self::change(engine, |transaction, catalogue| {
+            if let Some(value) = transaction.get(catalogue, &name_key(name))? {
+                return Self::decode(&value);
+            }
+            let id = Self::take_next(transaction, catalogue)?;
+            transaction.put(catalogue, &name_key(name), &id.0.to_le_bytes())?;
             Ok(id)
         })
     }
 
-    fn look_up_or_create_in(
-        transaction: &mut Transaction,
-        catalogue: &Table,
-        name: &str,
-    ) -> Result<TableId, Error> {
-        let key = [&[NAME_PREFIX], name.as_bytes()].concat();
-        if let Some(value) = transaction.get(catalogue, &key)? {
-            return Self::decode(&value);
+    /// Takes an identifier for a table that is to be called `name`, durably.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::TableName`], or what a commit may return.
+    pub fn reserve(engine: &Arc<Engine>, name: &str) -> Result<TableId, Error> {
+        engine.usable()?;
+        check_name(name)?;
+        Self::change(engine, |transaction, catalogue| {
+            Self::refuse_existing(transaction, catalogue, name)?;
+            Self::take_next(transaction, catalogue)
+        })
+    }
+
+    /// Gives table `id` its name, durably.
+    ///
+    /// # Errors
+    /// As [`Catalogue::reserve`].
+    pub fn publish(engine: &Arc<Engine>, name: &str, id: TableId) -> Result<(), Error> {
+        Self::change(engine, |transaction, catalogue| {
+            Self::refuse_existing(transaction, catalogue, name)?;
+            transaction.put(catalogue, &name_key(name), &id.0.to_le_bytes())
+        })
+    }
+
+    /// Runs `body` on the catalogue as a transaction that is durable whatever the database's default: operations of a
+    /// new table may be made durable by others.
+    fn change<T>(
+        engine: &Arc<Engine>,
+        mut body: impl FnMut(&mut Transaction, &Table) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let catalogue = Self::own_table(engine);
+        let options = TransactionOptions::new().durability(Durability::Sync);
+        RetryPolicy::default().run(|_| {
+            let mut transaction = Transaction::begin_now(&Handle::new(engine), options);
+            let value = body(&mut transaction, &catalogue)?;
+            transaction.commit()?;
+            Ok(value)
+        })
+    }
+
+    fn refuse_existing(transaction: &mut Transaction, catalogue: &Table, name: &str) -> Result<(), Error> {
+        match transaction.get(catalogue, &name_key(name))? {
+            Some(_) => Err(Error::TableExists { table: name.to_owned() }),
+            None => Ok(()),
         }
+    }
+
+    fn take_next(transaction: &mut Transaction, catalogue: &Table) -> Result<TableId, Error> {
         let id = match transaction.get(catalogue, NEXT)? {
             Some(value) => Self::decode(&value)?,
             None => TableId(1),
         };
-        transaction.put(catalogue, &key, &id.0.to_le_bytes())?;
         transaction.put(catalogue, NEXT, &(id.0 + 1).to_le_bytes())?;
         Ok(id)
     }
@@ -112,4 +147,15 @@ impl Catalogue {
             }),
         }
     }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    match name.len() {
+        1..=NAME_BYTES_MAX => Ok(()),
+        found => Err(Error::TableName { found, limit: NAME_BYTES_MAX }),
+    }
+}
+
+fn name_key(name: &str) -> Vec<u8> {
+    [&[NAME_PREFIX], name.as_bytes()].concat()
 }

@@ -5,7 +5,8 @@ use crate::check::{self, CheckReport};
 use crate::engine::Engine;
 use crate::handle::Handles;
 use crate::{
-    Error, Lookahead, Options, RecoveryPlan, RetryPolicy, Stats, Table, Transaction, TransactionOptions,
+    Compaction, Error, Lookahead, Options, RecoveryPlan, RetryPolicy, Stats, Table, TableLoad, Transaction,
+    TransactionOptions,
 };
 use deuteron_contract::Timestamp;
 use deuteron_device::Directory;
@@ -318,6 +319,46 @@ impl Db {
     pub fn check(&self) -> Result<CheckReport, Error> {
         self.engine.usable()?;
         check::check_open(&self.engine)
+    }
+
+    /// Begins to load a new table from records in ascending key order: full pages are written at once, past the log, in one pass.
+    /// Nobody sees the table before [`TableLoad::finish`] has returned, and a crash before leaves no table.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::TableName`], [`Error::Closed`], [`Error::Poisoned`], or what a commit may return.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let mut load = db.load_table("squares")?;
+    /// for number in 0..1000u32 {
+    ///     load.push(&number.to_be_bytes(), &(number * number).to_le_bytes())?;
+    /// }
+    /// let squares = load.finish()?;
+    /// assert_eq!(db.transact(|tx| tx.get(&squares, &7u32.to_be_bytes()))?, Some(49u32.to_le_bytes().to_vec()));
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn load_table(&self, name: &str) -> Result<TableLoad, Error> {
+        TableLoad::begin(&self.engine, name)
+    }
+
+    /// Brings disk use down to about what the live records need: underfull pages are merged, sparse segments emptied, the log cut.
+    /// Reads and writes everything once or twice while others go on.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Corrupt`], [`Error::Device`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let compaction = db.compact()?;
+    /// assert!(compaction.after_bytes <= compaction.before_bytes + (1 << 20));
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn compact(&self) -> Result<Compaction, Error> {
+        self.engine.usable()?;
+        self.engine.flush()?;
+        self.engine.compact()
     }
 
     /// Writes a backup to the file `target` while the database works: one file, every block with its checksum, for

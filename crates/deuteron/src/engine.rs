@@ -16,7 +16,7 @@ use crate::history::History;
 use crate::recovery::{RecoveryPlan, Shares, StallHost};
 use crate::statistics::ConflictCounters;
 use crate::superblock::Superblock;
-use crate::{Background, Durability, Error, Options, Stats, recovery};
+use crate::{Background, Compaction, Durability, Error, Options, Stats, recovery};
 use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_contract::{DataComponent, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, StoreFile};
@@ -131,7 +131,7 @@ impl Engine {
         &self.parts.tc
     }
 
-    pub fn dc(&self) -> &BwTreeDc {
+    pub fn dc(&self) -> &Arc<BwTreeDc> {
         &self.parts.dc
     }
 
@@ -405,6 +405,22 @@ impl Engine {
         self.checkpoint.store(start.0, Ordering::Release);
         self.parts.log.truncate(start)?;
         Ok(())
+    }
+
+    /// Runs `work`, which makes the store stable by itself, while no checkpoint and no backup goes on.
+    pub fn without_checkpoints<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+        work()
+    }
+
+    /// Brings disk use down to what the live data need. Bytes of the files before and after.
+    pub fn compact(&self) -> Result<Compaction, Error> {
+        let disk_bytes = || self.stats().disk_bytes;
+        let before_bytes = disk_bytes();
+        // What has been deleted is to be forgotten where it may be.
+        self.checkpoint()?;
+        self.without_checkpoints(|| self.step_or_poison(self.parts.dc.compact().map_err(Error::from)))?;
+        Ok(Compaction { before_bytes, after_bytes: disk_bytes() })
     }
 
     // ---- backup ---------------------------------------------------------------------------------------------

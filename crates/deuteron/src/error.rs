@@ -2,6 +2,7 @@
 
 use deuteron_archive::ArchiveError;
 use deuteron_contract::{DcError, Timestamp};
+use deuteron_dc::LoadError;
 use deuteron_device::DeviceError;
 use deuteron_log::{AppendError, LogError};
 use deuteron_proxy::ProxyError;
@@ -41,6 +42,22 @@ pub enum Error {
         found: usize,
         /// The longest in bytes.
         limit: usize,
+    },
+    /// A table that is to be loaded exists already.
+    #[error("table {table} exists already")]
+    TableExists {
+        /// Its name.
+        table: String,
+    },
+    /// A key of a load is not greater than the one before it.
+    #[error("record {record} is out of order: its key \"{}\" is not greater than \"{}\", the one before", key.escape_ascii(), previous.escape_ascii())]
+    OutOfOrder {
+        /// Which record, from 1.
+        record: u64,
+        /// Its key.
+        key: Vec<u8>,
+        /// The key before it.
+        previous: Vec<u8>,
     },
     /// The transaction wrote although it was declared read-only.
     #[error("the transaction was declared read-only")]
@@ -218,6 +235,17 @@ impl From<LogError> for Error {
             },
             LogError::Poisoned(poison) => Error::Poisoned { reason: poison.to_string() },
             other => Error::Device { context: "work with the recovery log".into(), source: Box::new(other) },
+        }
+    }
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::OutOfOrder { record, key, previous } => Error::OutOfOrder { record, key, previous },
+            LoadError::NotNew { table } => Error::TableExists { table: table.to_string() },
+            LoadError::Component(error) => error.into(),
+            other => Error::Device { context: "load a table".into(), source: Box::new(other) },
         }
     }
 }

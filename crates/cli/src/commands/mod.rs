@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod bench;
 pub mod check;
+pub mod compact;
 pub mod demo;
 pub mod export;
 pub mod histories;

@@ -154,3 +154,29 @@ fn output_that_cannot_be_written_is_an_error_and_a_reader_that_left_is_none() {
     let output = reader.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
 }
+
+#[test]
+fn sorted_input_is_loaded_whole_or_not_at_all() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    let import = |file: &std::path::Path| {
+        run(["import".as_ref(), db.as_os_str(), "t".as_ref(), file.as_os_str(), "--sorted".as_ref()])
+    };
+    let lines =
+        |keys: &[u32]| -> String { keys.iter().map(|key| format!("{key:06},value {key}\n")).collect() };
+    let unsorted = scratch.file("unsorted.csv", "key,value\n".to_owned() + &lines(&[1, 2, 2]));
+    import(&unsorted)
+        .fails(1, "unsorted.csv:4")
+        .fails(1, "record 3 is out of order")
+        .fails(1, "nothing was loaded");
+    words(&db, "scan DB t --count").fails(3, "there is no table t");
+    let sorted =
+        scratch.file("sorted.csv", "key,value\n".to_owned() + &lines(&(0..5000).collect::<Vec<_>>()));
+    import(&sorted).ok();
+    assert_eq!(words(&db, "scan DB t --count").ok().out, "5000\n");
+    assert_eq!(words(&db, "get DB t 004999").ok().out, "value 4999\n");
+    import(&sorted).fails(1, "table t exists already");
+    words(&db, "compact DB").ok();
+    assert_eq!(words(&db, "scan DB t --count").ok().out, "5000\n");
+    words(&db, "check DB").ok();
+}

@@ -1,0 +1,125 @@
+//! Loads of new tables and compaction, as transactions meet them.
+
+use deuteron::device::{CrashPolicy, FaultPlan, MemoryDirectory, SimulatedDisk};
+use deuteron::{Db, Error, Options, Table};
+use std::sync::Arc;
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:06}").into_bytes()
+}
+
+fn load(db: &Db, count: u32) -> Result<Table, Error> {
+    let mut load = db.load_table("loaded")?;
+    for number in 0..count {
+        load.push(&key(number), &number.to_le_bytes())?;
+        if number % 50 == 0 {
+            db.step()?;
+        }
+    }
+    load.finish()
+}
+
+fn count(db: &Db, table: &Table) -> usize {
+    db.transact(|tx| Ok(tx.scan(table, ..)?.count())).expect("scans")
+}
+
+#[test]
+fn a_loaded_table_is_read_scanned_updated_and_recovered() {
+    let disk = SimulatedDisk::new(1);
+    let open = || Options::tiny_for_tests().open_in(Arc::new(disk.directory())).expect("opens");
+    let db = open();
+    // A transaction that began before sees all of it or nothing.
+    let mut earlier = db.begin();
+    assert_eq!(db.tables().expect("lists"), Vec::<String>::new());
+    let table = load(&db, 800).expect("loads");
+    assert!([0, 800].contains(&earlier.scan(&table, ..).expect("scans").count()));
+    drop(earlier);
+    assert_eq!(count(&db, &table), 800);
+    db.transact(|tx| {
+        assert_eq!(tx.get(&table, &key(7))?, Some(7u32.to_le_bytes().to_vec()));
+        tx.put(&table, &key(7), b"new")?;
+        tx.delete(&table, &key(8))?;
+        tx.put(&table, b"another", b"1")
+    })
+    .expect("commits");
+    assert_eq!(count(&db, &table), 800);
+    drop((db, table));
+    disk.crash(CrashPolicy::LoseAll);
+    let db = open();
+    let table = db.table("loaded").expect("is there");
+    assert_eq!(count(&db, &table), 800);
+    let seen = db.transact(|tx| Ok((tx.get(&table, &key(7))?, tx.get(&table, &key(8))?))).expect("reads");
+    assert_eq!(seen, (Some(b"new".to_vec()), None));
+    // The identifier of the load is not given to another table.
+    let other = db.table("other").expect("creates");
+    assert_eq!(count(&db, &other), 0);
+    assert!(db.check().expect("checks").problems.is_empty());
+}
+
+#[test]
+fn existing_tables_and_unsorted_records_are_refused_and_an_abandoned_load_leaves_nothing() {
+    let db = Options::tiny_for_tests().open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+    db.table("taken").expect("creates");
+    assert!(matches!(db.load_table("taken"), Err(Error::TableExists { table }) if table == "taken"));
+    assert!(matches!(db.load_table(""), Err(Error::TableName { found: 0, .. })));
+    let mut load = db.load_table("new").expect("begins");
+    for number in 0..300 {
+        load.push(&key(number), b"1").expect("in order");
+    }
+    assert!(matches!(load.push(&key(299), b"2"), Err(Error::OutOfOrder { record: 301, .. })));
+    drop(load);
+    assert_eq!(db.tables().expect("lists"), ["taken"]);
+    // Somebody creates the table while it is loaded.
+    let load = db.load_table("new").expect("begins");
+    let table = db.table("new").expect("creates");
+    assert!(matches!(load.finish(), Err(Error::TableExists { .. })));
+    assert_eq!(count(&db, &table), 0);
+    db.close().expect("closes");
+}
+
+#[test]
+fn a_crash_during_a_load_leaves_a_whole_table_or_none() {
+    let disk = SimulatedDisk::new(1);
+    let open = |disk: &SimulatedDisk| Options::tiny_for_tests().open_in(Arc::new(disk.directory()));
+    load(&open(&disk).expect("opens"), 300).expect("loads");
+    let operations = disk.operations();
+    for crash_at in 0..operations {
+        let disk = SimulatedDisk::new(crash_at);
+        disk.set_faults(FaultPlan::new().crash_after(crash_at));
+        let loaded = open(&disk).and_then(|db| load(&db, 300).map(|_| ())).is_ok();
+        disk.crash([CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random][crash_at as usize % 3]);
+        let db = open(&disk).unwrap_or_else(|error| panic!("after {crash_at}: {error:?}"));
+        match db.tables().expect("lists").as_slice() {
+            [] => assert!(!loaded, "after {crash_at}"),
+            [name] => assert_eq!(count(&db, &db.table(name).expect("opens")), 300, "after {crash_at}"),
+            more => panic!("{more:?}"),
+        }
+        // What is left of the first attempt is in nobody's way.
+        if db.tables().expect("lists").is_empty() {
+            let table = load(&db, 200).unwrap_or_else(|error| panic!("after {crash_at}: {error:?}"));
+            assert_eq!(count(&db, &table), 200);
+        }
+    }
+}
+
+#[test]
+fn compaction_gives_back_what_deletes_have_left() {
+    let db = Options::tiny_for_tests().open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+    let table = load(&db, 20_000).expect("loads");
+    for chunk in 0..200u32 {
+        db.transact(|tx| {
+            (chunk * 100..chunk * 100 + 95).try_for_each(|number| tx.delete(&table, &key(number)))
+        })
+        .expect("commits");
+    }
+    for _ in 0..3 {
+        db.transact(|tx| tx.put(&table, b"last", b"1")).expect("commits");
+        while db.step().expect("works") {}
+        db.checkpoint().expect("takes a checkpoint");
+    }
+    let compaction = db.compact().expect("compacts");
+    assert!(compaction.after_bytes <= compaction.before_bytes, "{compaction:?}");
+    assert_eq!(count(&db, &table), 1001);
+    assert!(db.check().expect("checks").problems.is_empty());
+    db.close().expect("closes");
+}
