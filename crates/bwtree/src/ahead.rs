@@ -138,3 +138,109 @@ fn is_below(key: &[u8], upper: Bound<&[u8]>) -> bool {
         Bound::Unbounded => true,
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Options, Upsert};
+    use deuteron_device::MemoryDirectory;
+    use deuteron_epoch::Epochs;
+    use deuteron_llama::{FlushProgress, Llama};
+    use std::sync::Arc;
+
+    /// A tree of even numbers, of which nothing is in memory.
+    fn cold_tree() -> Tree {
+        let options = deuteron_llama::Options::default();
+        let (llama, _) = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap();
+        let tree = Tree::create(Arc::new(llama), 1, Options::tiny_for_tests());
+        for number in (0..1000u64).step_by(2) {
+            let key = number.to_be_bytes();
+            tree.upsert(&[Upsert { key: &key, value: Some(&[7; 20]), stamp: 1, lsn: 1 }]).unwrap();
+        }
+        evict(&tree);
+        tree
+    }
+
+    fn evict(tree: &Tree) {
+        while tree.llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        while tree.llama.memory_bytes() > 0 {
+            tree.llama.evict_step(u64::MAX);
+        }
+    }
+
+    /// The leaves in the order in which a scan misses them.
+    fn leaves_of(tree: &Tree, mut cursor: Cursor<'_>) -> Vec<PageId> {
+        let mut leaves = Vec::new();
+        while !cursor.is_done() {
+            let scanned = tree.try_scan_leaf(&mut cursor, &tree.llama.pin(), |_| {});
+            if let Err(Miss(page)) = scanned {
+                leaves.push(page);
+                tree.load(page).unwrap();
+            }
+        }
+        evict(tree);
+        leaves
+    }
+
+    #[test]
+    fn leaves_ahead_are_those_that_the_scan_comes_to() {
+        let tree = cold_tree();
+        let keys: Vec<_> = [0u64, 1, 300, 301, 302, 700, 998, 2000].map(u64::to_be_bytes).to_vec();
+        let mut bounds = vec![Bound::Unbounded];
+        bounds.extend(keys.iter().map(|key| Bound::Included(&key[..])));
+        bounds.extend(keys.iter().map(|key| Bound::Excluded(&key[..])));
+        let mut longest_reverse = 0;
+        for &lower in &bounds {
+            for &upper in &bounds {
+                for reverse in [false, true] {
+                    let cursor = || Cursor::new(lower, upper, reverse, usize::MAX);
+                    if cursor().is_done() {
+                        continue;
+                    }
+                    let expected = leaves_of(&tree, cursor());
+                    for count in [1, 2, 5, 1000] {
+                        let found = tree.missing_leaves(&cursor(), count);
+                        let about = format!("{lower:?} {upper:?} {reverse} {count}");
+                        let most = expected.len().min(count);
+                        if reverse {
+                            assert!((1..=most).contains(&found.len()), "{about}: {found:?}, {expected:?}");
+                            longest_reverse = longest_reverse.max(found.len());
+                        } else {
+                            assert_eq!(found.len(), most, "{about}");
+                        }
+                        assert_eq!(found, expected[..found.len()], "{about}");
+                    }
+                }
+            }
+        }
+        assert!(longest_reverse > 1);
+        // What is in memory is left out.
+        let whole = || Cursor::new(Bound::Unbounded, Bound::Unbounded, false, usize::MAX);
+        let leaves = tree.missing_leaves(&whole(), 3);
+        tree.load_many(&leaves[..2]).unwrap();
+        assert_eq!(tree.missing_leaves(&whole(), 3), leaves[2..]);
+    }
+
+    #[test]
+    fn missing_pages_are_those_that_reads_miss() {
+        let tree = cold_tree();
+        let keys: Vec<_> = [0u64, 1, 400, 401, 402, 998, 5000].map(u64::to_be_bytes).to_vec();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let missing = tree.missing_pages(&keys, 100);
+        assert_eq!(tree.missing_pages(&keys, 2), missing[..2]);
+        tree.load_many(&missing).unwrap();
+        assert!(tree.missing_pages(&keys, 100).is_empty());
+        let guard = tree.llama.pin();
+        assert!(keys.iter().all(|key| tree.try_get(key, &guard).is_ok()));
+        drop(guard);
+        // A delta that holds the key is enough; of another key it is not.
+        evict(&tree);
+        let key = 400u64.to_be_bytes();
+        tree.upsert(&[Upsert { key: &key, value: Some(b"new"), stamp: 9, lsn: 9 }]).unwrap();
+        assert_eq!(
+            tree.missing_pages(&[&key], 9),
+            tree.try_get(&key, &tree.llama.pin()).err().map(|miss| miss.0).as_slice()
+        );
+        assert_eq!(tree.missing_pages(&[&402u64.to_be_bytes()], 9).len(), 1);
+    }
+}

@@ -52,6 +52,12 @@ impl Llama {
             // Relaxed: where exactly the hand is does not matter.
             let hand = self.evict_hand.fetch_add(BATCH, Ordering::Relaxed);
             let guard = self.epochs.pin();
+            // Most of the time goes into waiting for the nodes, and the waits of a batch overlap.
+            for index in hand..hand + BATCH.min(pages) {
+                if let Some(head) = self.snapshot(PageId(index % pages + 1), &guard).head() {
+                    head.prefetch(0..1);
+                }
+            }
             for index in hand..hand + BATCH.min(pages) {
                 match self.evict(PageId(index % pages + 1), &guard) {
                     Outcome::Evicted(bytes) => {

@@ -159,7 +159,28 @@ pub(crate) struct Fragment<'a> {
     payloads_at: usize,
 }
 
+/// Where the parts of a fragment that has been checked lie in its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    length: usize,
+    adopts_at: usize,
+    disowns_at: usize,
+    low_key_at: usize,
+    payloads_at: usize,
+}
+
 impl<'a> Fragment<'a> {
+    pub(crate) fn layout(&self) -> Layout {
+        let &Fragment { bytes, adopts_at, disowns_at, low_key_at, payloads_at } = self;
+        Layout { length: bytes.len(), adopts_at, disowns_at, low_key_at, payloads_at }
+    }
+
+    /// The fragment in the bytes in which it was checked before.
+    pub(crate) fn checked(bytes: &'a [u8], layout: Layout) -> Fragment<'a> {
+        let Layout { length, adopts_at, disowns_at, low_key_at, payloads_at } = layout;
+        Fragment { bytes: &bytes[..length], adopts_at, disowns_at, low_key_at, payloads_at }
+    }
+
     /// Checks the fragment at the start of `bytes`, which lies at `offset` of the store, and may be followed by
     /// other bytes. Nothing that it says is believed before its checksum is right.
     pub(crate) fn decode(bytes: &'a [u8], offset: u64) -> Result<Fragment<'a>, Defect> {

@@ -80,6 +80,7 @@ mod node;
 mod options;
 mod page_id;
 mod page_reader;
+mod read_buffer;
 mod recovery;
 mod seal;
 mod segments;

@@ -156,7 +156,7 @@ impl Llama {
     fn build(&self, fragments: &[ReadFragment]) -> Result<OwnedChain, LlamaError> {
         let mut built: Option<OwnedChain> = None;
         for read in fragments.iter().rev() {
-            let fragment = read.fragment().expect("checked when it was read");
+            let fragment = read.fragment();
             let address = fragment.address();
             let payloads: Vec<&[u8]> = fragment.payloads().collect();
             for payload in payloads.into_iter().rev() {

@@ -77,17 +77,17 @@ impl PageReader {
         while let Some(next) = self.next
             && let Some(index) = self.spare.iter().position(|read| read.address() == next)
         {
-            let read = self.spare.swap_remove(index);
+            let mut read = self.spare.swap_remove(index);
             llama.counters.fragments_read.add(1);
             llama.counters.bytes_read.add(next.length());
-            match read.fragment() {
-                Ok(fragment) if fragment.page() == self.page => {
-                    self.next = fragment.previous();
+            let checked = read.check().and_then(|fragment| match fragment.page() {
+                page if page == self.page => Ok(fragment.previous()),
+                page => Err(Defect::new(16, self.page, page)),
+            });
+            match checked {
+                Ok(previous) => {
+                    self.next = previous;
                     self.chain.push(read);
-                }
-                Ok(fragment) => {
-                    let defect = Defect::new(16, self.page, fragment.page());
-                    self.fail(segments.corrupt(next.offset(), defect));
                 }
                 Err(defect) => self.fail(segments.corrupt(next.offset(), defect)),
             }

@@ -20,7 +20,8 @@
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{FORMAT_VERSION, is_known};
-use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
+use crate::fragment::{Defect, Fragment, Layout, read_u32, read_u64, write_u32, write_u64};
+use crate::read_buffer::ReadBuffer;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -41,9 +42,11 @@ pub(crate) struct Segments {
 
 /// A fragment's bytes as read, with what is around them in their blocks.
 pub(crate) struct ReadFragment {
-    buffer: AlignedBuffer,
+    buffer: ReadBuffer,
     start: usize,
     address: FlashAddress,
+    /// Known once the fragment has been checked.
+    layout: Option<Layout>,
 }
 
 impl ReadFragment {
@@ -51,18 +54,27 @@ impl ReadFragment {
         self.address
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.start + self.address.length() as usize]
     }
 
-    /// The fragment, checked.
-    pub(crate) fn fragment(&self) -> Result<Fragment<'_>, Defect> {
+    /// Checks the fragment, and returns it.
+    pub(crate) fn check(&mut self) -> Result<Fragment<'_>, Defect> {
         let fragment = Fragment::decode(self.bytes(), self.address.offset())?;
         if fragment.address() != self.address {
             let found = format!("{} bytes", fragment.address().length());
             return Err(Defect::new(8, format_args!("{} bytes", self.address.length()), found));
         }
-        Ok(fragment)
+        self.layout = Some(fragment.layout());
+        Ok(self.fragment())
+    }
+
+    /// The fragment, which has been checked.
+    ///
+    /// # Panics
+    /// If it has not.
+    pub(crate) fn fragment(&self) -> Fragment<'_> {
+        Fragment::checked(self.bytes(), self.layout.expect("checked when it was read"))
     }
 }
 
@@ -253,8 +265,8 @@ impl Segments {
         let block = BLOCK_BYTES as u64;
         let from = within / block * block;
         let to = (within + address.length()).next_multiple_of(block);
-        let buffer = AlignedBuffer::zeroed((to - from) as usize);
-        Ok((file, from, ReadFragment { buffer, start: (within - from) as usize, address }))
+        let buffer = ReadBuffer::new((to - from) as usize);
+        Ok((file, from, ReadFragment { buffer, start: (within - from) as usize, address, layout: None }))
     }
 
     /// The error for a defect in the bytes at `offset` of the store.
