@@ -88,6 +88,16 @@ pub enum Error {
     /// retry may succeed.
     #[error("memory stayed exhausted; the transaction was aborted")]
     MemoryExhausted,
+    /// The transaction's deadline passed before it committed. It was aborted.
+    #[error("the transaction's deadline has passed; it was aborted")]
+    DeadlineExceeded,
+    /// The transaction has committed, and others see it, but its deadline passed before it was known to be durable: only a
+    /// crash could still undo it.
+    #[error("committed at {timestamp}, but not known to be durable when the deadline passed")]
+    DurabilityUnknown {
+        /// Its place in the serial order.
+        timestamp: Timestamp,
+    },
     /// The database has been closed.
     #[error("the database is closed")]
     Closed,

@@ -36,6 +36,7 @@ mod backup;
 mod catalogue;
 mod check;
 mod database;
+mod deadline;
 mod delay;
 mod engine;
 mod error;

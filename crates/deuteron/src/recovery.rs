@@ -3,7 +3,7 @@
 use crate::background::Signals;
 use crate::engine::Parts;
 use crate::superblock::Superblock;
-use crate::{Background, Error, Options};
+use crate::{Background, Error, Options, deadline};
 use deuteron_contract::{DataComponent, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::{Directory, OsDirectory, OverlayDirectory};
@@ -282,6 +282,10 @@ impl Host for StallHost {
         let Some(engine) = self.engine.get().and_then(Weak::upgrade) else {
             return Err("the database is not open".into());
         };
+        if deadline::has_passed() {
+            return Err("the deadline of the transaction has passed".into());
+        }
+        let _work_of_others = deadline::Watch::new(None);
         self.signals.keep.raise();
         engine.stalled().map_err(|error| crate::error::with_causes(&error))
     }

@@ -1,11 +1,13 @@
 //! [`Transaction`]: reads, writes and scans that happen together or not at all.
 
+use crate::deadline::Watch;
 use crate::handle::Handle;
 use crate::scan::Entry;
 use crate::{Durability, Error, Isolation, KeyRange, Scan, Table, Ticket};
 use deuteron_contract::{Direction, Timestamp};
-use deuteron_tc::{BeginOptions, ScanCursor};
+use deuteron_tc::{BeginOptions, ScanCursor, TcError};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Options of one transaction.
 ///
@@ -20,6 +22,7 @@ pub struct TransactionOptions {
     isolation: Isolation,
     read_only: bool,
     as_of: Option<Timestamp>,
+    deadline: Option<Instant>,
 }
 
 impl TransactionOptions {
@@ -91,6 +94,22 @@ impl TransactionOptions {
         self.as_of = Some(timestamp);
         self
     }
+
+    /// The latest moment at which the transaction goes on: after it every operation, and every wait for room in one, fails
+    /// with [`Error::DeadlineExceeded`], and the transaction is aborted. A [`Transaction::commit`] that has committed, but
+    /// not become durable by then, returns [`Error::DurabilityUnknown`]. An operation that does not have to wait may end
+    /// a little later than this.
+    ///
+    /// ```
+    /// use deuteron::TransactionOptions;
+    /// use std::time::{Duration, Instant};
+    /// let options = TransactionOptions::new().deadline(Instant::now() + Duration::from_secs(5));
+    /// # let _ = options;
+    /// ```
+    pub fn deadline(mut self, moment: Instant) -> Self {
+        self.deadline = Some(moment);
+        self
+    }
 }
 
 /// A transaction: strictly serializable unless its options say otherwise. Owned and `Send`; dropping it aborts it.
@@ -111,6 +130,7 @@ pub struct Transaction {
     inner: deuteron_tc::Transaction,
     engine: Arc<Handle>,
     durability: Durability,
+    deadline: Option<Instant>,
     pub(crate) attempt: u32,
 }
 
@@ -133,6 +153,7 @@ impl Transaction {
             inner,
             durability: options.durability.unwrap_or(engine.durability()),
             engine: Arc::clone(engine),
+            deadline: options.deadline,
             attempt: 1,
         }
     }
@@ -188,7 +209,7 @@ impl Transaction {
         reader: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>, Error> {
         self.usable(table)?;
-        self.inner.get_with(table.id, key, reader).map_err(|error| self.engine.error(error))
+        self.run(|tx| tx.get_with(table.id, key, reader))
     }
 
     /// The values of several keys, copied, in their order. Faster than as many calls of [`Transaction::get`]: the keys' ways from
@@ -214,9 +235,7 @@ impl Transaction {
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
         self.usable(table)?;
         let mut values = Vec::with_capacity(keys.len());
-        self.inner
-            .get_many(table.id, keys, |_, value| values.push(value.map(<[u8]>::to_vec)))
-            .map_err(|error| self.engine.error(error))?;
+        self.run(|tx| tx.get_many(table.id, keys, |_, value| values.push(value.map(<[u8]>::to_vec))))?;
         Ok(values)
     }
 
@@ -257,7 +276,7 @@ impl Transaction {
     /// ```
     pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.usable(table)?;
-        self.inner.put(table.id, key, value).map_err(|error| self.engine.error(error))
+        self.run(|tx| tx.put(table.id, key, value))
     }
 
     /// Deletes `key`, whether or not it exists.
@@ -274,7 +293,7 @@ impl Transaction {
     /// ```
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<(), Error> {
         self.usable(table)?;
-        self.inner.delete(table.id, key).map_err(|error| self.engine.error(error))
+        self.run(|tx| tx.delete(table.id, key))
     }
 
     /// The records of `range` in key order; `.rev()` for the other order. The range is protected as a whole: that
@@ -308,7 +327,7 @@ impl Transaction {
     /// The next batch of a scan; `None` at its end.
     pub(crate) fn scan_batch(&mut self, cursor: &mut ScanCursor) -> Result<Option<Vec<Entry>>, Error> {
         self.engine.usable()?;
-        self.inner.scan_batch(cursor).map_err(|error| self.engine.error(error))
+        self.run(|tx| tx.scan_batch(cursor))
     }
 
     /// Commits, and returns when the commit is as durable as the transaction's [`Durability`] promises.
@@ -326,11 +345,17 @@ impl Transaction {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn commit(self) -> Result<(), Error> {
-        let durability = self.durability;
-        let ticket = self.commit_async()?;
-        match durability {
-            Durability::Sync => ticket.wait(),
-            Durability::Delayed(_) | Durability::None => Ok(()),
+        let (durability, deadline) = (self.durability, self.deadline);
+        let mut ticket = self.commit_async()?;
+        match (durability, deadline) {
+            (Durability::Delayed(_) | Durability::None, _) => Ok(()),
+            (Durability::Sync, None) => ticket.wait(),
+            (Durability::Sync, Some(deadline)) => {
+                match ticket.wait_timeout(deadline.saturating_duration_since(Instant::now()))? {
+                    true => Ok(()),
+                    false => Err(Error::DurabilityUnknown { timestamp: ticket.timestamp() }),
+                }
+            }
         }
     }
 
@@ -350,10 +375,10 @@ impl Transaction {
     /// # db.close()?;
     /// # Ok::<(), deuteron::Error>(())
     /// ```
-    pub fn commit_async(self) -> Result<Ticket, Error> {
-        let Self { mut inner, engine, durability, .. } = self;
-        engine.usable()?;
-        let committed = inner.commit().map_err(|error| engine.error(error))?;
+    pub fn commit_async(mut self) -> Result<Ticket, Error> {
+        self.engine.usable()?;
+        let committed = self.run(deuteron_tc::Transaction::commit)?;
+        let Self { engine, durability, .. } = self;
         if let Some(record) = committed.durable_at {
             engine.committed(record, durability);
         }
@@ -373,6 +398,41 @@ impl Transaction {
     /// ```
     pub fn abort(self) {
         drop(self);
+    }
+
+    /// Runs an operation, under the deadline if there is one.
+    #[inline]
+    fn run<T>(
+        &mut self,
+        operation: impl FnOnce(&mut deuteron_tc::Transaction) -> Result<T, TcError>,
+    ) -> Result<T, Error> {
+        match self.deadline {
+            None => operation(&mut self.inner).map_err(|error| self.engine.error(error)),
+            Some(deadline) => self.run_until(deadline, operation),
+        }
+    }
+
+    #[cold]
+    fn run_until<T>(
+        &mut self,
+        deadline: Instant,
+        operation: impl FnOnce(&mut deuteron_tc::Transaction) -> Result<T, TcError>,
+    ) -> Result<T, Error> {
+        let outcome = if Instant::now() < deadline {
+            let _watch = Watch::new(Some(deadline));
+            operation(&mut self.inner)
+        } else {
+            Err(TcError::Stopped { reason: String::new() })
+        };
+        match outcome {
+            Err(TcError::Stopped { .. }) if Instant::now() >= deadline => {
+                self.inner.give_up();
+                // A database that has stopped has the better reason.
+                self.engine.usable()?;
+                Err(Error::DeadlineExceeded)
+            }
+            outcome => outcome.map_err(|error| self.engine.error(error)),
+        }
     }
 
     pub(crate) fn usable(&self, table: &Table) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use deuteron::{
     Background, ConflictCause, Db, Durability, Error, Options, RetryPolicy, Table, TransactionOptions,
 };
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn open(options: Options) -> (Db, Table) {
     let db = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
@@ -134,4 +134,54 @@ fn waiting_that_is_given_up_decides_nothing() {
     assert!(ticket.wait_timeout(Duration::MAX).expect("the log works"));
     assert!(ticket.is_durable() && ticket.wait_timeout(Duration::ZERO).expect("the log works"));
     db.close().expect("closes");
+}
+
+#[test]
+fn after_its_deadline_a_transaction_is_over_and_its_keys_are_free() {
+    let (db, table) = open(Options::tiny_for_tests());
+    let far = TransactionOptions::new().deadline(Instant::now() + Duration::from_secs(3600));
+    db.transact_with(far, RetryPolicy::default(), |tx| tx.put(&table, b"k", b"1")).expect("commits in time");
+    let moment = Instant::now() + Duration::from_millis(20);
+    let mut tx = db.begin_with(TransactionOptions::new().deadline(moment)).expect("is open");
+    // In time, unless the machine is slow.
+    drop(tx.put(&table, b"k", b"2"));
+    while Instant::now() < moment {
+        std::thread::yield_now();
+    }
+    assert!(matches!(tx.get(&table, b"k"), Err(Error::DeadlineExceeded)));
+    assert!(matches!(tx.get(&table, b"k"), Err(Error::DeadlineExceeded | Error::Aborted)));
+    db.transact(|tx| tx.put(&table, b"k", b"3")).expect("the key is free");
+    assert!(matches!(tx.commit(), Err(Error::DeadlineExceeded)));
+    assert_eq!(db.transact(|tx| tx.get(&table, b"k")).expect("reads").as_deref(), Some(&b"3"[..]));
+    let past = TransactionOptions::new().deadline(Instant::now());
+    let outcome = db.transact_with(past, RetryPolicy::default(), |tx| tx.get(&table, b"k"));
+    assert!(matches!(outcome, Err(Error::DeadlineExceeded)), "and is not retried");
+    db.close().expect("closes");
+}
+
+/// With hardly any memory many operations wait for room, and do the background work while they do.
+#[test]
+fn a_deadline_ends_a_wait_for_room_and_stops_nothing_else() {
+    let (db, table) = open(Options::tiny_for_tests());
+    let mut ended = 0;
+    for number in 0..3_000u32 {
+        let options = TransactionOptions::new().deadline(Instant::now() + Duration::from_micros(200));
+        let outcome = db.transact_with(options, RetryPolicy::default(), |tx| {
+            (0..8u32).try_for_each(|key| tx.put(&table, &(number * 8 + key).to_be_bytes(), &[7; 150]))
+        });
+        match outcome {
+            Ok(()) | Err(Error::DurabilityUnknown { .. }) => {}
+            Err(Error::DeadlineExceeded) => ended += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    println!("{ended} of 3000 ended by their deadlines");
+    // Whatever became of them: all of each, or nothing.
+    let left = db.transact(|tx| {
+        tx.scan(&table, ..)?.map(|entry| entry.map(|(key, _)| key)).collect::<Result<Vec<_>, _>>()
+    });
+    let left = left.expect("scans");
+    assert_eq!(left.len() % 8, 0);
+    assert!(left.len() as u32 <= (3_000 - ended) * 8);
+    db.close().expect("closes, for nothing has stopped it");
 }

@@ -357,6 +357,11 @@ impl Transaction {
         error
     }
 
+    /// Gives everything up, if the transaction has not ended; every further operation returns [`TcError::Aborted`].
+    pub fn give_up(&mut self) {
+        self.roll_back();
+    }
+
     /// Gives everything up. The same as dropping the transaction, but it can be read.
     pub fn abort(self) {
         drop(self);
