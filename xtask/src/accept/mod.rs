@@ -3,6 +3,7 @@
 //! Every point prints one line on standard output, its fields parted by two spaces or more:
 //! `SLUG.POINT  figure  bar  ok|short`. How it got there goes to standard error.
 
+mod data_component;
 mod end_to_end;
 mod planned;
 mod speed;
@@ -43,7 +44,7 @@ pub struct Figure {
 
 const SLUGS: &[(&str, &[Point])] = &[
     ("end-to-end", end_to_end::POINTS),
-    ("data-component", planned::DATA_COMPONENT),
+    ("data-component", data_component::POINTS),
     ("transaction-component", transaction_component::POINTS),
     ("safety", planned::SAFETY),
     ("speed", speed::POINTS),

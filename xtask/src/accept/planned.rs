@@ -6,21 +6,6 @@ pub const fn planned(name: &'static str, bar: &'static str) -> Point {
     Point { name, bar, run: None }
 }
 
-/// The data component: in memory, larger than memory, what it writes, how soon it opens.
-pub const DATA_COMPONENT: &[Point] = &[
-    planned("in-memory", "lookups and inserts of 4 M keys at least 3 times crossbeam-skiplist's"),
-    planned("larger-than-memory-reads", "at least 0.8 of the device's random reads"),
-    planned("larger-than-memory-upserts", "at least 5 times redb's and RocksDB's own rate"),
-    planned("peak-memory", "under budget plus 15 % plus 64 MiB"),
-    planned("ycsb", "A to F complete at ten times memory"),
-    planned("cold-upserts", "0 page reads until the cap"),
-    planned("amplification", "write and space next to RocksDB's"),
-    planned("shrink", "under twice the live bytes a minute after deleting 90 %"),
-    planned("open", "10 M records to the first read under 1 s, clean and after a crash"),
-    planned("latency-under-cleaning", "read p99.9 within 3 times"),
-    planned("crash", "0 failures"),
-];
-
 /// Safety: simulation, faults, corruption, isolation, schedules, fuzzing.
 pub const SAFETY: &[Point] = &[
     planned("seeds", "100 000 seeds green, equal trace hash on 100 run twice"),

@@ -1,0 +1,162 @@
+//! What `cargo xtask accept data-component` measures on the stand-alone store. Each mode prints its figures as one JSON object.
+//!
+//! ```sh
+//! cargo run --release -p deuteron-store --example acceptance -- in-memory RECORDS
+//! … -- fill DIRECTORY RECORDS [stay]       # `stay`: persist, say so, and go on writing until killed
+//! … -- first-read DIRECTORY RECORDS
+//! … -- cold-upserts DIRECTORY RECORDS UPSERTS
+//! … -- peak-memory DIRECTORY RECORDS BUDGET
+//! ```
+
+use crossbeam_skiplist::SkipMap;
+use deuteron_store::device::MemoryDirectory;
+use deuteron_store::{Batch, Error, Options, Store, Table};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+const VALUE: [u8; 100] = [7; 100];
+
+/// Spreads the numbers over the whole key space; each number has its own key.
+fn spread(number: u64) -> u64 {
+    let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+/// Runs `work` on each of `count` numbers, shared by `threads`; how many a second.
+fn rate(threads: u64, count: u64, work: impl Fn(u64) + Sync) -> f64 {
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let work = &work;
+            scope.spawn(move || (thread..count).step_by(threads as usize).for_each(work));
+        }
+    });
+    count as f64 / begin.elapsed().as_secs_f64()
+}
+
+/// Random inserts and lookups of 8-byte keys, by the store and by crossbeam's skip list.
+fn in_memory(records: u64) -> Result<(), Error> {
+    let mut fields = Vec::new();
+    for threads in [1, 2] {
+        let options = Options::new().memory(8 << 30);
+        let store = options.open_in(Arc::new(MemoryDirectory::new()))?;
+        let table = store.table("t")?;
+        let insert = |number| {
+            table.upsert(&spread(number).to_be_bytes(), &u64::to_le_bytes(number)).expect("writes");
+        };
+        let lookup = |number| {
+            let found = table.get(&spread(number).to_be_bytes()).expect("reads");
+            assert_eq!(found.as_deref(), Some(&u64::to_le_bytes(number)[..]));
+        };
+        let own = [rate(threads, records, insert), rate(threads, records, lookup)];
+        store.close()?;
+        let map = SkipMap::new();
+        let insert = |number| drop(map.insert(spread(number), number));
+        let lookup = |number| assert_eq!(map.get(&spread(number)).map(|entry| *entry.value()), Some(number));
+        let theirs = [rate(threads, records, insert), rate(threads, records, lookup)];
+        for (at, what) in ["inserts", "lookups"].into_iter().enumerate() {
+            fields.push(format!(
+                "\"{what}_{threads}\": {}, \"skiplist_{what}_{threads}\": {}",
+                own[at], theirs[at]
+            ));
+        }
+    }
+    println!("{{{}}}", fields.join(", "));
+    Ok(())
+}
+
+/// Writes records in key order.
+fn fill(store: &Store, records: u64) -> Result<Table, Error> {
+    let table = store.table("t")?;
+    let mut batch = Batch::new();
+    for number in 0..records {
+        batch.upsert(&table, &number.to_be_bytes(), &VALUE);
+        if batch.len() == 1000 || number + 1 == records {
+            store.apply(&batch)?;
+            batch.clear();
+        }
+    }
+    Ok(table)
+}
+
+fn fill_and_close(path: &Path, records: u64, stay: bool) -> Result<(), Error> {
+    let store = Options::new().open(path)?;
+    let table = fill(&store, records)?;
+    store.persist()?;
+    println!("{{\"records\": {records}}}");
+    for number in 0.. {
+        if !stay {
+            break;
+        }
+        table.upsert(&(spread(number) % records).to_be_bytes(), &VALUE)?;
+    }
+    store.close()
+}
+
+fn first_read(path: &Path, records: u64) -> Result<(), Error> {
+    let begin = Instant::now();
+    let store = Options::new().create_if_missing(false).open(path)?;
+    let found = store.table("t")?.get(&(records / 2).to_be_bytes())?;
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("{{\"seconds\": {seconds}, \"found\": {}}}", found.is_some());
+    store.close()
+}
+
+/// Upserts onto pages that are not in memory; how many pages were loaded and fragments read for it.
+fn cold_upserts(path: &Path, records: u64, upserts: u64) -> Result<(), Error> {
+    let store = Options::new().open(path)?;
+    fill(&store, records)?;
+    store.close()?;
+    let store = Options::new().memory(1 << 30).open(path)?;
+    let table = store.table("t")?;
+    let counter = |name| store.stats().counter(name).unwrap_or(u64::MAX);
+    let (loads, reads) = (counter("loads"), counter("fragments_read"));
+    let begin = Instant::now();
+    for number in 0..upserts {
+        table.upsert(&(spread(number) % records).to_be_bytes(), &VALUE)?;
+    }
+    let rate = upserts as f64 / begin.elapsed().as_secs_f64();
+    println!(
+        "{{\"loads\": {}, \"reads\": {}, \"back_pressure\": {}, \"rate\": {rate}}}",
+        counter("loads") - loads,
+        counter("fragments_read") - reads,
+        counter("back_pressure"),
+    );
+    store.close()
+}
+
+/// Fills, updates, reads and scans more than memory holds; the most memory that the process has had.
+fn peak_memory(path: &Path, records: u64, budget: usize) -> Result<(), Error> {
+    let store = Options::new().memory(budget).open(path)?;
+    let table = fill(&store, records)?;
+    for number in 0..records / 4 {
+        let key = (spread(number) % records).to_be_bytes();
+        match number % 4 {
+            0 => drop(table.get(&key)?),
+            _ => table.upsert(&key, &VALUE)?,
+        }
+    }
+    let scanned = table.scan(..).take(records as usize / 10).filter(Result::is_ok).count();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    println!("{{\"peak_bytes\": {}, \"scanned\": {scanned}}}", peak.unwrap_or(0) * 1024);
+    store.close()
+}
+
+fn main() -> Result<(), Error> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize| -> u64 { arguments[at].parse().expect("a number") };
+    let path = || Path::new(&arguments[1]);
+    match arguments[0].as_str() {
+        "in-memory" => in_memory(number(1)),
+        "fill" => fill_and_close(path(), number(2), arguments.get(3).is_some_and(|word| word == "stay")),
+        "first-read" => first_read(path(), number(2)),
+        "cold-upserts" => cold_upserts(path(), number(2), number(3)),
+        "peak-memory" => peak_memory(path(), number(2), number(3) as usize),
+        other => panic!("there is no mode {other}"),
+    }
+}

@@ -1,0 +1,172 @@
+//! The data component by itself: in memory, larger than memory, how soon it opens.
+
+use super::planned::planned;
+use super::{Figure, Point, Quick};
+use crate::workspace::{cargo, displayed, output, release_binary, scratch, succeeds, target_directory};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The points of the slug `data-component`.
+pub const POINTS: &[Point] = &[
+    Point {
+        name: "in-memory",
+        bar: "lookups and inserts of 4 M keys at least 3 times crossbeam-skiplist's",
+        run: Some(in_memory),
+    },
+    planned("larger-than-memory-reads", "at least 0.8 of the device's random reads"),
+    planned("larger-than-memory-upserts", "at least 5 times redb's and RocksDB's own rate"),
+    Point { name: "peak-memory", bar: "under budget plus 15 % plus 64 MiB", run: Some(peak_memory) },
+    Point { name: "ycsb", bar: "A to F complete at ten times memory", run: Some(ycsb) },
+    Point { name: "cold-upserts", bar: "0 page reads until the cap", run: Some(cold_upserts) },
+    planned("amplification", "write and space next to RocksDB's"),
+    planned("shrink", "under twice the live bytes a minute after deleting 90 %"),
+    Point {
+        name: "open",
+        bar: "10 M records to the first read under 1 s, clean and after a crash",
+        run: Some(open),
+    },
+    planned("latency-under-cleaning", "read p99.9 within 3 times"),
+    planned("crash", "0 failures"),
+];
+
+/// Builds the example that measures the store; its path.
+fn example() -> Result<PathBuf, String> {
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--release", "--locked", "--package", "deuteron-store"]);
+    build.args(["--example", "acceptance"]);
+    eprintln!("+ {}", displayed(&build));
+    if !succeeds(build.stdout(Stdio::null()))? {
+        return Err("the release build failed".into());
+    }
+    Ok(target_directory().join("release/examples/acceptance"))
+}
+
+fn run(command: &mut Command) -> Result<Value, String> {
+    eprintln!("+ {}", displayed(command));
+    serde_json::from_str(&output(command)?).map_err(|error| format!("the report is not JSON: {error}"))
+}
+
+fn number(report: &Value, field: &str) -> Result<f64, String> {
+    report.get(field).and_then(Value::as_f64).ok_or_else(|| format!("the report has no number {field}"))
+}
+
+fn in_memory(quick: Quick) -> Result<Figure, String> {
+    let records: u64 = quick.pick(400_000, 4_000_000);
+    ratios(&run(Command::new(example()?).arg("in-memory").arg(records.to_string()))?)
+}
+
+fn ratios(report: &Value) -> Result<Figure, String> {
+    let mut parts = Vec::new();
+    let mut least = f64::INFINITY;
+    for threads in [1, 2] {
+        for what in ["inserts", "lookups"] {
+            let own = number(report, &format!("{what}_{threads}"))?;
+            let ratio = own / number(report, &format!("skiplist_{what}_{threads}"))?;
+            least = least.min(ratio);
+            parts.push(format!("{what} with {threads}: {:.2} M/s = {ratio:.2} times", own / 1e6));
+        }
+    }
+    Ok(Figure { figure: parts.join(", "), ok: least >= 3.0 })
+}
+
+fn peak_memory(quick: Quick) -> Result<Figure, String> {
+    // 2 GiB of records of 8 and 100 bytes under 200 MiB; the quick version is a fifth of both.
+    let records: u64 = quick.pick(4_000_000, 20_000_000);
+    let budget: u64 = quick.pick(40 << 20, 200 << 20);
+    let directory = scratch()?;
+    let mut command = Command::new(example()?);
+    command.arg("peak-memory").arg(directory.path().join("store"));
+    let peak = number(&run(command.arg(records.to_string()).arg(budget.to_string()))?, "peak_bytes")?;
+    let bound = budget as f64 * 1.15 + f64::from(64 << 20);
+    let mebibytes = |bytes: f64| bytes / f64::from(1 << 20);
+    let figure =
+        format!("peak {:.0} MiB of {:.0} MiB allowed, {records} records", mebibytes(peak), mebibytes(bound));
+    Ok(Figure { figure, ok: peak > 0.0 && peak < bound })
+}
+
+/// YCSB A to F with memory for a tenth of the keys and values, through transactions.
+fn ycsb(quick: Quick) -> Result<Figure, String> {
+    let records: u64 = quick.pick(1_600_000, 10_000_000);
+    let memory = (records * 108 / 10).max(16 << 20);
+    let mut parts = Vec::new();
+    for workload in ["a", "b", "c", "d", "e", "f"] {
+        let directory = scratch()?;
+        let mut bench = Command::new(release_binary()?);
+        bench.args(["bench", "ycsb", "--json", "--workload", workload, "--value-bytes", "100"]);
+        bench.args(["--threads", "2", "--durability", "delayed", "--warmup-seconds", "1"]);
+        bench.args(["--records", &records.to_string(), "--memory", &memory.to_string()]);
+        bench.args(["--seconds", quick.pick("2", "20")]).arg("--dir").arg(directory.path().join("ycsb.db"));
+        let rate = number(&run(&mut bench)?, "throughput_ops")?;
+        if rate <= 0.0 {
+            return Err(format!("{workload} did nothing"));
+        }
+        parts.push(format!("{} {:.0}", workload.to_uppercase(), rate));
+    }
+    Ok(Figure { figure: format!("operations/s: {}", parts.join(", ")), ok: true })
+}
+
+fn cold_upserts(quick: Quick) -> Result<Figure, String> {
+    let (records, upserts): (u64, u64) = quick.pick((1_000_000, 100_000), (10_000_000, 1_000_000));
+    let directory = scratch()?;
+    let mut command = Command::new(example()?);
+    command.arg("cold-upserts").arg(directory.path().join("store"));
+    let report = run(command.arg(records.to_string()).arg(upserts.to_string()))?;
+    let (loads, reads) = (number(&report, "loads")?, number(&report, "reads")?);
+    let capped = number(&report, "back_pressure")?;
+    let figure = format!(
+        "{upserts} upserts onto {records} records on disk: {loads} pages loaded, {reads} reads, {capped} times at the cap, {:.2} M/s",
+        number(&report, "rate")? / 1e6
+    );
+    Ok(Figure { figure, ok: loads <= capped })
+}
+
+fn open(quick: Quick) -> Result<Figure, String> {
+    let records = quick.pick(1_000_000u64, 10_000_000).to_string();
+    let program = example()?;
+    let directory = scratch()?;
+    let path = directory.path().join("store");
+    let first_read = || -> Result<f64, String> {
+        let report = run(Command::new(&program).arg("first-read").arg(&path).arg(&records))?;
+        match report.get("found") {
+            Some(Value::Bool(true)) => number(&report, "seconds"),
+            _ => Err("the record that was persisted is not there".into()),
+        }
+    };
+    run(Command::new(&program).arg("fill").arg(&path).arg(&records))?;
+    let clean = first_read()?;
+    // The crash: the process is killed while it writes.
+    let mut child = Command::new(&program);
+    child.arg("fill").arg(&path).arg(&records).arg("stay").stdout(Stdio::piped());
+    eprintln!("+ {}", displayed(&child));
+    let mut child = child.spawn().map_err(|error| format!("cannot start the child: {error}"))?;
+    let mut line = String::new();
+    let told = child.stdout.take().map(|said| BufReader::new(said).read_line(&mut line));
+    std::thread::sleep(std::time::Duration::from_secs(quick.pick(1, 5)));
+    let killed = child.kill().and_then(|()| child.wait());
+    if !matches!(told, Some(Ok(1..))) || killed.is_err() {
+        return Err("the child that was to be killed has failed".into());
+    }
+    let crashed = first_read()?;
+    let figure = format!("{records} records: {clean:.3} s after a clean close, {crashed:.3} s after a kill");
+    Ok(Figure { figure, ok: clean < 1.0 && crashed < 1.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_ratio_counts() {
+        let report = |lookups: f64| {
+            serde_json::json!({
+                "inserts_1": 9e6, "skiplist_inserts_1": 1e6, "lookups_1": 9e6, "skiplist_lookups_1": 1e6,
+                "inserts_2": 9e6, "skiplist_inserts_2": 1e6, "lookups_2": lookups, "skiplist_lookups_2": 1e6,
+            })
+        };
+        assert!(ratios(&report(3e6)).unwrap().ok);
+        assert!(!ratios(&report(2.9e6)).unwrap().ok);
+        assert!(ratios(&serde_json::json!({})).is_err());
+    }
+}
