@@ -35,8 +35,10 @@ pub struct BwTreeDc {
     pub(crate) redo_scan_start_point: AtomicU64,
     /// Held during a checkpoint: there is one at a time.
     pub(crate) checkpointing: Mutex<Tombstones>,
-    /// Bytes applied since the last round of flushing began.
-    unflushed_bytes: AtomicU64,
+    /// Bytes of keys and values applied.
+    applied_bytes: AtomicU64,
+    /// As many had been applied when the last round of flushing began.
+    applied_at_round: AtomicU64,
     /// About how many pages the present round has still to write; 0 between rounds.
     pub(crate) round_pages: AtomicU64,
     /// Which tree is looked after next.
@@ -85,7 +87,8 @@ impl BwTreeDc {
             end_of_stable_log: AtomicU64::new(0),
             redo_scan_start_point: AtomicU64::new(redo_scan_start_point),
             checkpointing: Mutex::default(),
-            unflushed_bytes: AtomicU64::new(0),
+            applied_bytes: AtomicU64::new(0),
+            applied_at_round: AtomicU64::new(0),
             round_pages: AtomicU64::new(0),
             tidy_hand: AtomicUsize::new(0),
         };
@@ -116,7 +119,7 @@ impl BwTreeDc {
 
     /// A load has made a page of so many bytes.
     pub(crate) fn loaded(&self, bytes: u64) -> Result<(), DcError> {
-        self.unflushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.applied_bytes.fetch_add(bytes, Ordering::Relaxed);
         if self.llama.over_budget() { self.relieve() } else { Ok(()) }
     }
 
@@ -192,9 +195,12 @@ impl BwTreeDc {
             // Second chances were taken away, at least.
             return Ok(evicted.spared > 0);
         }
-        if self.unflushed_bytes.load(Ordering::Relaxed) > self.options.unflushed_bytes_max() {
+        let applied = self.applied_bytes.load(Ordering::Relaxed);
+        if applied.saturating_sub(self.applied_at_round.load(Ordering::Relaxed))
+            > self.options.unflushed_bytes_max()
+        {
             // A round writes every page that is dirty now once, and no page because of its last operation.
-            self.unflushed_bytes.store(0, Ordering::Relaxed);
+            self.applied_at_round.fetch_max(applied, Ordering::Relaxed);
             self.begin_round();
         }
         if self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()? {
@@ -467,7 +473,7 @@ impl DataComponent for BwTreeDc {
         if !sorted.is_sorted_by(|left, right| by_place(left, right).is_le()) {
             sorted.sort_unstable_by(by_place);
         }
-        self.unflushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.applied_bytes.fetch_add(bytes, Ordering::Relaxed);
 
         let mut upserts = Vec::with_capacity(sorted.len());
         for group in sorted.chunk_by(|left, right| left.0 == right.0) {
@@ -525,6 +531,15 @@ impl DataComponent for BwTreeDc {
             self.tables.all().iter().fold(TreeStatistics::default(), |sum, tree| sum.plus(tree.statistics()));
         let mut counters = store.named();
         counters.extend(trees.counters());
+        let applied = self.applied_bytes.load(Ordering::Relaxed);
+        let percent = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole).unwrap_or(0);
+        counters.extend([
+            ("applied_bytes", applied),
+            ("write_amplification_percent", percent(store.bytes_written, applied)),
+            ("space_amplification_percent", percent(store.disk_bytes, store.live_bytes)),
+            ("epoch_lag", self.llama.epochs().oldest_pin_lag()),
+            ("epoch_garbage_bytes", self.llama.epochs().garbage_bytes()),
+        ]);
         DcStatistics {
             memory_bytes: store.memory_bytes + trees.index_bytes,
             disk_bytes: store.disk_bytes,
