@@ -11,6 +11,7 @@
 //! | `ahead` | which pages must be loaded, before they are needed |
 //! | `consolidate` | consolidation and splits |
 //! | `merging` | underfull pages are merged into their left neighbours |
+//! | `drop` | a tree is emptied for good |
 //! | `marks` | which pages are worth a look |
 //! | `bulk` | a tree from records in order |
 //! | `chain` | reading the deltas and the base of a page |
@@ -33,6 +34,7 @@ mod chain;
 mod check;
 mod consolidate;
 mod counters;
+mod drop;
 mod error;
 mod index;
 mod marks;

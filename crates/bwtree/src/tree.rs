@@ -6,7 +6,7 @@ use crate::index::Index;
 use crate::marks::Marks;
 use crate::merging::Merging;
 use crate::page;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::{BwTreeError, Options};
 use deuteron_epoch::Guard;
 use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
@@ -34,6 +34,8 @@ pub struct Tree {
     pub(crate) merging: Mutex<Merging>,
     /// The page that is about to take another one over, and is not split meanwhile; 0 if there is none.
     pub(crate) heir: AtomicU64,
+    /// Nobody wants the records any more.
+    pub(crate) given_up: AtomicBool,
 }
 
 impl Tree {
@@ -79,7 +81,8 @@ impl Tree {
     fn assemble(llama: Arc<Llama>, id: u32, index: Index, options: Options) -> Tree {
         let (counters, forget_below) = (Counters::default(), AtomicU64::new(0));
         let (marks, merging, heir) = (Marks::default(), Mutex::default(), AtomicU64::new(0));
-        Tree { id, llama, index, options, counters, forget_below, marks, merging, heir }
+        let given_up = AtomicBool::new(false);
+        Tree { id, llama, index, options, counters, forget_below, marks, merging, heir, given_up }
     }
 
     /// The identifier given at creation.

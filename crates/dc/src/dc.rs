@@ -1,5 +1,6 @@
 //! [`BwTreeDc`]: tables as Bw-trees in one store.
 
+use crate::drop_table::Dropped;
 use crate::error;
 use crate::options::DcOptions;
 use crate::table_directory::TableDirectory;
@@ -12,8 +13,9 @@ use deuteron_contract::{
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
 use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, LlamaError, PageId, RecoveredPage};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// Pages that are loaded at the same time: what a device takes at once.
 const LOADS_AT_ONCE: usize = 64;
@@ -22,8 +24,10 @@ const LEAVES_AHEAD_FIRST: usize = 2;
 /// Leaves that a scan loads at a miss at most.
 const LEAVES_AHEAD_MAX: usize = 32;
 
-/// What a checkpoint remembers: this, and the redo scan start point.
-const USER_DATA_VERSION: u8 = 1;
+/// What a checkpoint remembers: this, the redo scan start point, and which tables were dropped.
+const USER_DATA_VERSION: u8 = 2;
+/// The version without dropped tables.
+const USER_DATA_VERSION_1: u8 = 1;
 
 /// A data component. See the [crate documentation](crate).
 pub struct BwTreeDc {
@@ -41,6 +45,8 @@ pub struct BwTreeDc {
     applied_at_round: AtomicU64,
     /// About how many pages the present round has still to write; 0 between rounds.
     pub(crate) round_pages: AtomicU64,
+    /// The tables that were dropped, ever, and how far each is emptied.
+    pub(crate) dropped: RwLock<BTreeMap<u32, Dropped>>,
     /// Which tree is looked after next.
     pub(crate) tidy_hand: AtomicUsize,
 }
@@ -79,7 +85,7 @@ impl BwTreeDc {
             };
             return Err(error::store("opening the store", refused));
         }
-        let redo_scan_start_point = decode_user_data(&recovered.user_data)?;
+        let (redo_scan_start_point, dropped) = decode_user_data(&recovered.user_data)?;
         let dc = BwTreeDc {
             options,
             llama: Arc::new(llama),
@@ -90,11 +96,13 @@ impl BwTreeDc {
             applied_bytes: AtomicU64::new(0),
             applied_at_round: AtomicU64::new(0),
             round_pages: AtomicU64::new(0),
+            dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::default())).collect()),
             tidy_hand: AtomicUsize::new(0),
         };
         for pages in recovered.pages.chunk_by(|left, right| left.tree == right.tree) {
             dc.recover_table(pages)?;
         }
+        dropped.iter().filter_map(|&table| dc.tables.get(table)).for_each(Tree::give_up);
         let dc = Arc::new(dc);
         // Weak, as the component holds on to the store: blind upserts are merged before they are written again.
         let consolidator: Weak<BwTreeDc> = Arc::downgrade(&dc);
@@ -152,9 +160,15 @@ impl BwTreeDc {
         self.options.tree.value_bytes_max(self.llama.page_bytes_max())
     }
 
-    /// The identifiers of all tables, ascending.
+    /// The identifiers of all tables that were not dropped, ascending.
     pub fn tables(&self) -> Vec<TableId> {
-        self.tables.all().iter().map(|tree| TableId(tree.id())).collect()
+        let trees = self.tables.all().into_iter().filter(|tree| !tree.is_given_up());
+        trees.map(|tree| TableId(tree.id())).collect()
+    }
+
+    /// The tree of a table that was not dropped, if there is one.
+    fn live_tree(&self, table: TableId) -> Option<&Tree> {
+        self.tables.get(table.0).filter(|tree| !tree.is_given_up())
     }
 
     fn tree(&self, table: TableId) -> &Tree {
@@ -206,7 +220,7 @@ impl BwTreeDc {
         if self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()? {
             return Ok(true);
         }
-        Ok(self.tidy_step()? || self.reclaim_step()?)
+        Ok(self.drop_step()? || self.tidy_step()? || self.reclaim_step()?)
     }
 
     /// Flushes one buffer; whether anything was written.
@@ -306,7 +320,7 @@ impl BwTreeDc {
     /// [`DcError::Corrupt`] with the first defect found; [`DcError::Device`].
     pub fn check(&self) -> Result<DcReport, DcError> {
         let mut report = DcReport::default();
-        for tree in self.tables.all() {
+        for tree in self.tables.all().into_iter().filter(|tree| !tree.is_given_up()) {
             let mut check = Check::default();
             let found = loop {
                 if let Some(found) = check.report() {
@@ -323,11 +337,20 @@ impl BwTreeDc {
         Ok(report)
     }
 
+    fn encode_user_data(&self, lsn: u64) -> Vec<u8> {
+        let mut bytes = vec![USER_DATA_VERSION];
+        bytes.extend_from_slice(&lsn.to_le_bytes());
+        for table in self.dropped().keys() {
+            bytes.extend_from_slice(&table.to_le_bytes());
+        }
+        bytes
+    }
+
     /// Under [`BwTreeDc::checkpointing`].
     pub(crate) fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
         let failed = |error| error::store("checkpoint", error);
         let mut checkpoint = loop {
-            match self.llama.checkpoint_begin(&encode_user_data(lsn)) {
+            match self.llama.checkpoint_begin(&self.encode_user_data(lsn)) {
                 Ok(checkpoint) => break checkpoint,
                 // Somebody uses the store below us.
                 Err(LlamaError::CheckpointBusy) => std::thread::yield_now(),
@@ -360,22 +383,22 @@ impl BwTreeDc {
     }
 }
 
-fn encode_user_data(lsn: u64) -> [u8; 9] {
-    let mut bytes = [USER_DATA_VERSION; 9];
-    bytes[1..].copy_from_slice(&lsn.to_le_bytes());
-    bytes
-}
-
-fn decode_user_data(bytes: &[u8]) -> Result<u64, DcError> {
-    match bytes {
-        [] => Ok(0),
-        [USER_DATA_VERSION, lsn @ ..] if lsn.len() == 8 => {
-            Ok(u64::from_le_bytes(lsn.try_into().expect("eight bytes")))
+fn decode_user_data(bytes: &[u8]) -> Result<(u64, Vec<u32>), DcError> {
+    let number = |lsn: &[u8; 8]| u64::from_le_bytes(*lsn);
+    let (version, rest) = match bytes.split_first() {
+        None => return Ok((0, Vec::new())),
+        Some((&version, rest)) => (version, rest.split_first_chunk()),
+    };
+    match rest {
+        Some((lsn, [])) if version == USER_DATA_VERSION_1 => Ok((number(lsn), Vec::new())),
+        Some((lsn, dropped)) if version == USER_DATA_VERSION && dropped.len().is_multiple_of(4) => {
+            let dropped = dropped.as_chunks().0.iter().map(|table| u32::from_le_bytes(*table));
+            Ok((number(lsn), dropped.collect()))
         }
         _ => Err(DcError::Corrupt {
             file: "checkpoint".to_owned(),
             offset: 0,
-            expected: format!("user data of version {USER_DATA_VERSION} and 9 bytes"),
+            expected: format!("user data of a version up to {USER_DATA_VERSION}"),
             found: format!("{bytes:?}"),
         }),
     }
@@ -383,7 +406,7 @@ fn decode_user_data(bytes: &[u8]) -> Result<u64, DcError> {
 
 impl DataComponent for BwTreeDc {
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
-        let Some(tree) = self.tables.get(table.0) else { return Ok(None) };
+        let Some(tree) = self.live_tree(table) else { return Ok(None) };
         loop {
             let miss = {
                 let guard = self.llama.pin();
@@ -403,7 +426,7 @@ impl DataComponent for BwTreeDc {
     }
 
     fn prefetch(&self, table: TableId, keys: &[&[u8]]) {
-        let Some(tree) = self.tables.get(table.0) else { return };
+        let Some(tree) = self.live_tree(table) else { return };
         let missing = tree.missing_pages(keys, self.pages_ahead_max());
         // A single page is loaded no later by the read that needs it.
         if missing.len() > 1 {
@@ -415,7 +438,7 @@ impl DataComponent for BwTreeDc {
         let mut batch = ScanBatch::default();
         let reverse = request.direction == Direction::Reverse;
         let mut cursor = Cursor::new(request.lower, request.upper, reverse, request.bytes_max);
-        let Some(tree) = self.tables.get(request.table.0) else {
+        let Some(tree) = self.live_tree(request.table) else {
             batch.complete = true;
             return Ok(batch);
         };
@@ -479,6 +502,10 @@ impl DataComponent for BwTreeDc {
         for group in sorted.chunk_by(|left, right| left.0 == right.0) {
             upserts.clear();
             upserts.extend(group.iter().map(|(_, upsert)| *upsert));
+            if self.is_dropped(group[0].0) {
+                // Nobody can ask for it any more. A replay may bring it.
+                continue;
+            }
             let tree = self.tree(group[0].0);
             let mut rest = &upserts[..];
             let mut ahead = 0;

@@ -7,6 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | `dc` | the component: operations with their retry loops, checkpoints, maintenance, check |
+//! | `drop_table` | tables that are dropped, in steps |
 //! | `reclaim` | space that is given back: merges, cleaning, compaction |
 //! | `table_directory` | from a table's identifier to its tree |
 //! | `bulk` | a new table from records in order |
@@ -51,6 +52,7 @@
 mod bulk;
 mod consolidator;
 mod dc;
+mod drop_table;
 mod error;
 mod files;
 mod options;

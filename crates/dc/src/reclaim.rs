@@ -88,6 +88,7 @@ impl BwTreeDc {
     /// # Ok::<(), deuteron_contract::DcError>(())
     /// ```
     pub fn compact(&self) -> Result<(), DcError> {
+        while self.drop_step()? {}
         for tree in self.tables.all() {
             let mut from = Some(Vec::new());
             while let Some(low) = from {
@@ -117,7 +118,7 @@ impl BwTreeDc {
     }
 
     /// A checkpoint at the redo scan start point as it is.
-    fn settle(&self) -> Result<(), DcError> {
+    pub(crate) fn settle(&self) -> Result<(), DcError> {
         let _one_at_a_time = self.checkpointing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         self.checkpoint(self.redo_scan_start_point.load(Ordering::Acquire))
     }

@@ -322,9 +322,15 @@ impl<'g> InnerNode<'g> {
 
     /// The child that begins exactly at `key`, if there is one.
     pub(crate) fn child_at(&self, key: &[u8]) -> Option<u64> {
-        let rank = self.rank(key, true);
-        let low = if rank == 0 { self.low() } else { self.separator(rank - 1) };
-        (low == key).then(|| self.children()[rank])
+        (self.child_low(key) == key).then(|| self.children()[self.rank(key, true)])
+    }
+
+    /// Where the child that holds `key` begins.
+    pub(crate) fn child_low(&self, key: &[u8]) -> &'g [u8] {
+        match self.rank(key, true).checked_sub(1) {
+            Some(before) => self.separator(before),
+            None => self.low(),
+        }
     }
 
     /// The parts, to make a changed copy.

@@ -192,6 +192,21 @@ impl Index {
         }
     }
 
+    /// As [`Index::route`], and where the leaf begins.
+    pub(crate) fn bounds<'g>(
+        &self,
+        key: &[u8],
+        guard: &'g Guard<'_>,
+    ) -> (&'g [u8], PageId, Option<&'g [u8]>) {
+        let mut node = self.node(self.cell_for(key, 1, guard), guard);
+        loop {
+            match node.route(key) {
+                Some(route) => return (node.child_low(key), PageId(route.child), route.until),
+                None => node = self.node(self.cell(node.right()), guard),
+            }
+        }
+    }
+
     /// The leaf that holds the greatest keys below `key` (of all keys, if `None`), or one to the left of it.
     pub(crate) fn find_before(&self, key: Option<&[u8]>, guard: &Guard<'_>) -> PageId {
         let mut node = self.node(self.root(), guard);

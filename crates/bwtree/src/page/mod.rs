@@ -59,8 +59,12 @@ pub(crate) fn write_joined(merges: &[Merge<'_>; 2], bytes: &mut [u8]) {
 
 /// The first page of a new tree: empty, without bounds.
 pub(crate) fn empty_base() -> Vec<u8> {
-    let bounds = Bounds { low: &[], high: None, right: PageId::NONE };
-    let mut bytes = vec![0; writer::base_bytes(&bounds, 0)];
-    RunWriter::base(&mut bytes, 0, &bounds).finish();
+    empty_base_within(&Bounds { low: &[], high: None, right: PageId::NONE })
+}
+
+/// An empty page with these bounds.
+pub(crate) fn empty_base_within(bounds: &Bounds<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; writer::base_bytes(bounds, 0)];
+    RunWriter::base(&mut bytes, 0, bounds).finish();
     bytes
 }
