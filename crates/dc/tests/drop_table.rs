@@ -1,0 +1,151 @@
+//! A dropped table is gone at once, its space soon, and a crash half-way changes neither.
+
+use deuteron_contract::{DataComponent, DcError, Direction, Lsn, Operation, ScanRequest, TableId, Timestamp};
+use deuteron_dc::{BwTreeDc, DcOptions};
+use deuteron_device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
+use deuteron_epoch::Epochs;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const KEPT: TableId = TableId(1);
+const DROPPED: TableId = TableId(2);
+
+fn options() -> DcOptions {
+    DcOptions { memory_bytes: 32 << 10, ..DcOptions::tiny_for_tests() }
+}
+
+fn open(directory: Arc<dyn Directory>) -> Result<Arc<BwTreeDc>, DcError> {
+    BwTreeDc::open(directory, Epochs::with_threshold(16 << 10), options())
+}
+
+fn fill(dc: &BwTreeDc, table: TableId, count: u64, lsn: u64) -> Result<(), DcError> {
+    for number in 0..count {
+        let (key, value) = (number.to_be_bytes(), [number as u8; 50]);
+        let (timestamp, lsn) = (Timestamp(lsn + number), Lsn(lsn + number));
+        dc.apply(&[Operation { table, key: &key, value: Some(&value), timestamp, lsn }])?;
+    }
+    Ok(())
+}
+
+fn count(dc: &BwTreeDc, table: TableId) -> usize {
+    let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
+    let request = ScanRequest { table, lower, upper, direction: Direction::Forward, bytes_max: usize::MAX };
+    let batch = dc.scan(&request).unwrap();
+    assert!(batch.complete);
+    batch.records.len()
+}
+
+#[test]
+fn a_dropped_table_is_gone_and_its_space_comes_back() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let mut dc = open(directory.clone()).unwrap();
+    fill(&dc, KEPT, 100, 1).unwrap();
+    dc.redo_scan_start_point(Lsn(101)).unwrap();
+    let before = dc.llama().statistics().live_bytes;
+    fill(&dc, DROPPED, 5000, 101).unwrap();
+    dc.redo_scan_start_point(Lsn(5101)).unwrap();
+    let full = dc.llama().statistics();
+    assert!(full.live_bytes > 10 * before);
+
+    dc.drop_table(DROPPED).unwrap();
+    assert_eq!(dc.tables(), [KEPT]);
+    for again in [false, true] {
+        if again {
+            dc = open(directory.clone()).unwrap();
+        }
+        assert_eq!(dc.get(DROPPED, &7u64.to_be_bytes()).unwrap(), None);
+        assert_eq!((count(&dc, DROPPED), count(&dc, KEPT)), (0, 100));
+        // As a replay, or a proxy that is behind, may bring.
+        fill(&dc, DROPPED, 5, 200).unwrap();
+        assert_eq!(count(&dc, DROPPED), 0);
+        while dc.maintain_step().unwrap() {}
+        dc.drop_table(DROPPED).unwrap();
+        dc.compact().unwrap();
+        let left = dc.llama().statistics();
+        // A tiny page holds a few records, an inner node a few pages; the first of each stays until the next opening.
+        assert!(left.live_bytes < full.live_bytes / 4, "{full:?} before, then {left:?}");
+        assert!(left.disk_bytes < full.disk_bytes / 2, "{full:?} before, then {left:?}");
+        if again {
+            assert!(left.live_bytes < full.live_bytes / 8, "{full:?} before, then {left:?}");
+        }
+        assert_eq!(dc.tables(), [KEPT]);
+        assert_eq!(dc.check().unwrap().trees.records, 100);
+    }
+}
+
+#[test]
+fn those_at_work_in_a_table_while_it_is_dropped_find_it_empty_and_go_on() {
+    for seed in 0..5 {
+        let dc = open(Arc::new(MemoryDirectory::new())).unwrap();
+        fill(&dc, DROPPED, 1000, 1).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for worker in 0..2u64 {
+                let (dc, stop) = (&dc, &stop);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        fill(dc, DROPPED, 300 + seed, 2000 + worker).unwrap();
+                        count(dc, DROPPED);
+                    }
+                });
+            }
+            dc.redo_scan_start_point(Lsn(1001)).unwrap();
+            dc.drop_table(DROPPED).unwrap();
+            for _ in 0..3 {
+                while dc.maintain_step().unwrap() {}
+                dc.redo_scan_start_point(Lsn(1001)).unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(count(&dc, DROPPED), 0);
+    }
+}
+
+/// Fills two tables, drops one, and gives its space back. How far that has been promised goes into `safe`.
+fn history(dc: &BwTreeDc, safe: &mut u32) -> Result<(), DcError> {
+    fill(dc, KEPT, 40, 1)?;
+    fill(dc, DROPPED, 120, 41)?;
+    dc.redo_scan_start_point(Lsn(161))?;
+    *safe = 1;
+    dc.drop_table(DROPPED)?;
+    *safe = 2;
+    for _ in 0..12 {
+        dc.maintain_step()?;
+    }
+    dc.redo_scan_start_point(Lsn(162))?;
+    dc.compact()
+}
+
+#[test]
+fn a_crash_at_any_operation_leaves_the_table_whole_or_dropped() {
+    let disk = SimulatedDisk::new(1);
+    history(&open(Arc::new(disk.directory())).unwrap(), &mut 0).unwrap();
+    for crash_at in 0..disk.operations() {
+        let disk = SimulatedDisk::new(crash_at);
+        disk.set_faults(FaultPlan::new().crash_after(crash_at));
+        let mut safe = 0;
+        if let Ok(dc) = open(Arc::new(disk.directory())) {
+            assert!(history(&dc, &mut safe).is_err() || !disk.is_stopped());
+        }
+        let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
+        disk.crash(policy[(crash_at % 3) as usize]);
+        let dc = open(Arc::new(disk.directory()))
+            .unwrap_or_else(|error| panic!("after a crash at {crash_at}: {error:?}"));
+        dc.check().unwrap();
+        let (kept, dropped) = (count(&dc, KEPT), count(&dc, DROPPED));
+        if safe >= 1 {
+            assert_eq!(kept, 40);
+            assert!(dropped == 120 || dropped == 0, "{dropped} records after a crash at {crash_at}");
+        }
+        assert!(safe < 2 || dropped == 0, "the table is back after a crash at {crash_at}");
+        // It goes on from there.
+        dc.drop_table(DROPPED).unwrap();
+        dc.compact().unwrap();
+        drop(dc);
+        disk.crash(CrashPolicy::LoseAll);
+        let dc = open(Arc::new(disk.directory())).unwrap();
+        assert_eq!((count(&dc, KEPT), count(&dc, DROPPED)), (kept, 0));
+        dc.check().unwrap();
+    }
+}
