@@ -59,7 +59,7 @@ impl BwTreeDc {
     /// # Ok::<(), deuteron_dc::LoadError>(())
     /// ```
     pub fn load_table(self: &Arc<BwTreeDc>, table: TableId) -> Result<TableLoad, LoadError> {
-        if self.tree_of(table.0).is_some() {
+        if self.tree_of(table.0).is_some() || self.is_dropped(table) {
             return Err(LoadError::NotNew { table });
         }
         let load = BulkLoad::new(Arc::clone(self.llama()), table.0, self.options().tree.clone());

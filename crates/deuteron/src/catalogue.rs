@@ -4,37 +4,111 @@
 //! |---|---|
 //! | `n` name | the identifier, 4 bytes little endian |
 //! | `#` | the next free identifier, 4 bytes little endian |
+//! | `d` identifier | nothing: the table was dropped, and the data component has still to be told |
+//!
+//! A table is dropped by one transaction that replaces its name by a `d` entry. Then the data component is told, which
+//! remembers it for ever, and the entry is removed; or both is done at the next opening.
 
 use crate::engine::Engine;
 use crate::handle::Handle;
 use crate::{Durability, Error, RetryPolicy, Table, Transaction, TransactionOptions};
 use deuteron_contract::TableId;
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The longest table name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 const NEXT: &[u8] = b"#";
 const NAME_PREFIX: u8 = b'n';
+const DROPPED_PREFIX: u8 = b'd';
 
-/// The tables that have been looked up so far. Identifiers are never reused, so an entry stays true.
+/// The tables that have been looked up so far. Identifiers are never reused, so an entry stays true until it is dropped.
 #[derive(Default)]
 pub struct Catalogue {
-    known: RwLock<HashMap<String, Table>>,
+    known: RwLock<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    tables: HashMap<String, Table>,
+    /// Dropped since the database was opened.
+    dropped: HashSet<TableId>,
 }
 
 impl Catalogue {
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The table `name`, created if it does not exist.
     pub fn table(&self, engine: &Arc<Engine>, name: &str) -> Result<Table, Error> {
         engine.usable()?;
         check_name(name)?;
-        if let Some(table) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(name) {
-            return Ok(table.clone());
+        loop {
+            if let Some(table) = self.known().tables.get(name) {
+                return Ok(table.clone());
+            }
+            let id = Self::look_up_or_create(engine, name)?;
+            let table = Table::new(id, name, engine.database());
+            let mut known = self.known_mut();
+            // Unless it was dropped since it was looked up.
+            if !known.dropped.contains(&id) {
+                return Ok(known.tables.entry(name.to_owned()).or_insert(table).clone());
+            }
         }
-        let id = Self::look_up_or_create(engine, name)?;
-        let table = Table { id, name: name.into(), database: engine.database() };
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(known.entry(name.to_owned()).or_insert(table).clone())
+    }
+
+    /// Drops the table `name`.
+    pub fn drop_table(&self, engine: &Arc<Engine>, name: &str) -> Result<(), Error> {
+        engine.usable()?;
+        check_name(name)?;
+        let id = Self::change(engine, |transaction, catalogue| {
+            let Some(value) = transaction.get(catalogue, &name_key(name))? else {
+                return Err(Error::NoSuchTable { table: name.to_owned() });
+            };
+            let id = Self::decode(&value)?;
+            transaction.delete(catalogue, &name_key(name))?;
+            transaction.put(catalogue, &Self::dropped_key(id), &[])?;
+            Ok(id)
+        })?;
+        {
+            let mut known = self.known_mut();
+            known.dropped.insert(id);
+            if let Some(table) = known.tables.get(name).filter(|table| table.id == id) {
+                table.dropped.store(true, Ordering::Release);
+                known.tables.remove(name);
+            }
+        }
+        Self::finish_drop(engine, id)
+    }
+
+    /// Tells the data component, and then the catalogue that it has been told.
+    fn finish_drop(engine: &Arc<Engine>, id: TableId) -> Result<(), Error> {
+        engine.dc().drop_table(id)?;
+        Self::change(engine, |transaction, catalogue| transaction.delete(catalogue, &Self::dropped_key(id)))
+    }
+
+    /// Finishes what a crash has interrupted.
+    pub fn finish_drops(engine: &Arc<Engine>) -> Result<(), Error> {
+        let catalogue = Self::own_table(engine);
+        let dropped: Vec<TableId> = RetryPolicy::default().run(|_| {
+            let mut transaction = Transaction::begin_now(&Handle::new(engine), TransactionOptions::new());
+            let range = &[DROPPED_PREFIX][..]..&[DROPPED_PREFIX + 1][..];
+            let keys: Result<_, Error> =
+                transaction.scan(&catalogue, range)?.map(|entry| Self::decode(&entry?.0[1..])).collect();
+            transaction.commit()?;
+            keys
+        })?;
+        dropped.into_iter().try_for_each(|id| Self::finish_drop(engine, id))
+    }
+
+    fn dropped_key(id: TableId) -> Vec<u8> {
+        [&[DROPPED_PREFIX][..], &id.0.to_le_bytes()].concat()
     }
 
     /// The names of all tables, sorted.
@@ -50,8 +124,8 @@ impl Catalogue {
 
     /// The name of the table `id` among those looked up so far, for messages.
     pub fn name_of(&self, id: TableId) -> String {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        match known.values().find(|table| table.id == id) {
+        let known = self.known();
+        match known.tables.values().find(|table| table.id == id) {
             Some(table) => table.name.to_string(),
             None if id == TableId::CATALOGUE => "the catalogue".to_owned(),
             None => format!("number {id}"),
@@ -59,7 +133,7 @@ impl Catalogue {
     }
 
     fn own_table(engine: &Engine) -> Table {
-        Table { id: TableId::CATALOGUE, name: "the catalogue".into(), database: engine.database() }
+        Table::new(TableId::CATALOGUE, "the catalogue", engine.database())
     }
 
     fn read_names(transaction: &mut Transaction, catalogue: &Table) -> Result<Vec<String>, Error> {

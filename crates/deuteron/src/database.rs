@@ -99,6 +99,28 @@ impl Db {
         self.engine.catalogue().names(&self.engine)
     }
 
+    /// Drops the table `name`: at once, for good, and durably, a crash or not. Its handles answer [`Error::TableDropped`] from
+    /// now on; what a transaction that is under way has written to it is lost. Background work gives the space back. A
+    /// table that is created under the same name later is another one.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::TableName`], [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`], or what a
+    /// commit may return. Unless it is one of the first two, the table may be dropped all the same.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let orders = db.table("orders")?;
+    /// db.drop_table("orders")?;
+    /// assert!(db.tables()?.is_empty());
+    /// assert!(matches!(db.begin().get(&orders, b"1"), Err(deuteron::Error::TableDropped { .. })));
+    /// assert_ne!(db.table("orders")?, orders);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn drop_table(&self, name: &str) -> Result<(), Error> {
+        self.engine.catalogue().drop_table(&self.engine, name)
+    }
+
     /// Runs `body` as a transaction: committed if it returns `Ok`, aborted if it returns `Err` or panics, run
     /// again (with a fresh transaction) after a conflict, as the default [`RetryPolicy`] says. On return the
     /// commit is as durable as the database's [`crate::Durability`] promises.

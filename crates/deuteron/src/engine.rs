@@ -101,6 +101,8 @@ impl Engine {
         if engine.options.background == Background::Threads {
             *engine.threads() = Threads::start(&engine)?;
         }
+        // What cannot be done now, for want of room say, is done at a later opening.
+        let _ = Catalogue::finish_drops(&engine);
         Ok(engine)
     }
 

@@ -107,6 +107,18 @@ pub enum Error {
         /// Its name.
         table: String,
     },
+    /// A table that was dropped was used.
+    #[error("table {table} was dropped")]
+    TableDropped {
+        /// Its name.
+        table: String,
+    },
+    /// There is no table of this name.
+    #[error("there is no table {table}")]
+    NoSuchTable {
+        /// The name.
+        table: String,
+    },
     /// The database accepts no more work because its device failed. What was acknowledged as durable is on
     /// disk; whether a commit that was waiting is, is unknown until the database is opened again.
     #[error("the database stopped: {reason}; open it again when the device works")]

@@ -2,9 +2,10 @@
 
 use deuteron_contract::TableId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A handle of a table: a key space of its own. Cheap to clone, sent and shared freely, valid as long as the
-/// database is open.
+/// database is open and the table is not [dropped](crate::Db::drop_table).
 ///
 /// ```
 /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
@@ -14,15 +15,34 @@ use std::sync::Arc;
 /// # db.close()?;
 /// # Ok::<(), deuteron::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Table {
     pub(crate) id: TableId,
     pub(crate) name: Arc<str>,
     /// The identifier of the open database, so that a table of another one is told apart.
     pub(crate) database: u64,
+    /// Shared by all handles: whether the table was dropped.
+    pub(crate) dropped: Arc<AtomicBool>,
 }
 
+impl PartialEq for Table {
+    fn eq(&self, other: &Table) -> bool {
+        // An identifier is never used again.
+        (self.id, self.database) == (other.id, other.database)
+    }
+}
+
+impl Eq for Table {}
+
 impl Table {
+    pub(crate) fn new(id: TableId, name: &str, database: u64) -> Table {
+        Table { id, name: name.into(), database, dropped: Arc::default() }
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
     /// The name.
     ///
     /// ```

@@ -174,7 +174,7 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::Conflict`] (snapshot too old), [`Error::KeySize`], [`Error::Closed`], [`Error::Poisoned`],
-    /// [`Error::Corrupt`], [`Error::Device`], [`Error::ForeignTable`].
+    /// [`Error::Corrupt`], [`Error::Device`], [`Error::ForeignTable`], [`Error::TableDropped`].
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
@@ -439,6 +439,9 @@ impl Transaction {
         self.engine.usable()?;
         if table.database != self.engine.database() {
             return Err(Error::ForeignTable { table: table.name.to_string() });
+        }
+        if table.is_dropped() {
+            return Err(Error::TableDropped { table: table.name.to_string() });
         }
         Ok(())
     }

@@ -69,13 +69,20 @@ impl Llama {
     }
 
     /// Whether the segments take more room than the options allow, and a checkpoint would remove some of them: nothing in
-    /// them is live, but a recovery would scan them. `false` while a flush is going on.
+    /// them is live, but a recovery would scan them. `false` while a flush is going on or files are held.
     pub fn wants_checkpoint(&self) -> bool {
         let Some(flusher) = self.try_flusher() else { return false };
+        if self.segment_holds.is_held() {
+            return false;
+        }
+        let segments = &self.store.segments;
         let totals = flusher.accounts.totals();
-        let occupied = (totals.segments * self.store.segments.segment_bytes) as f64;
+        let occupied = (totals.segments * segments.segment_bytes) as f64;
         let allowed =
             totals.live_bytes as f64 * f64::from(self.options.space_amplification_percent_max) / 100.0;
-        totals.dead_segments > 0 && occupied > allowed
+        // Those before the scan start as it is go without a checkpoint, those behind the next one not even with it.
+        let first = segments.index(flusher.image_start.offset);
+        let end = segments.index(flusher.scan_start().offset);
+        occupied > allowed && flusher.accounts.dead(end).into_iter().any(|segment| segment >= first)
     }
 }

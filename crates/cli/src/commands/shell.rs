@@ -26,6 +26,7 @@ tables                 list the tables
 get KEY                print the value of a key
 put KEY VALUE          write a record
 delete KEY             delete a record
+drop TABLE             drop a table, with all its records, for good
 scan [FROM [TO]]       print the records from FROM up to, not including, TO
                        options: reverse, limit=N, prefix=KEY
 begin [LEVEL]          begin a transaction; without one, each command is its own
@@ -39,8 +40,8 @@ exit                   leave, aborting what is open
 Words with spaces are quoted: \"two words\", with \\n \\t \\\" \\\\ and \\xNN for any byte, or 'as it is'.";
 
 const COMMANDS: &[&str] = &[
-    "abort", "begin", "commit", "delete", "exit", "get", "help", "put", "quit", "scan", "stat", "tables",
-    "use",
+    "abort", "begin", "commit", "delete", "drop", "exit", "get", "help", "put", "quit", "scan", "stat",
+    "tables", "use",
 ];
 
 /// `deuteron shell`.
@@ -186,6 +187,7 @@ impl Session {
             ("get", [key]) => self.get(key)?,
             ("put", [key, value]) => self.put(key, value)?,
             ("delete", [key]) => self.delete(key)?,
+            ("drop", [name]) => self.drop_table(name)?,
             ("scan", words) => self.scan(words)?,
             ("stat", []) => output::table(&stat::as_rows(&self.db.stats(), &[]))?,
             (known, _) if COMMANDS.contains(&known) => {
@@ -216,6 +218,16 @@ impl Session {
         }
         self.table = Some(name);
         Ok(())
+    }
+
+    fn drop_table(&mut self, name: &[u8]) -> Outcome {
+        if self.transaction.is_some() {
+            return Err(usage("a transaction is open".into())
+                .hint("`commit` or `abort` it; a drop cannot be taken back"));
+        }
+        let name = std::str::from_utf8(name).map_err(|_| usage("a table's name is UTF-8".into()))?;
+        existing_table(&self.db, name)?;
+        Ok(self.db.drop_table(name)?)
     }
 
     fn begin(&mut self, options: TransactionOptions) -> Outcome {

@@ -103,3 +103,16 @@ fn a_database_in_use_is_told_apart() {
     assert!(holder.wait().unwrap().success());
     assert_eq!(words(&db, "get DB t a").ok().out, "1\n");
 }
+
+#[test]
+fn a_table_is_dropped_outside_of_transactions() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    let said = shell(&db, "use t\nput key value\nuse u\nput key value\ndrop t\ntables\n").ok();
+    assert_eq!(said.out, "u\n");
+    let said = shell(&db, "drop t\n");
+    assert!(said.err.contains("there is no table t"), "{said:?}");
+    let said = shell(&db, "begin\ndrop u\n");
+    assert!(said.err.contains("a transaction is open"), "{said:?}");
+    assert_eq!(shell(&db, "tables\n").ok().out, "u\n");
+}

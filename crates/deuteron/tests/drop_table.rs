@@ -1,0 +1,98 @@
+//! Dropping a table through the database: names, handles, space, and a crash at every I/O.
+
+use deuteron::device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
+use deuteron::{Db, Error, Options};
+use std::sync::Arc;
+
+fn open(directory: Arc<dyn Directory>) -> Result<Db, Error> {
+    Options::tiny_for_tests().open_in(directory)
+}
+
+fn fill(db: &Db, name: &str, count: u32) -> Result<(), Error> {
+    let table = db.table(name)?;
+    db.transact(|tx| (0..count).try_for_each(|number| tx.put(&table, &number.to_be_bytes(), &[7; 40])))
+}
+
+fn count(db: &Db, name: &str) -> Result<usize, Error> {
+    let table = db.table(name)?;
+    db.transact(|tx| tx.scan(&table, ..)?.try_fold(0, |count, entry| entry.map(|_| count + 1)))
+}
+
+#[test]
+fn a_dropped_table_is_gone_and_its_handles_say_so() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = open(directory.clone()).unwrap();
+    fill(&db, "kept", 30).unwrap();
+    fill(&db, "gone", 30).unwrap();
+    let (first, second) = (db.table("gone").unwrap(), db.table("gone").unwrap());
+    let mut under_way = db.begin();
+    under_way.put(&first, b"late", b"too late").unwrap();
+    db.drop_table("gone").unwrap();
+
+    assert_eq!(db.tables().unwrap(), ["kept"]);
+    assert!(matches!(db.drop_table("gone"), Err(Error::NoSuchTable { table }) if table == "gone"));
+    assert!(matches!(db.drop_table(""), Err(Error::TableName { found: 0, .. })));
+    for handle in [&first, &second] {
+        let mut tx = db.begin();
+        assert!(matches!(tx.get(handle, b"1"), Err(Error::TableDropped { table }) if table == "gone"));
+        assert!(matches!(tx.put(handle, b"1", b""), Err(Error::TableDropped { .. })));
+        assert!(matches!(tx.delete(handle, b"1"), Err(Error::TableDropped { .. })));
+        assert!(matches!(tx.scan(handle, ..), Err(Error::TableDropped { .. })));
+    }
+    under_way.commit().unwrap();
+
+    // Another table of the same name.
+    let again = db.table("gone").unwrap();
+    assert_ne!(again, first);
+    assert_eq!(count(&db, "gone").unwrap(), 0);
+    fill(&db, "gone", 3).unwrap();
+    db.checkpoint().unwrap();
+    while db.step().unwrap() {}
+    db.close().unwrap();
+    let db = open(directory).unwrap();
+    assert_eq!(db.tables().unwrap(), ["gone", "kept"]);
+    assert_eq!((count(&db, "gone").unwrap(), count(&db, "kept").unwrap()), (3, 30));
+    db.close().unwrap();
+}
+
+/// Says how far it came: 1 when the tables are filled, 2 when one is dropped.
+fn history(disk: &SimulatedDisk, reached: &mut u32) -> Result<(), Error> {
+    let db = open(Arc::new(disk.directory()))?;
+    fill(&db, "kept", 10)?;
+    fill(&db, "gone", 40)?;
+    db.checkpoint()?;
+    *reached = 1;
+    db.drop_table("gone")?;
+    *reached = 2;
+    for _ in 0..10 {
+        db.step()?;
+    }
+    db.checkpoint()?;
+    db.close()
+}
+
+#[test]
+fn a_crash_at_any_operation_leaves_the_table_or_not() {
+    let whole = SimulatedDisk::new(3);
+    history(&whole, &mut 0).unwrap();
+    for crash_at in 0..whole.operations() {
+        let disk = SimulatedDisk::new(3);
+        disk.set_faults(FaultPlan::new().crash_after(crash_at));
+        let mut reached = 0;
+        let outcome = history(&disk, &mut reached);
+        assert!(outcome.is_err() || !disk.is_stopped());
+        let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
+        let directory = disk.crash(policy[(crash_at % 3) as usize]);
+        let db = open(Arc::new(directory)).unwrap();
+        let names = db.tables().unwrap();
+        let there = names.iter().any(|name| name == "gone");
+        assert!(there || reached != 1 || outcome.is_err(), "dropped by itself at {crash_at}");
+        assert!(!there || reached < 2, "back after a crash at {crash_at}");
+        if reached >= 1 {
+            assert_eq!(count(&db, "kept").unwrap(), 10);
+            assert_eq!(count(&db, "gone").unwrap(), if there { 40 } else { 0 }, "crash at {crash_at}");
+        }
+        while db.step().unwrap() {}
+        db.close().unwrap();
+    }
+}
