@@ -18,14 +18,18 @@ fn amplification_is_written_over_applied_and_disk_over_live() {
     for number in 0..2000u64 {
         let key = number.to_be_bytes();
         let (table, value, lsn) = (TableId(1), Some(&[7; 92][..]), Lsn(number));
-        dc.apply(&[Operation { table, key: &key, value, timestamp: Timestamp(number), lsn }]).expect("applies");
+        dc.apply(&[Operation { table, key: &key, value, timestamp: Timestamp(number), lsn }])
+            .expect("applies");
     }
     dc.redo_scan_start_point(Lsn(2000)).expect("checkpoint");
     assert_eq!(figure("applied_bytes"), 2000 * 100);
     let written = dc.statistics().bytes_written;
     assert!(written >= 200_000);
     assert_eq!(figure("write_amplification_percent"), written * 100 / 200_000);
-    assert_eq!(figure("space_amplification_percent"), dc.statistics().disk_bytes * 100 / figure("live_bytes"));
+    assert_eq!(
+        figure("space_amplification_percent"),
+        dc.statistics().disk_bytes * 100 / figure("live_bytes")
+    );
     assert_eq!(figure("epoch_lag"), 0, "nobody is pinned");
     let guard = dc.llama().pin();
     dc.llama().epochs().advance();
