@@ -491,7 +491,9 @@ impl DataComponent for BwTreeDc {
             sorted.push((operation.table, upsert));
         }
         let by_place = |left: &(TableId, Upsert<'_>), right: &(TableId, Upsert<'_>)| {
-            (left.0, left.1.key).cmp(&(right.0, right.1.key))
+            // Older versions of a key first: a delete is not to be forgotten before what it deletes has come.
+            let by_age = || (left.1.stamp, left.1.lsn).cmp(&(right.1.stamp, right.1.lsn));
+            (left.0, left.1.key).cmp(&(right.0, right.1.key)).then_with(by_age)
         };
         if !sorted.is_sorted_by(|left, right| by_place(left, right).is_le()) {
             sorted.sort_unstable_by(by_place);
