@@ -163,7 +163,9 @@ impl Catalogue {
         check_name(name)?;
         Self::change(engine, |transaction, catalogue| {
             Self::refuse_existing(transaction, catalogue, name)?;
-            Self::take_next(transaction, catalogue)
+            let id = Self::take_next(transaction, catalogue)?;
+            transaction.put(catalogue, &Self::dropped_key(id), &[])?;
+            Ok(id)
         })
     }
 
@@ -172,10 +174,15 @@ impl Catalogue {
     /// # Errors
     /// As [`Catalogue::reserve`].
     pub fn publish(engine: &Arc<Engine>, name: &str, id: TableId) -> Result<(), Error> {
-        Self::change(engine, |transaction, catalogue| {
+        let published = Self::change(engine, |transaction, catalogue| {
             Self::refuse_existing(transaction, catalogue, name)?;
+            transaction.delete(catalogue, &Self::dropped_key(id))?;
             transaction.put(catalogue, &name_key(name), &id.0.to_le_bytes())
-        })
+        });
+        if let Err(Error::TableExists { .. }) = &published {
+            Self::finish_drop(engine, id)?;
+        }
+        published
     }
 
     /// Runs `body` on the catalogue as a transaction that is durable whatever the database's default: operations of a

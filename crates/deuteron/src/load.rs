@@ -2,8 +2,8 @@
 //!
 //! The records go to the data component at once, in full pages, with the timestamp before every transaction. They belong to a table that
 //! nobody can name: its identifier is taken from the catalogue, durably, before the first record; its name is put there, by a
-//! serializable transaction, when all of it is durable. That commit is the load's. A crash before the last page is durable leaves
-//! nothing; one between that and the commit leaves pages without a name, whose space is lost.
+//! serializable transaction, when all of it is durable. That commit is the load's. Until then the catalogue has the table down as dropped, so
+//! that the next opening gives back what a crash has left of it.
 
 use crate::catalogue::Catalogue;
 use crate::engine::Engine;
@@ -67,5 +67,43 @@ impl TableLoad {
         engine.without_checkpoints(|| Ok(load.finish()?))?;
         Catalogue::publish(&engine, &name, id)?;
         engine.catalogue().table(&engine, &name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deuteron_contract::DataComponent;
+    use deuteron_device::MemoryDirectory;
+
+    #[test]
+    fn a_load_whose_table_got_no_name_is_given_back_at_the_next_opening() {
+        let directory = Arc::new(MemoryDirectory::new());
+        let open =
+            || crate::Options::tiny_for_tests().open_in(Arc::<MemoryDirectory>::clone(&directory)).unwrap();
+        let db = open();
+        let mut load = db.load_table("words").unwrap();
+        load.push(b"apple", b"a fruit").unwrap();
+        let TableLoad { engine, id, load, .. } = load;
+        engine.without_checkpoints(|| Ok(load.finish()?)).unwrap();
+        assert!(engine.dc().get(id, b"apple").unwrap().is_some());
+        drop((engine, db));
+        let db = open();
+        let engine = db.load_table("words").unwrap().engine;
+        assert_eq!(engine.dc().get(id, b"apple").unwrap(), None);
+        assert!(db.tables().unwrap().is_empty());
+        db.close().unwrap();
+    }
+
+    #[test]
+    fn a_name_that_was_taken_meanwhile_gives_the_load_back() {
+        let db = crate::Options::tiny_for_tests().open_in(Arc::new(MemoryDirectory::new())).unwrap();
+        let mut load = db.load_table("words").unwrap();
+        load.push(b"apple", b"a fruit").unwrap();
+        let (engine, id) = (Arc::clone(&load.engine), load.id);
+        db.table("words").unwrap();
+        assert!(matches!(load.finish(), Err(Error::TableExists { .. })));
+        assert_eq!(engine.dc().get(id, b"apple").unwrap(), None);
+        db.close().unwrap();
     }
 }
