@@ -146,21 +146,28 @@ fn crash_sweep(_quick: Quick) -> Result<Figure, String> {
     sweep_figure(&output(&mut test)?)
 }
 
-/// Adds up the lines `crash sweep: N points, M failures`.
+/// Adds up the lines `WHAT: N points, N recoveries, N failures`.
 fn sweep_figure(said: &str) -> Result<Figure, String> {
-    let mut totals: Option<(u64, u64)> = None;
+    let (mut sweeps, mut failures) = (Vec::new(), 0);
     for line in said.lines() {
-        let Some((_, rest)) = line.split_once("crash sweep: ") else { continue };
-        let numbers: Vec<u64> = rest.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let [points, failures] = numbers[..] else { return Err(format!("cannot read \"{line}\"")) };
-        let (all_points, all_failures) = totals.unwrap_or_default();
-        totals = Some((all_points + points, all_failures + failures));
+        let Some((what, counts)) = line.trim_start_matches('.').split_once(": ") else { continue };
+        let counts: Vec<(u64, &str)> = counts
+            .split(", ")
+            .filter_map(|count| count.split_once(' '))
+            .filter_map(|(count, of)| Some((count.parse().ok()?, of)))
+            .collect();
+        let [(points, "points"), (recoveries, "recoveries"), (failed, "failures")] = counts[..] else {
+            continue;
+        };
+        sweeps.push((points, format!("{what} {points} points, {recoveries} recoveries")));
+        failures += failed;
     }
-    let (points, failures) = totals.ok_or("the test did not say how many points it swept")?;
-    Ok(Figure {
-        figure: format!("{points} crash points, {failures} failures"),
-        ok: points > 0 && failures == 0,
-    })
+    if sweeps.is_empty() {
+        return Err("the test did not say how many points it swept".into());
+    }
+    let all: Vec<&str> = sweeps.iter().map(|(_, sweep)| sweep.as_str()).collect();
+    let ok = failures == 0 && sweeps.iter().all(|(points, _)| *points > 0);
+    Ok(Figure { figure: format!("{}; {failures} failures", all.join("; ")), ok })
 }
 
 /// What the library pulls in, and whether each has its reason.
@@ -198,13 +205,14 @@ mod tests {
 
     #[test]
     fn the_sweeps_lines_add_up() {
-        let said =
-            "running 2 tests\ncrash sweep: 120 points, 0 failures\n.crash sweep: 30 points, 1 failures\n";
-        let figure = sweep_figure(said).unwrap();
-        assert_eq!(figure, Figure { figure: "150 crash points, 1 failures".into(), ok: false });
-        assert!(sweep_figure("crash sweep: 1 points, 0 failures").unwrap().ok);
+        let said = "running 2 tests\ncrash sweep: 120 points, 480 recoveries, 0 failures\n\
+                    .full disk: 30 points, 30 recoveries, 1 failures\ntest result: ok. 2 passed; 0 failed\n";
+        let expected =
+            "crash sweep 120 points, 480 recoveries; full disk 30 points, 30 recoveries; 1 failures";
+        assert_eq!(sweep_figure(said).unwrap(), Figure { figure: expected.into(), ok: false });
+        assert!(sweep_figure("crash sweep: 1 points, 1 recoveries, 0 failures").unwrap().ok);
         assert!(sweep_figure("running 0 tests").is_err());
-        assert!(!sweep_figure("crash sweep: 0 points, 0 failures").unwrap().ok);
+        assert!(!sweep_figure("crash sweep: 0 points, 0 recoveries, 0 failures").unwrap().ok);
     }
 
     #[test]
