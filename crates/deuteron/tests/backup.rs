@@ -3,7 +3,8 @@
 
 use deuteron::device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, OpenMode, SimulatedDisk};
 use deuteron::{
-    Background, Db, Durability, Error, Options, RetryPolicy, TransactionOptions, restore, restore_in,
+    Background, Db, Durability, Error, MEMORY_BYTES_MIN, Options, RetryPolicy, TransactionOptions, restore,
+    restore_in,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,6 +104,29 @@ fn backups_under_concurrent_writers_are_of_one_moment_and_hold_what_was_acknowle
             }
         }
     });
+    db.close().expect("closes");
+}
+
+/// Pages were flushed because memory ran short, and there has been no checkpoint yet.
+#[test]
+fn a_backup_before_the_first_checkpoint_opens() {
+    let options = || Options::new().memory(MEMORY_BYTES_MIN).background(Background::Inline);
+    let db = options().open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+    let table = db.table("t").expect("creates");
+    let (mut model, mut written) = (Records::new(), 0u64);
+    while db.stats().bytes_written_store == 0 {
+        let keys: Vec<[u8; 8]> = (written..written + 64).map(u64::to_be_bytes).collect();
+        db.transact(|tx| keys.iter().try_for_each(|key| tx.put(&table, key, &[7; 1000]))).expect("commits");
+        model.extend(keys.into_iter().map(|key| (key.to_vec(), vec![7; 1000])));
+        written += 64;
+        db.step().expect("steps");
+    }
+    let (shelf, target) = (MemoryDirectory::new(), Arc::new(MemoryDirectory::new()));
+    db.backup_in(&shelf, "early").expect("backs up");
+    restore_in(&shelf, "early", target.as_ref()).expect("restores");
+    let restored = options().create_if_missing(false).open_in(target).expect("opens");
+    assert_eq!(records(&restored, "t"), model);
+    restored.close().expect("closes");
     db.close().expect("closes");
 }
 

@@ -87,14 +87,12 @@ impl Llama {
                 StoreFile { name: segment_name(index), bytes, length }
             })
             .collect();
-        let image = flusher.image_number;
+        // A new store has one, too, whose number is 0.
+        let name = image_name(flusher.image_number);
         drop(flusher);
-        if image > 0 {
-            let name = image_name(image);
-            let file = segments.directory.open(&name, OpenMode::Read, false).map_err(LlamaError::Device)?;
-            let length = file.length().map_err(LlamaError::Device)?;
-            files.push(StoreFile { name, bytes: length, length });
-        }
+        let file = segments.directory.open(&name, OpenMode::Read, false).map_err(LlamaError::Device)?;
+        let length = file.length().map_err(LlamaError::Device)?;
+        files.push(StoreFile { name, bytes: length, length });
         Ok(FileHold { files, _checkpointing: checkpointing, _segments: held })
     }
 }

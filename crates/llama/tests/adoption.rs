@@ -34,6 +34,18 @@ fn checkpoint(llama: &Llama, begun: Option<deuteron_llama::Checkpoint>, pages: &
     llama.checkpoint_finish(checkpoint).unwrap();
 }
 
+/// The image of a new store has the number 0, and is an image like any other.
+#[test]
+fn the_files_of_a_store_without_a_checkpoint_hold_its_first_image() {
+    let disk = SimulatedDisk::new(1);
+    let (llama, _) = open(&disk);
+    install(&llama, llama.allocate(), b"", &[]);
+    flush(&llama);
+    let hold = llama.hold_files().unwrap();
+    let names: Vec<&str> = hold.files().iter().map(|file| file.name.as_str()).collect();
+    assert!(names.len() == 2 && names[1].starts_with("store-image-"), "{names:?}");
+}
+
 /// A right half was flushed before the checkpoint began, its left half came after the image: the scan must start at
 /// the right half's fragment.
 #[test]
