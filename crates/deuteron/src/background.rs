@@ -54,6 +54,7 @@ impl Signals {
 /// One round of a duty.
 type Round = fn(&Engine) -> Outcome;
 
+/// The one that waits for the others comes last.
 const DUTIES: [(&str, Round); 4] =
     [("flusher", flusher), ("proxy", proxy), ("keeper", keeper), ("checkpointer", checkpointer)];
 
@@ -82,14 +83,19 @@ impl Threads {
         Ok(Self(threads))
     }
 
-    /// Waits for all of them to end; the engine has been told to stop.
-    pub fn join(&mut self) {
-        for thread in self.0.drain(..) {
-            // The last handle may be dropped by a duty itself, which cannot wait for its own end.
-            if thread.thread().id() != thread::current().id() {
-                drop(thread.join());
-            }
-        }
+    /// Waits for all of them to end; the engine has been told to stop. The checkpointer first: it may be in the middle of a
+    /// checkpoint, which waits for what the others do.
+    pub fn join(&mut self, engine: &Engine) {
+        self.0.pop().into_iter().for_each(join);
+        engine.halt();
+        self.0.drain(..).for_each(join);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    // The last handle may be dropped by a duty itself, which cannot wait for its own end.
+    if thread.thread().id() != thread::current().id() {
+        drop(thread.join());
     }
 }
 
@@ -99,10 +105,11 @@ enum Outcome {
     Idle { observed: u64, wait: Duration },
 }
 
-/// Runs a duty until the engine stops or is gone.
+/// Runs a duty until the engine stops (the checkpointer), halts (those that it may wait for) or is gone.
 fn run(engine: &Weak<Engine>, name: &str, duty: Round) {
+    let is_last = DUTIES.last().is_some_and(|(last, _)| *last == name);
     while let Some(engine) = engine.upgrade() {
-        if engine.is_stopping() {
+        if engine.is_halted() || is_last && engine.is_stopping() {
             return;
         }
         if let Outcome::Idle { observed, wait } = duty(&engine) {

@@ -44,6 +44,7 @@ pub struct Engine {
     delay: Delay,
     history: History,
     stopping: AtomicBool,
+    halted: AtomicBool,
     /// Set once; why no more work is accepted.
     poison: OnceLock<String>,
     /// The log position of the last completed checkpoint.
@@ -85,6 +86,7 @@ impl Engine {
             delay: Delay::new(),
             history: History::new(options.retention),
             stopping: AtomicBool::new(false),
+            halted: AtomicBool::new(false),
             poison: OnceLock::new(),
             checkpoint: AtomicU64::new(checkpoint.0),
             checkpointing: Mutex::new(()),
@@ -117,6 +119,17 @@ impl Engine {
     /// Whether [`Engine::close`] has been called, or the engine was poisoned.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Tells the duties to end.
+    pub fn halt(&self) {
+        self.halted.store(true, Ordering::Release);
+        self.signals.raise_all();
+    }
+
+    /// Whether the duties have been told to end: after [`Engine::is_stopping`], when nobody waits for them any more.
+    pub fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::Acquire)
     }
 
     /// Stops all work for good: `error` has made the state of the device unknown.
@@ -462,7 +475,7 @@ impl Engine {
             return Ok(());
         }
         self.signals.raise_all();
-        threads.join();
+        threads.join(self);
         self.poisoned()?;
         // From here on this thread is the only one that works: it does the duties' last rounds itself.
         self.parts.tc.retain_from(Timestamp::MAX);

@@ -1,7 +1,7 @@
 //! Bad input and misuse: each gets a clear, typed error and loses nothing acknowledged.
 
 use deuteron::device::{Directory, MemoryDirectory};
-use deuteron::{Db, Error, FORMAT_VERSION, Options, TransactionOptions};
+use deuteron::{Background, Db, Durability, Error, FORMAT_VERSION, Options, RetryPolicy, TransactionOptions};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -294,6 +294,25 @@ fn a_directory_in_memory_keeps_the_database_between_opens() {
         let seen = db.transact(|tx| tx.scan(&table, ..)?.collect::<Result<Vec<_>, _>>()).expect("scans");
         assert_eq!(seen.len(), usize::from(number));
         db.transact(|tx| tx.put(&table, &[number], b"")).expect("commits");
+        db.close().expect("closes");
+    }
+}
+
+/// The checkpointer waits for the flusher, which must not have gone before it.
+#[test]
+fn closing_in_the_middle_of_a_checkpoint_ends() {
+    for round in 0..150u32 {
+        let options = Options::tiny_for_tests().background(Background::Threads).checkpoint_every(1 << 10);
+        let db = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+        let table = db.table("t").expect("creates");
+        // A checkpoint is due every few transactions.
+        for write in 0..round % 40 {
+            let options = TransactionOptions::new().durability(Durability::None);
+            db.transact_with(options, RetryPolicy::default(), |tx| {
+                tx.put(&table, &write.to_be_bytes(), &[7; 150])
+            })
+            .expect("commits");
+        }
         db.close().expect("closes");
     }
 }
