@@ -130,7 +130,7 @@ fn child(engine: Engine, threads: usize, work: &Work) -> Result<Value, Box<dyn E
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-fn median(numbers: &[f64]) -> f64 {
+pub fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {

@@ -1,7 +1,8 @@
 //! Deuteron and the engines that a user would otherwise pick, under the same workload and the same driver.
 //!
 //! `ycsb` measures one engine and prints the report of `deuteron bench ycsb`; `compare` runs several, each in a process of its
-//! own, in turns, several rounds, and prints medians, their spread, and the ratio of each to the first.
+//! own, in turns, several rounds, and prints medians, their spread, and the ratio of each to the first. `records` and `compare-records` do the
+//! same for records without transactions.
 //!
 //! What each engine is set to, and why, stands at the head of its file.
 
@@ -9,6 +10,7 @@ mod compare;
 mod fjall;
 mod lmdb;
 mod peer;
+mod records;
 mod redb;
 mod rocksdb;
 
@@ -16,6 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use deuteron::Durability;
 use deuteron_bench::{Ahead, Driver, EmbeddedStore, MapStore, Report, Skew, Store, Workload, load, run};
 use peer::{PeerStore, Settings};
+use records::{RecordEngine, RecordWork};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,6 +64,25 @@ enum Command {
         /// Print the medians as JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Measure records without transactions in one engine; print its report as JSON.
+    Records {
+        /// Which.
+        #[arg(long)]
+        engine: RecordEngine,
+        #[command(flatten)]
+        work: RecordWork,
+    },
+    /// Measure records without transactions in several engines, in turns; print medians as JSON.
+    CompareRecords {
+        /// Which.
+        #[arg(long, value_delimiter = ',', default_value = "store,rocksdb,redb,fjall")]
+        engines: Vec<RecordEngine>,
+        /// Every engine is measured so many times.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        #[command(flatten)]
+        work: RecordWork,
     },
 }
 
@@ -127,6 +149,12 @@ fn main() -> ExitCode {
         }),
         Command::Compare { engines, rounds, sync_threads, work, json } => {
             compare::run(&engines, rounds, sync_threads, &work, json)
+        }
+        Command::Records { engine, work } => records::measure(engine, &work)
+            .map(|report| println!("{report}"))
+            .map_err(|error| error as Box<dyn Error>),
+        Command::CompareRecords { engines, rounds, work } => {
+            records::compare(&engines, rounds, &work).map_err(|error| error as Box<dyn Error>)
         }
     };
     match done {

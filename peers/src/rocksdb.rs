@@ -13,7 +13,7 @@ use rocksdb::{
     TransactionDBOptions, TransactionOptions, WriteOptions,
 };
 
-fn options(settings: &Settings) -> Options {
+pub fn options(settings: &Settings) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(settings.memory / 4 * 3));
     table.set_bloom_filter(10.0, false);

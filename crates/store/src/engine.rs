@@ -111,6 +111,13 @@ impl Engine {
         Ok(self.component.get(table, key)?.and_then(|record| record.value))
     }
 
+    /// Loads the pages of several keys together, before they are read one by one.
+    pub(crate) fn prefetch(&self, table: TableId, keys: &[&[u8]]) -> Result<(), Error> {
+        self.usable()?;
+        self.component.prefetch(table, keys);
+        Ok(())
+    }
+
     pub(crate) fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, Error> {
         self.usable()?;
         Ok(self.component.scan(request)?)

@@ -76,6 +76,27 @@ impl Table {
         self.engine.get(self.id, key)
     }
 
+    /// The values of `keys`, in their order, read together: the pages that are not in memory are loaded with all their reads in
+    /// flight at once. Each record is as of a moment of its own, as with [`Table::get`].
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let table = store.table("planets")?;
+    /// table.upsert(b"mars", b"2 moons")?;
+    /// assert_eq!(table.get_many(&[b"vulcan", b"mars"])?, [None, Some(b"2 moons".to_vec())]);
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.engine.prefetch(self.id, &keys)?;
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
     /// Sets the value of `key`, whether or not there was one. Blind: it reads nothing from the device, unless very many
     /// writes to the page have not been read yet. For what is durable when, see the [crate](crate).
     ///

@@ -13,6 +13,7 @@ enum Step {
     Batch(Vec<(u8, Option<Vec<u8>>)>),
     /// Reads a range, so many from the front, then the rest from the back.
     Scan(u8, u8, usize),
+    GetMany(Vec<u8>),
     Persist,
     Work,
     Reopen,
@@ -33,6 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<u8>().prop_map(Step::Delete),
         4 => prop::collection::vec((any::<u8>(), prop::option::of(value())), 0..40).prop_map(Step::Batch),
         3 => (any::<u8>(), any::<u8>(), 0usize..30).prop_map(|(from, to, front)| Step::Scan(from, to, front)),
+        2 => prop::collection::vec(any::<u8>(), 0..20).prop_map(Step::GetMany),
         1 => Just(Step::Persist),
         2 => Just(Step::Work),
         1 => Just(Step::Reopen),
@@ -81,6 +83,11 @@ impl Bed {
                 }
             }
             Step::Scan(from, to, front) => self.compare(key(from)..key(to), front),
+            Step::GetMany(numbers) => {
+                let keys: Vec<_> = numbers.iter().map(|&number| key(number)).collect();
+                let expected: Vec<_> = keys.iter().map(|key| self.model.get(key).cloned()).collect();
+                assert_eq!(self.table.get_many(&keys).expect("reads"), expected);
+            }
             Step::Persist => self.store.persist().expect("persists"),
             Step::Work => drop(self.store.step().expect("works")),
             Step::Reopen => {

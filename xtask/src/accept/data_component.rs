@@ -15,8 +15,16 @@ pub const POINTS: &[Point] = &[
         bar: "lookups and inserts of 4 M keys at least 3 times crossbeam-skiplist's",
         run: Some(in_memory),
     },
-    planned("larger-than-memory-reads", "at least 0.8 of the device's random reads"),
-    planned("larger-than-memory-upserts", "at least 5 times redb's and RocksDB's own rate"),
+    Point {
+        name: "larger-than-memory-reads",
+        bar: "at least 0.8 of the device's random reads at the same depth",
+        run: Some(cold_reads),
+    },
+    Point {
+        name: "larger-than-memory-upserts",
+        bar: "at least 5 times redb's rate and RocksDB's own rate",
+        run: Some(cold_upsert_rate),
+    },
     Point { name: "peak-memory", bar: "under budget plus 15 % plus 64 MiB", run: Some(peak_memory) },
     Point { name: "ycsb", bar: "A to F complete at ten times memory", run: Some(ycsb) },
     Point { name: "cold-upserts", bar: "0 page reads until the cap", run: Some(cold_upserts) },
@@ -84,6 +92,59 @@ fn peak_memory(quick: Quick) -> Result<Figure, String> {
     let figure =
         format!("peak {:.0} MiB of {:.0} MiB allowed, {records} records", mebibytes(peak), mebibytes(bound));
     Ok(Figure { figure, ok: peak > 0.0 && peak < bound })
+}
+
+/// Random reads of ten times memory, by 16 threads and by one that asks for 16 keys at once, beside what the device does with 16
+/// threads and with 16 requests at once.
+fn cold_reads(quick: Quick) -> Result<Figure, String> {
+    const DEPTH: u64 = 16;
+    let records: u64 = quick.pick(4_000_000, 20_000_000);
+    let budget: u64 = quick.pick(40 << 20, 200 << 20);
+    let directory = scratch()?;
+    let mut bench = Command::new(release_binary()?);
+    bench.args(["bench", "device", "--json", "--seconds", quick.pick("1", "5")]);
+    bench.args(["--file-size", &(records * 108).next_multiple_of(1 << 20).to_string()]);
+    let device = run(bench.arg("--dir").arg(directory.path().join("device")))?;
+    let depths = device.get("reads").and_then(Value::as_array).into_iter().flatten();
+    let mut same = depths.filter(|reads| reads.get("depth").and_then(Value::as_u64) == Some(DEPTH));
+    let device = same.next().ok_or("the device was not measured at this depth")?;
+    let mut command = Command::new(example()?);
+    command.arg("cold-reads").arg(directory.path().join("store")).arg(records.to_string());
+    command.args([&budget.to_string(), &DEPTH.to_string(), quick.pick("2", "20")]);
+    let own = run(&mut command)?;
+    let mut least = f64::INFINITY;
+    let mut parts = Vec::new();
+    for (way, field) in [("16 threads", "threads_per_second"), ("16 at once", "together_per_second")] {
+        let (own, device) = (number(&own, field)?, number(device, field)?);
+        least = least.min(own / device);
+        parts.push(format!("{way}: {own:.0} reads/s = {:.2} of the device's {device:.0}", own / device));
+    }
+    Ok(Figure { figure: parts.join(", "), ok: least >= 0.8 })
+}
+
+/// Random updates of ten times memory, durable at the end, beside the same in the peers.
+fn cold_upsert_rate(quick: Quick) -> Result<Figure, String> {
+    let directory = scratch()?;
+    let mut peers = super::speed::peers(&["compare-records", "--rounds", quick.pick("1", "3")]);
+    peers.args(["--records", quick.pick("2000000", "20000000"), "--seconds", quick.pick("5", "30")]);
+    peers.args(["--memory", quick.pick("20971520", "209715200")]).arg("--dir").arg(directory.path());
+    let report = run(&mut peers)?;
+    let figures = |engine: &str, field: &str| number(report.get(engine).unwrap_or(&Value::Null), field);
+    let mut parts = Vec::new();
+    for engine in ["store", "rocksdb", "redb", "fjall"] {
+        parts.push(format!(
+            "{engine} {:.2} M updates/s (written {:.1} times, on disk {:.2} times) and {:.0} reads/s",
+            figures(engine, "updates_per_second")? / 1e6,
+            figures(engine, "write_amplification")?,
+            figures(engine, "space_amplification")?,
+            figures(engine, "reads_per_second")?
+        ));
+    }
+    let own = figures("store", "updates_per_second")?;
+    let (rocksdb, redb) =
+        (own / figures("rocksdb", "updates_per_second")?, own / figures("redb", "updates_per_second")?);
+    let figure = format!("{rocksdb:.2} times RocksDB, {redb:.2} times redb: {}", parts.join(", "));
+    Ok(Figure { figure, ok: rocksdb >= 1.0 && redb >= 5.0 })
 }
 
 /// YCSB A to F with memory for a tenth of the keys and values, through transactions.

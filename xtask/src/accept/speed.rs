@@ -33,12 +33,18 @@ pub const POINTS: &[Point] = &[
 /// The records of the paper's workload here.
 const RECORDS: u64 = 5_000_000;
 
+/// A command of the `peers` workspace.
+pub fn peers(arguments: &[&str]) -> Command {
+    let mut peers = cargo();
+    peers.args(["run", "--quiet", "--release", "--manifest-path"]).arg(root().join("peers/Cargo.toml"));
+    peers.arg("--").args(arguments);
+    peers
+}
+
 /// Runs the comparison of the `peers` workspace; the medians in operations a second, by engine.
 fn compare(quick: Quick, engines: &str, records: u64, more: &[&str]) -> Result<Vec<(String, f64)>, String> {
     let directory = scratch()?;
-    let mut peers = cargo();
-    peers.args(["run", "--quiet", "--release", "--locked", "--manifest-path"]);
-    peers.arg(root().join("peers/Cargo.toml")).args(["--", "compare", "--json", "--engines", engines]);
+    let mut peers = peers(&["compare", "--json", "--engines", engines]);
     peers.args(["--rounds", quick.pick("1", "5"), "--seconds", quick.pick("3", "10")]);
     peers.args(["--records", &quick.pick(records / 10, records).to_string()]).args(more);
     peers.arg("--dir").arg(directory.path());
