@@ -177,6 +177,56 @@ fn updates_of_evicted_pages_do_not_read_them() {
 }
 
 #[test]
+fn a_scan_of_everything_leaves_the_hot_set_in_memory() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let count = 40_000u64;
+    let dc = open(&directory, options());
+    for start in (0..count).step_by(100) {
+        let rows: Vec<_> = (start..start + 100).map(|number| (key(number), value(number, 1))).collect();
+        let operation = |(key, value)| Operation {
+            table: TABLE,
+            key,
+            value: Some(value),
+            timestamp: Timestamp(1),
+            lsn: Lsn(start),
+        };
+        dc.apply(&rows.iter().map(|(key, value)| operation((&key[..], &value[..]))).collect::<Vec<_>>())
+            .unwrap();
+    }
+    dc.redo_scan_start_point(Lsn(count)).unwrap();
+    // Some fifty pages of two thousand, of which memory holds two hundred.
+    let hot: Vec<_> = (0..50).map(|number| key(number * 797)).collect();
+    let loads_of_hot = || {
+        let before = dc.llama().statistics().loads;
+        hot.iter().for_each(|key| assert!(dc.get(TABLE, key).unwrap().is_some()));
+        dc.llama().statistics().loads - before
+    };
+    loads_of_hot();
+    let evicted = dc.llama().statistics().pages_evicted;
+    let (mut last, mut scanned, mut loaded): (Option<Vec<u8>>, _, _) = (None, 0, 0);
+    loop {
+        let request = ScanRequest {
+            table: TABLE,
+            lower: last.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
+            upper: Bound::Unbounded,
+            direction: Direction::Forward,
+            bytes_max: 60_000,
+        };
+        let batch = dc.scan(&request).unwrap();
+        scanned += batch.records.len() as u64;
+        // The hot set is in use meanwhile.
+        loaded += loads_of_hot();
+        if batch.complete {
+            break;
+        }
+        last = batch.records.last().map(|record| record.key.clone());
+    }
+    assert_eq!(scanned, count);
+    assert!(dc.llama().statistics().pages_evicted - evicted > 1000, "the scan was larger than memory");
+    assert!(loaded < 10, "the hot pages were loaded {loaded} times");
+}
+
+#[test]
 fn threads_write_read_scan_flush_evict_and_checkpoint_at_once() {
     for (seed, options) in
         [(1, options()), (2, DcOptions { memory_bytes: 48 << 10, ..DcOptions::tiny_for_tests() })]

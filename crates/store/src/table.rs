@@ -87,7 +87,7 @@ impl Table {
     /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
     /// let table = store.table("planets")?;
     /// table.upsert(b"mars", b"2 moons")?;
-    /// assert_eq!(table.get_many(&[b"vulcan", b"mars"])?, [None, Some(b"2 moons".to_vec())]);
+    /// assert_eq!(table.get_many(&["vulcan", "mars"])?, [None, Some(b"2 moons".to_vec())]);
     /// # store.close()?;
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```

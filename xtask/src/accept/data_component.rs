@@ -110,7 +110,7 @@ fn cold_reads(quick: Quick) -> Result<Figure, String> {
     let device = same.next().ok_or("the device was not measured at this depth")?;
     let mut command = Command::new(example()?);
     command.arg("cold-reads").arg(directory.path().join("store")).arg(records.to_string());
-    command.args([&budget.to_string(), &DEPTH.to_string(), quick.pick("2", "20")]);
+    command.args([&budget.to_string(), &DEPTH.to_string()]).arg(quick.pick("2", "20"));
     let own = run(&mut command)?;
     let mut least = f64::INFINITY;
     let mut parts = Vec::new();
