@@ -34,6 +34,7 @@ use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position, fragment_address};
 use crate::fragment::Marshal;
 use crate::llama::{Llama, chain};
+use crate::load::missing_in;
 use crate::mapping_table::{Fragments, Word};
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
@@ -41,6 +42,13 @@ use deuteron_device::{AlignedBuffer, BLOCK_BYTES};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{MutexGuard, PoisonError, TryLockError, Weak};
+
+/// Pages that a flush loads at once, at most.
+const ROW_PAGES_MAX: usize = 64;
+/// Dirty pages that are looked at for it.
+const ROW_LOOKED_AT: usize = 1024;
+/// The part of the memory that they may take.
+const ROW_SHARE: u64 = 64;
 
 /// The access method, as the flusher sees it.
 pub trait Consolidate: Send + Sync {
@@ -273,7 +281,7 @@ impl Llama {
                 }
                 Marshalled::First(adoptee) => flusher.stack.push(adoptee),
                 Marshalled::Load => {
-                    if let Err(error) = self.load(page) {
+                    if let Err(error) = self.load_row(page) {
                         // The cleaner shall not come back to a page that cannot be read.
                         self.table.clear_rewrite(page);
                         return Err(error);
@@ -294,6 +302,41 @@ impl Llama {
             }
         }
         Ok(())
+    }
+
+    /// Loads `page`, and with it those that a flush comes to soon and that must be read first, too: one wait for the device for all
+    /// of them.
+    fn load_row(&self, page: PageId) -> Result<(), LlamaError> {
+        let mut row = vec![page];
+        let mut room = self.options.memory_bytes / ROW_SHARE;
+        let end = self.pages.end();
+        let after = |page: PageId| PageId(page.0 + 1);
+        let dirty = std::iter::successors(self.table.next_dirty(after(page), end), |&page| {
+            self.table.next_dirty(after(page), end)
+        });
+        for page in dirty.take(ROW_LOOKED_AT) {
+            let Some(bytes) = self.read_before_flush(page) else { continue };
+            if bytes > room || row.len() == ROW_PAGES_MAX {
+                break;
+            }
+            room -= bytes;
+            row.push(page);
+        }
+        if row.len() > 1 {
+            // What fails is met again when it is its turn.
+            let _ = self.load_many(&row);
+        }
+        self.load(page)
+    }
+
+    /// The bytes that must be read before `page` can be flushed, if there are any; a guess that is seldom wrong.
+    fn read_before_flush(&self, page: PageId) -> Option<u64> {
+        let guard = self.epochs.pin();
+        let (_, stub) = missing_in(self.snapshot(page, &guard))?;
+        let fragments = self.table.fragments(page);
+        let is_full = fragments.len() >= self.options.fragments_max;
+        let is_read = self.table.wants_rewrite(page) || stub.is_some() && is_full;
+        is_read.then(|| fragments.iter().map(FlashAddress::length).sum())
     }
 
     /// Has `method` asked to consolidate long pages before they are written in full. Once per store.

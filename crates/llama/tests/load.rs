@@ -123,6 +123,29 @@ fn what_was_put_on_pages_meanwhile_stays_on_top() {
 }
 
 #[test]
+fn pages_that_a_flush_must_read_are_read_together() {
+    let disk = SimulatedDisk::new(1);
+    let llama = open(Arc::new(disk.directory()));
+    let pages = pages_on_flash(&llama, 200);
+    for &page in &pages {
+        put(&llama, page, b"blind");
+    }
+    // A fourth of them has as many fragments as a page may have: those are read.
+    disk.set_faults(FaultPlan::new().fail(Operation::Read, 20, FaultKind::Refuse));
+    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+    let statistics = llama.statistics();
+    assert_eq!(statistics.loads, 50);
+    assert!((1..=5).contains(&statistics.loads_together), "{statistics:?}");
+    evict(&llama);
+    llama.load_many(&pages).unwrap();
+    let guard = llama.pin();
+    for &page in &pages {
+        let head = llama.snapshot(page, &guard).head().unwrap();
+        assert_eq!(head.payload(), b"blind", "{page}");
+    }
+}
+
+#[test]
 fn a_page_that_cannot_be_loaded_does_not_hinder_the_others() {
     // The reads begin with the newest fragment of page 0, the two of page 1, the three of page 2. A failure of a newest
     // one is told, and the page is tried once more alone; an older one is read again when the page is known to need it.
