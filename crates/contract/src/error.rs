@@ -32,7 +32,13 @@ pub enum DcError {
         /// What is there.
         found: String,
     },
-    /// The device refused: an I/O error, a full disk, a failed sync.
+    /// The disk (or a quota) is full. What was applied before stands; make room and repeat.
+    #[error("the disk is full: {context}")]
+    DiskFull {
+        /// What was being done, and what the device said.
+        context: String,
+    },
+    /// The device refused: an I/O error, a failed sync.
     #[error("storage of the data component: {context}")]
     Device {
         /// What was being done.

@@ -8,6 +8,7 @@
 //! | [`identifiers`] | [`Lsn`], [`Timestamp`], [`TableId`], [`TransactionId`] |
 //! | [`data_component`] | the [`DataComponent`] trait, [`Operation`], [`ScanRequest`], [`ScanBatch`] |
 //! | [`key_range`] | [`KeyRange`]: any of Rust's range expressions over byte strings |
+//! | [`catalogue`] | what table 0 holds: the names of the others |
 //! | [`error`] | [`DcError`] |
 //! | [`memory_dc`] | [`MemoryDc`]: the contract over an ordered map, with modelled durability, for tests |
 //! | [`conformance`] | the suite that every component passes |
@@ -18,6 +19,7 @@
 //! Source: *High Performance Transactions in Deuteronomy* (CIDR 2015), sections 1.3 and 4.2.
 #![forbid(unsafe_code)]
 
+pub mod catalogue;
 pub mod conformance;
 pub mod data_component;
 pub mod error;

@@ -2,6 +2,7 @@
 
 use deuteron_bwtree::BwTreeError;
 use deuteron_contract::DcError;
+use deuteron_device::with_causes;
 use deuteron_llama::LlamaError;
 
 /// An error of the store while `context` was going on.
@@ -10,6 +11,9 @@ pub(crate) fn store(context: &str, error: LlamaError) -> DcError {
         LlamaError::Poisoned { reason } => DcError::Poisoned { reason: reason.to_string() },
         LlamaError::Corrupt { file, offset, expected, found } => {
             DcError::Corrupt { file, offset, expected, found }
+        }
+        LlamaError::Device(full) if full.is_full() => {
+            DcError::DiskFull { context: format!("{context} ({})", with_causes(&full)) }
         }
         other => DcError::Device { context: context.to_owned(), source: Box::new(other) },
     }

@@ -1,27 +1,18 @@
 //! The catalogue: table names and their identifiers, kept in table 0 by ordinary serializable transactions.
 //!
-//! | key | value |
-//! |---|---|
-//! | `n` name | the identifier, 4 bytes little endian |
-//! | `#` | the next free identifier, 4 bytes little endian |
-//! | `d` identifier | nothing: the table was dropped, and the data component has still to be told |
-//!
-//! A table is dropped by one transaction that replaces its name by a `d` entry. Then the data component is told, which
+//! Its keys and values are [those of the contract](deuteron_contract::catalogue). A table is dropped by one transaction that replaces its name by a `d` entry. Then the data component is told, which
 //! remembers it for ever, and the entry is removed; or both is done at the next opening.
 
 use crate::engine::Engine;
 use crate::handle::Handle;
 use crate::{Durability, Error, RetryPolicy, Table, Transaction, TransactionOptions};
 use deuteron_contract::TableId;
+use deuteron_contract::catalogue::{
+    DROPPED_PREFIX, NAME_BYTES_MAX, NAME_PREFIX, NEXT, decode_id, dropped_key, is_name, name_key,
+};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-/// The longest table name in bytes.
-const NAME_BYTES_MAX: usize = 255;
-const NEXT: &[u8] = b"#";
-const NAME_PREFIX: u8 = b'n';
-const DROPPED_PREFIX: u8 = b'd';
 
 /// The tables that have been looked up so far. Identifiers are never reused, so an entry stays true until it is dropped.
 #[derive(Default)]
@@ -73,7 +64,7 @@ impl Catalogue {
             };
             let id = Self::decode(&value)?;
             transaction.delete(catalogue, &name_key(name))?;
-            transaction.put(catalogue, &Self::dropped_key(id), &[])?;
+            transaction.put(catalogue, &dropped_key(id), &[])?;
             Ok(id)
         })?;
         {
@@ -90,7 +81,7 @@ impl Catalogue {
     /// Tells the data component, and then the catalogue that it has been told.
     fn finish_drop(engine: &Arc<Engine>, id: TableId) -> Result<(), Error> {
         engine.dc().drop_table(id)?;
-        Self::change(engine, |transaction, catalogue| transaction.delete(catalogue, &Self::dropped_key(id)))
+        Self::change(engine, |transaction, catalogue| transaction.delete(catalogue, &dropped_key(id)))
     }
 
     /// Finishes what a crash has interrupted.
@@ -105,10 +96,6 @@ impl Catalogue {
             keys
         })?;
         dropped.into_iter().try_for_each(|id| Self::finish_drop(engine, id))
-    }
-
-    fn dropped_key(id: TableId) -> Vec<u8> {
-        [&[DROPPED_PREFIX][..], &id.0.to_le_bytes()].concat()
     }
 
     /// The names of all tables, sorted.
@@ -164,7 +151,7 @@ impl Catalogue {
         Self::change(engine, |transaction, catalogue| {
             Self::refuse_existing(transaction, catalogue, name)?;
             let id = Self::take_next(transaction, catalogue)?;
-            transaction.put(catalogue, &Self::dropped_key(id), &[])?;
+            transaction.put(catalogue, &dropped_key(id), &[])?;
             Ok(id)
         })
     }
@@ -176,7 +163,7 @@ impl Catalogue {
     pub fn publish(engine: &Arc<Engine>, name: &str, id: TableId) -> Result<(), Error> {
         let published = Self::change(engine, |transaction, catalogue| {
             Self::refuse_existing(transaction, catalogue, name)?;
-            transaction.delete(catalogue, &Self::dropped_key(id))?;
+            transaction.delete(catalogue, &dropped_key(id))?;
             transaction.put(catalogue, &name_key(name), &id.0.to_le_bytes())
         });
         if let Err(Error::TableExists { .. }) = &published {
@@ -218,25 +205,18 @@ impl Catalogue {
     }
 
     fn decode(value: &[u8]) -> Result<TableId, Error> {
-        match value.try_into() {
-            Ok(bytes) => Ok(TableId(u32::from_le_bytes(bytes))),
-            Err(_) => Err(Error::Corrupt {
-                file: "the catalogue".into(),
-                offset: 0,
-                expected: "an identifier of 4 bytes".into(),
-                found: format!("{} bytes", value.len()),
-            }),
-        }
+        decode_id(value).ok_or_else(|| Error::Corrupt {
+            file: "the catalogue".into(),
+            offset: 0,
+            expected: "an identifier of 4 bytes".into(),
+            found: format!("{} bytes", value.len()),
+        })
     }
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
-    match name.len() {
-        1..=NAME_BYTES_MAX => Ok(()),
-        found => Err(Error::TableName { found, limit: NAME_BYTES_MAX }),
+    if is_name(name) {
+        return Ok(());
     }
-}
-
-fn name_key(name: &str) -> Vec<u8> {
-    [&[NAME_PREFIX], name.as_bytes()].concat()
+    Err(Error::TableName { found: name.len(), limit: NAME_BYTES_MAX })
 }

@@ -20,7 +20,7 @@ use crate::{Background, Compaction, Durability, Error, Options, Stats, recovery}
 use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_contract::{DataComponent, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, StoreFile};
-use deuteron_device::Directory;
+use deuteron_device::{Directory, with_causes};
 use deuteron_epoch::Epochs;
 use deuteron_log::Log;
 use deuteron_proxy::Proxy;
@@ -136,7 +136,7 @@ impl Engine {
     pub fn poison(&self, error: &Error) {
         let reason = match error {
             Error::Poisoned { reason } => reason.clone(),
-            other => crate::error::with_causes(other),
+            other => with_causes(other),
         };
         drop(self.poison.set(reason));
         self.signals.raise_all();

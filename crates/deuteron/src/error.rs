@@ -3,7 +3,7 @@
 use deuteron_archive::ArchiveError;
 use deuteron_contract::{DcError, Timestamp};
 use deuteron_dc::LoadError;
-use deuteron_device::DeviceError;
+use deuteron_device::{DeviceError, with_causes};
 use deuteron_log::{AppendError, LogError};
 use deuteron_proxy::ProxyError;
 use deuteron_tc::TcError;
@@ -229,9 +229,7 @@ impl From<DcError> for Error {
                 Error::Corrupt { file, offset, expected, found }
             }
             DcError::Poisoned { reason } => Error::Poisoned { reason },
-            DcError::Device { context, source } if is_full(source.as_ref()) => {
-                Error::DiskFull { context: format!("{context} ({})", with_causes(source.as_ref())) }
-            }
+            DcError::DiskFull { context } => Error::DiskFull { context },
             DcError::Device { context, source } => Error::Device { context, source },
             other => {
                 Error::Device { context: "work with the data component".into(), source: Box::new(other) }
@@ -331,28 +329,4 @@ fn not_retained(oldest: Option<Timestamp>, newest: Timestamp) -> String {
         Some(oldest) => format!("what can be read is {oldest} to {newest}"),
         None => "the database does not keep its past".into(),
     }
-}
-
-/// Whether a full disk is among the causes.
-fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if error.downcast_ref::<DeviceError>().is_some_and(DeviceError::is_full) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
-/// The message of an error with those of its causes.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        message.push_str(": ");
-        message.push_str(&error.to_string());
-        cause = error.source();
-    }
-    message
 }

@@ -287,7 +287,7 @@ impl Host for StallHost {
         }
         let _work_of_others = deadline::Watch::new(None);
         self.signals.keep.raise();
-        engine.stalled().map_err(|error| crate::error::with_causes(&error))
+        engine.stalled().map_err(|error| deuteron_device::with_causes(&error))
     }
 }
 

@@ -100,6 +100,17 @@ impl DeviceError {
     }
 }
 
+/// The message of an error with those of its causes, for where an error can be told as text only.
+///
+/// ```
+/// let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+/// assert_eq!(deuteron_device::with_causes(&full), full.to_string());
+/// ```
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let messages = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
+    messages.collect::<Vec<_>>().join(": ")
+}
+
 /// An access to a file opened `direct` whose offset, length or memory address is no multiple of
 /// [`BLOCK_BYTES`](crate::BLOCK_BYTES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -43,7 +43,7 @@ pub mod simulated;
 
 pub use aligned_buffer::AlignedBuffer;
 pub use directory::{BLOCK_BYTES, Directory, File, OpenMode};
-pub use error::{DeviceError, MachineStopped, MisalignedAccess, Operation};
+pub use error::{DeviceError, MachineStopped, MisalignedAccess, Operation, with_causes};
 pub use memory::MemoryDirectory;
 pub use os::OsDirectory;
 pub use overlay::OverlayDirectory;

@@ -52,6 +52,10 @@ pub enum ProxyError {
 impl ProxyError {
     /// Whether a later step may succeed. If not, the database must be opened again.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, ProxyError::Apply { source: DcError::Device { .. }, .. } | ProxyError::ReadBack { .. })
+        matches!(
+            self,
+            ProxyError::Apply { source: DcError::Device { .. } | DcError::DiskFull { .. }, .. }
+                | ProxyError::ReadBack { .. }
+        )
     }
 }

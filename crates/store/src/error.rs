@@ -1,7 +1,7 @@
 //! The one error of the store. Every case says what happened and what is left.
 
 use deuteron_contract::DcError;
-use deuteron_device::DeviceError;
+use deuteron_device::{DeviceError, with_causes};
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
@@ -127,23 +127,9 @@ impl From<DcError> for Error {
                 Error::Corrupt { file, offset, expected, found }
             }
             DcError::Poisoned { reason } => Error::Poisoned { reason },
-            DcError::Device { context, source } if is_full(source.as_ref()) => {
-                Error::DiskFull { context: format!("{context} ({})", with_causes(source.as_ref())) }
-            }
+            DcError::DiskFull { context } => Error::DiskFull { context },
             DcError::Device { context, source } => Error::Device { context, source },
             other => Error::Device { context: "work with the store".into(), source: Box::new(other) },
         }
     }
-}
-
-/// Whether a full disk is among the causes.
-fn is_full(error: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| error.source())
-        .any(|error| error.downcast_ref::<DeviceError>().is_some_and(DeviceError::is_full))
-}
-
-/// The message of an error with those of its causes.
-pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let messages = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
-    messages.collect::<Vec<_>>().join(": ")
 }
