@@ -20,7 +20,10 @@ const EDGES: &[(&str, &[&str])] = &[
         "deuteron-dc",
         &["deuteron-contract", "deuteron-bwtree", "deuteron-llama", "deuteron-device", "deuteron-epoch"],
     ),
-    ("deuteron-store", &["deuteron-dc", "deuteron-contract", "deuteron-device", "deuteron-epoch"]),
+    (
+        "deuteron-store",
+        &["deuteron-dc", "deuteron-archive", "deuteron-contract", "deuteron-device", "deuteron-epoch"],
+    ),
     ("deuteron-log", &["deuteron-contract", "deuteron-device", "deuteron-epoch"]),
     ("deuteron-proxy", &["deuteron-log", "deuteron-contract", "deuteron-device", "deuteron-epoch"]),
     ("deuteron-tc", &["deuteron-log", "deuteron-contract", "deuteron-epoch"]),

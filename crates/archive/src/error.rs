@@ -12,6 +12,24 @@ pub enum ArchiveError {
         /// What is there.
         path: String,
     },
+    /// There is no such file or directory.
+    #[error("there is no {path}")]
+    NotFound {
+        /// What is not there.
+        path: String,
+    },
+    /// The path does not end in the name of a file.
+    #[error("{path} is not the name of a file")]
+    NotAFileName {
+        /// The path.
+        path: String,
+    },
+    /// Somebody has the directory open in which files are to be brought back.
+    #[error("{path} is in use")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
     /// The archive is not what was written, or is no archive.
     #[error("{file} is corrupt at byte {offset}: expected {expected}, found {found}")]
     Corrupt {

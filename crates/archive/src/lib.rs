@@ -33,10 +33,12 @@
 mod block;
 mod error;
 mod extract;
+mod restore;
 mod writer;
 
 pub use error::ArchiveError;
 pub use extract::extract;
+pub use restore::{place, restore, restore_in};
 pub use writer::{ArchiveWriter, Beginning};
 
 /// What an archive holds.

@@ -65,3 +65,4 @@ pub use dc::{BwTreeDc, DcReport};
 pub use deuteron_llama::StoreFile;
 pub use files::HeldFiles;
 pub use options::DcOptions;
+pub use reclaim::Compaction;

@@ -20,6 +20,15 @@ const COMPACT_PERCENT: u32 = 110;
 /// Rounds of compaction; each moves what the one before has made sparse.
 const COMPACT_ROUNDS: usize = 8;
 
+/// What a compaction has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compaction {
+    /// Bytes of all files before.
+    pub before_bytes: u64,
+    /// And after. What was written meanwhile counts, too.
+    pub after_bytes: u64,
+}
+
 impl BwTreeDc {
     /// Looks after one page that consolidation has marked. Whether there was one.
     pub(crate) fn tidy_step(&self) -> Result<bool, DcError> {

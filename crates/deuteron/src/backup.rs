@@ -1,10 +1,10 @@
-//! Backups: where they lie, and how a database is brought back from one. What is in them is the
+//! Backups: what they report, and how a database is brought back from one. What is in them is the
 //! [engine](crate::engine::Engine::backup)'s business.
 
 use crate::Error;
-use deuteron_archive::{Summary, extract};
+use deuteron_archive::Summary;
 use deuteron_contract::Lsn;
-use deuteron_device::{Directory, OsDirectory};
+use deuteron_device::Directory;
 use std::path::Path;
 
 /// What a backup holds.
@@ -27,26 +27,6 @@ impl BackupReport {
     }
 }
 
-/// The directory and the name of the file `path`.
-pub fn place(path: &Path) -> Result<(OsDirectory, String), Error> {
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-        return Err(Error::InvalidOption {
-            option: "backup",
-            reason: format!("{} is not the name of a file", path.display()),
-        });
-    };
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    if !parent.is_dir() {
-        return Err(Error::NotFound { path: parent.display().to_string() });
-    }
-    let directory =
-        OsDirectory::open_existing(parent).map_err(Error::device("open the directory of the backup"))?;
-    Ok((directory, name.to_owned()))
-}
-
 /// Brings the database of the backup in the file `backup` back into the directory `target`, which must be new or empty. Every
 /// checksum is verified. Open the database afterwards: that recovers it to the backup's moment.
 ///
@@ -67,14 +47,7 @@ pub fn place(path: &Path) -> Result<(OsDirectory, String), Error> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn restore(backup: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<BackupReport, Error> {
-    let backup = backup.as_ref();
-    if !backup.is_file() {
-        return Err(Error::NotFound { path: backup.display().to_string() });
-    }
-    let (shelf, name) = place(backup)?;
-    let target =
-        OsDirectory::open_or_create(target.as_ref()).map_err(Error::device("create the directory"))?;
-    restore_in(&shelf, &name, &target)
+    Ok(BackupReport::new(deuteron_archive::restore(backup.as_ref(), target.as_ref())?, Lsn(0)))
 }
 
 /// [`restore`] from the file `name` in one directory of the caller's making into another.
@@ -94,6 +67,5 @@ pub fn restore(backup: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<Bac
 /// # Ok::<(), deuteron::Error>(())
 /// ```
 pub fn restore_in(shelf: &dyn Directory, name: &str, target: &dyn Directory) -> Result<BackupReport, Error> {
-    let _lock = target.lock().map_err(|_| Error::InUse { path: target.name() })?;
-    Ok(BackupReport::new(extract(shelf, name, target)?, Lsn(0)))
+    Ok(BackupReport::new(deuteron_archive::restore_in(shelf, name, target)?, Lsn(0)))
 }

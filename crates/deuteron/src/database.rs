@@ -1,6 +1,6 @@
 //! [`Db`]: an open database.
 
-use crate::backup::{self, BackupReport};
+use crate::backup::BackupReport;
 use crate::check::{self, CheckReport};
 use crate::engine::Engine;
 use crate::handle::Handles;
@@ -409,7 +409,7 @@ impl Db {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn backup(&self, target: impl AsRef<Path>) -> Result<BackupReport, Error> {
-        let (shelf, name) = backup::place(target.as_ref())?;
+        let (shelf, name) = deuteron_archive::place(target.as_ref())?;
         self.backup_in(&shelf, &name)
     }
 

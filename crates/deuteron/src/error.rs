@@ -274,6 +274,11 @@ impl From<ArchiveError> for Error {
     fn from(error: ArchiveError) -> Self {
         match error {
             ArchiveError::Exists { path } => Error::Exists { path },
+            ArchiveError::NotFound { path } => Error::NotFound { path },
+            ArchiveError::InUse { path } => Error::InUse { path },
+            ArchiveError::NotAFileName { path } => {
+                Error::InvalidOption { option: "backup", reason: format!("{path} is not the name of a file") }
+            }
             ArchiveError::Corrupt { file, offset, expected, found } => {
                 Error::Corrupt { file, offset, expected, found }
             }

@@ -25,15 +25,6 @@ pub struct Stats {
     pub counters: Vec<(String, u64)>,
 }
 
-/// What a [compaction](crate::Db::compact) has brought.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Compaction {
-    /// Bytes of log and store before.
-    pub before_bytes: u64,
-    /// And after. What was written meanwhile counts, too.
-    pub after_bytes: u64,
-}
-
 /// What became of the transactions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransactionStats {

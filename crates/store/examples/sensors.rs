@@ -1,4 +1,5 @@
-//! A store of measurements: writes in batches, ranges in both directions, what is durable when.
+//! A store of measurements: writes in batches, ranges in both directions, what is durable when; tables loaded and dropped,
+//! a backup, compaction.
 //!
 //! ```sh
 //! cargo run --release -p deuteron-store --example sensors -- [directory]
@@ -53,6 +54,18 @@ fn work(store: &Store) -> Result<(), Error> {
         readings.scan(key("attic", 0)..key("attic", u32::MAX)).count()
     );
 
+    // What is sorted already is loaded in full pages.
+    let begin = Instant::now();
+    let mut load = store.load_table("calibration")?;
+    for number in 0..200_000u32 {
+        load.push(&number.to_be_bytes(), &(number as f32 / 1000.0).to_le_bytes())?;
+    }
+    load.finish()?;
+    println!("200000 records loaded in {:.2?}", begin.elapsed());
+    store.drop_table("calibration")?;
+    let compaction = store.compact()?;
+    println!("{} bytes on disk, {} compacted", compaction.before_bytes, compaction.after_bytes);
+
     let stats = store.stats();
     println!("{} bytes of memory, {} on disk", stats.memory_bytes, stats.disk_bytes);
     println!("{:?}", store.check()?);
@@ -68,8 +81,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             scratch.path().join("sensors")
         }
     };
-    let store = Options::new().memory(64 << 20).open(path)?;
+    let store = Options::new().memory(64 << 20).open(&path)?;
     work(&store)?;
+
+    // A copy in one file, while others read and write; and the store that it becomes.
+    let (backup, copy) = (path.with_extension("backup"), path.with_extension("copy"));
+    let report = store.backup(&backup)?;
+    store.close()?;
+    deuteron_store::restore(&backup, &copy)?;
+    let store = Store::open(&copy)?;
+    println!("{} bytes of backup; tables: {:?}", report.archive_bytes, store.tables()?);
     store.close()?;
     Ok(())
 }

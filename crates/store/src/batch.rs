@@ -1,7 +1,9 @@
 //! [`Batch`]: many writes in one call.
 
-use crate::Table;
+use crate::catalogue::TableInfo;
+use crate::{Error, Table};
 use deuteron_contract::TableId;
+use std::sync::Arc;
 
 /// Writes to be [applied](crate::Store::apply) in one call, to any tables of one store. Of two writes to a key the later counts.
 ///
@@ -24,6 +26,8 @@ pub struct Batch {
     /// Keys and values, one behind the other.
     bytes: Vec<u8>,
     writes: Vec<Write>,
+    /// The tables that are written to.
+    tables: Vec<Arc<TableInfo>>,
     /// The store that all tables are of.
     pub(crate) store: Option<u64>,
     /// A table of another store, if one was used.
@@ -33,7 +37,8 @@ pub struct Batch {
 /// Where a write lies in the bytes.
 #[derive(Clone, Copy, Debug)]
 struct Write {
-    table: TableId,
+    /// Which of the tables.
+    table: usize,
     key_at: usize,
     value_at: usize,
     /// `None`: a delete.
@@ -84,12 +89,18 @@ impl Batch {
         if *self.store.get_or_insert(table.store_number()) != table.store_number() {
             self.foreign.get_or_insert_with(|| table.name().to_owned());
         }
+        let is_same = |known: &Arc<TableInfo>| Arc::ptr_eq(known, table.info());
+        // Most likely the one before.
+        let at = self.tables.iter().rposition(is_same).unwrap_or_else(|| {
+            self.tables.push(Arc::clone(table.info()));
+            self.tables.len() - 1
+        });
         let key_at = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let value_at = self.bytes.len();
         self.bytes.extend_from_slice(value.unwrap_or(&[]));
         let end = value.map(|_| self.bytes.len());
-        self.writes.push(Write { table: table.id(), key_at, value_at, end });
+        self.writes.push(Write { table: at, key_at, value_at, end });
         self
     }
 
@@ -126,14 +137,20 @@ impl Batch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.writes.clear();
+        self.tables.clear();
         (self.store, self.foreign) = (None, None);
+    }
+
+    /// An error if one of the tables was dropped.
+    pub(crate) fn tables_alive(&self) -> Result<(), Error> {
+        self.tables.iter().try_for_each(|table| table.alive())
     }
 
     /// The writes in order: table, key, value or delete.
     pub(crate) fn writes(&self) -> impl Iterator<Item = (TableId, &[u8], Option<&[u8]>)> {
         self.writes.iter().map(|write| {
             let value = write.end.map(|end| &self.bytes[write.value_at..end]);
-            (write.table, &self.bytes[write.key_at..write.value_at], value)
+            (self.tables[write.table].id, &self.bytes[write.key_at..write.value_at], value)
         })
     }
 }

@@ -1,43 +1,75 @@
-//! [`Catalogue`]: the names of the tables, kept in table 0.
+//! [`Catalogue`]: the names of the tables, kept in table 0, with the keys and values of the
+//! [contract](deuteron_contract::catalogue).
 //!
-//! | key | value |
+//! There are no transactions here: of several writes to the catalogue a crash may leave any. So what must be together is made
+//! durable one after the other, and the order says what half of it means.
+//!
+//! | what | in this order, `|` being a persist |
 //! |---|---|
-//! | `n` name | the identifier, 4 bytes little endian |
-//! | `#` | above every identifier, 4 bytes little endian |
+//! | a table is created | next identifier, name `\|` |
+//! | a table is dropped | `d` `\|` no name, the component told `\|` no `d` |
+//! | a table is loaded | next identifier, `d` `\|` the records `\|` name `\|` no `d` |
 //!
-//! The same as in a transactional database. A crash may leave one of the two writes of a creation without the other, so that the
-//! next identifier is above `#` and above all that are in use. A creation is durable before its table can be written to:
-//! else a crash might keep records, forget the name, and give the identifier to another table.
+//! An opening drops the tables with a `d` and no name, and forgets the `d` of those that have one. The next identifier
+//! is above `#` and above all that are in use. A table is durable before it can be written to: else a crash might keep records, forget
+//! the name, and give the identifier to another table.
 
 use crate::Error;
 use crate::engine::Engine;
+use deuteron_contract::catalogue::{
+    DROPPED_PREFIX, NAME_BYTES_MAX, NAME_PREFIX, NEXT, decode_id, dropped_key, is_name, name_key,
+};
 use deuteron_contract::{DataComponent, Direction, ScanRequest, TableId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The longest table name in bytes.
-const NAME_BYTES_MAX: usize = 255;
-const NEXT: &[u8] = b"#";
-const NAME_PREFIX: u8 = b'n';
+const CATALOGUE: TableId = TableId::CATALOGUE;
+
+/// What all handles of a table share.
+#[derive(Debug)]
+pub(crate) struct TableInfo {
+    pub(crate) id: TableId,
+    pub(crate) name: Arc<str>,
+    dropped: AtomicBool,
+}
+
+impl TableInfo {
+    fn new(id: TableId, name: Arc<str>) -> TableInfo {
+        TableInfo { id, name, dropped: AtomicBool::new(false) }
+    }
+
+    /// An error if the table was dropped.
+    #[inline]
+    pub(crate) fn alive(&self) -> Result<(), Error> {
+        match self.dropped.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => Err(Error::TableDropped { table: self.name.to_string() }),
+        }
+    }
+}
 
 pub(crate) struct Catalogue {
     tables: Mutex<Tables>,
 }
 
+#[derive(Default)]
 struct Tables {
-    by_name: BTreeMap<Arc<str>, TableId>,
+    by_name: BTreeMap<Arc<str>, Arc<TableInfo>>,
     next: u32,
+    /// Those with a `d`, as an opening has found them.
+    dropped: BTreeSet<TableId>,
 }
 
 impl Catalogue {
     /// Reads the names.
     pub(crate) fn read(component: &dyn DataComponent) -> Result<Catalogue, Error> {
-        let mut tables = Tables { by_name: BTreeMap::new(), next: 1 };
+        let mut tables = Tables { next: 1, ..Tables::default() };
         let mut lower = Bound::Unbounded;
         loop {
             let request = ScanRequest {
-                table: TableId::CATALOGUE,
+                table: CATALOGUE,
                 lower: lower.as_ref().map(Vec::as_slice),
                 upper: Bound::Unbounded,
                 direction: Direction::Forward,
@@ -56,59 +88,144 @@ impl Catalogue {
         }
     }
 
+    /// Held over whole changes, so that a name is created once. Only those wait who look for a table.
     fn tables(&self) -> MutexGuard<'_, Tables> {
         // What is done under the lock leaves the list whole.
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The identifier of table `name`, which is created (durably) if it does not exist.
-    pub(crate) fn table(&self, engine: &Engine, name: &str) -> Result<(TableId, Arc<str>), Error> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::TableName { found: name.len(), limit: NAME_BYTES_MAX });
-        }
-        // Held over the creation, so that a name is created once. Only those wait who look for a table.
+    /// The table `name`, which is created (durably) if it does not exist.
+    pub(crate) fn table(&self, engine: &Engine, name: &str) -> Result<Arc<TableInfo>, Error> {
+        check_name(name)?;
         let mut tables = self.tables();
-        if let Some((name, &id)) = tables.by_name.get_key_value(name) {
-            return Ok((id, Arc::clone(name)));
+        if let Some(info) = tables.by_name.get(name) {
+            return Ok(Arc::clone(info));
         }
         let id = TableId(tables.next);
-        let key = [&[NAME_PREFIX], name.as_bytes()].concat();
-        let (value, next) = (id.0.to_le_bytes(), (id.0 + 1).to_le_bytes());
-        let names = TableId::CATALOGUE;
-        engine.apply(2, [(names, NEXT, Some(&next[..])), (names, &key, Some(&value))])?;
+        // Now, as an error may leave the name written.
+        tables.next += 1;
+        let (value, next) = (id.0.to_le_bytes(), tables.next.to_le_bytes());
+        engine.apply(2, [(CATALOGUE, NEXT, Some(&next[..])), (CATALOGUE, &name_key(name), Some(&value))])?;
         engine.persist()?;
-        let name: Arc<str> = name.into();
-        tables.next = id.0 + 1;
-        tables.by_name.insert(Arc::clone(&name), id);
-        Ok((id, name))
+        Ok(tables.insert(name, id))
     }
 
     /// The names of all tables, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         self.tables().by_name.keys().map(|name| name.to_string()).collect()
     }
+
+    /// Drops the table `name`, durably.
+    pub(crate) fn drop_table(&self, engine: &Engine, name: &str) -> Result<(), Error> {
+        check_name(name)?;
+        let mut tables = self.tables();
+        let Some(info) = tables.by_name.get(name).cloned() else {
+            return Err(Error::NoSuchTable { table: name.to_owned() });
+        };
+        engine.apply(1, [(CATALOGUE, &dropped_key(info.id)[..], Some(&[][..]))])?;
+        engine.persist()?;
+        engine.apply(1, [(CATALOGUE, &name_key(name)[..], None)])?;
+        info.dropped.store(true, Ordering::Relaxed);
+        tables.by_name.remove(name);
+        Self::finish_drop(engine, info.id)
+    }
+
+    /// Tells the component, which makes all that is written by now durable, and then the catalogue.
+    fn finish_drop(engine: &Engine, id: TableId) -> Result<(), Error> {
+        engine.drop_in_component(id)?;
+        engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)])
+    }
+
+    /// Finishes what a crash has interrupted: drops, loads.
+    pub(crate) fn finish_drops(&self, engine: &Engine) -> Result<(), Error> {
+        let mut tables = self.tables();
+        let named: BTreeSet<TableId> = tables.by_name.values().map(|info| info.id).collect();
+        while let Some(&id) = tables.dropped.first() {
+            if named.contains(&id) {
+                engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)])?;
+            } else {
+                Self::finish_drop(engine, id)?;
+            }
+            tables.dropped.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Takes an identifier for a table that is to be called `name`, durably.
+    pub(crate) fn reserve(&self, engine: &Engine, name: &str) -> Result<TableId, Error> {
+        check_name(name)?;
+        let mut tables = self.tables();
+        tables.refuse_existing(name)?;
+        let id = TableId(tables.next);
+        tables.next += 1;
+        let next = tables.next.to_le_bytes();
+        engine
+            .apply(2, [(CATALOGUE, NEXT, Some(&next[..])), (CATALOGUE, &dropped_key(id), Some(&[][..]))])?;
+        engine.persist()?;
+        Ok(id)
+    }
+
+    /// Gives the loaded table `id` its name, durably.
+    pub(crate) fn publish(&self, engine: &Engine, name: &str, id: TableId) -> Result<Arc<TableInfo>, Error> {
+        let mut tables = self.tables();
+        if let Err(taken) = tables.refuse_existing(name) {
+            Self::finish_drop(engine, id)?;
+            return Err(taken);
+        }
+        let value = id.0.to_le_bytes();
+        engine.apply(1, [(CATALOGUE, &name_key(name)[..], Some(&value[..]))])?;
+        engine.persist()?;
+        engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)])?;
+        Ok(tables.insert(name, id))
+    }
 }
 
 impl Tables {
+    fn insert(&mut self, name: &str, id: TableId) -> Arc<TableInfo> {
+        let name: Arc<str> = name.into();
+        let info = Arc::new(TableInfo::new(id, Arc::clone(&name)));
+        self.by_name.insert(name, Arc::clone(&info));
+        info
+    }
+
+    fn refuse_existing(&self, name: &str) -> Result<(), Error> {
+        match self.by_name.contains_key(name) {
+            true => Err(Error::TableExists { table: name.to_owned() }),
+            false => Ok(()),
+        }
+    }
+
     /// Takes over one record of the catalogue.
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let damage = |expected: &str, found: String| {
-            Err(Error::Corrupt { file: "the catalogue".into(), offset: 0, expected: expected.into(), found })
+        let damage = |expected: &str, found: &[u8]| Error::Corrupt {
+            file: "the catalogue".into(),
+            offset: 0,
+            expected: expected.into(),
+            found: format!("\"{}\"", found.escape_ascii()),
         };
-        let Ok(id) = value.try_into().map(u32::from_le_bytes) else {
-            return damage("an identifier of 4 bytes", format!("{} bytes", value.len()));
-        };
+        let id_in = |bytes: &[u8]| decode_id(bytes).ok_or_else(|| damage("an identifier of 4 bytes", bytes));
         match key {
-            NEXT => self.next = self.next.max(id),
+            NEXT => self.next = self.next.max(id_in(value)?.0),
             [NAME_PREFIX, name @ ..] => {
-                let Ok(name) = std::str::from_utf8(name) else {
-                    return damage("a name in UTF-8", format!("\"{}\"", name.escape_ascii()));
-                };
-                self.by_name.insert(name.into(), TableId(id));
-                self.next = self.next.max(id.saturating_add(1));
+                let id = id_in(value)?;
+                let name = std::str::from_utf8(name).map_err(|_| damage("a name in UTF-8", name))?;
+                self.insert(name, id);
+                self.next = self.next.max(id.0.saturating_add(1));
             }
-            other => return damage("# or a name", format!("\"{}\"", other.escape_ascii())),
+            [DROPPED_PREFIX, id @ ..] => {
+                let id = id_in(id)?;
+                self.dropped.insert(id);
+                self.next = self.next.max(id.0.saturating_add(1));
+            }
+            other => return Err(damage("#, a name or a dropped table", other)),
         }
         Ok(())
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    match is_name(name) {
+        true => Ok(()),
+        false => Err(Error::TableName { found: name.len(), limit: NAME_BYTES_MAX }),
     }
 }

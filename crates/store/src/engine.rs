@@ -3,17 +3,19 @@
 use crate::catalogue::Catalogue;
 use crate::keeper::{Bell, Keeper};
 use crate::stamps::Stamps;
-use crate::{Batch, CheckReport, Error, Options, Stats};
+use crate::{BackupReport, Batch, CheckReport, Compaction, Error, Options, Stats};
+use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_contract::{DataComponent, Lsn, Operation, ScanBatch, ScanRequest, TableId, Timestamp};
-use deuteron_dc::BwTreeDc;
+use deuteron_dc::{BwTreeDc, StoreFile};
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 pub(crate) struct Engine {
     /// Tells open stores apart.
     number: u64,
+    directory: Arc<dyn Directory>,
     component: Arc<BwTreeDc>,
     epochs: Arc<Epochs>,
     options: Options,
@@ -21,7 +23,7 @@ pub(crate) struct Engine {
     catalogue: Catalogue,
     /// Whether there is something that the last checkpoint does not hold.
     changed: AtomicBool,
-    /// One checkpoint at a time.
+    /// One checkpoint at a time, and none during a backup.
     persisting: Mutex<()>,
     stopping: AtomicBool,
     /// Set once: why no more writes are taken.
@@ -40,11 +42,12 @@ impl Engine {
         check_files(directory.as_ref(), options.create_if_missing)?;
         let lock = directory.lock().map_err(|_| Error::InUse { path: directory.name() })?;
         let epochs = Epochs::new();
-        let component = BwTreeDc::open(directory, Arc::clone(&epochs), options.component())?;
+        let component = BwTreeDc::open(Arc::clone(&directory), Arc::clone(&epochs), options.component())?;
         let engine = Arc::new(Engine {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             stamps: Stamps::new(component.recovered_redo_scan_start_point().0),
             catalogue: Catalogue::read(component.as_ref())?,
+            directory,
             component,
             epochs,
             changed: AtomicBool::new(false),
@@ -56,6 +59,8 @@ impl Engine {
             options,
             lock: Mutex::new(Some(lock)),
         });
+        // What cannot be done now, for want of room say, is done at a later opening.
+        drop(engine.catalogue.finish_drops(&engine));
         if engine.options.background {
             *engine.keeper() = Keeper::start(&engine)?;
         }
@@ -76,6 +81,10 @@ impl Engine {
 
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
+    }
+
+    pub(crate) fn component(&self) -> &Arc<BwTreeDc> {
+        &self.component
     }
 
     fn keeper(&self) -> MutexGuard<'_, Keeper> {
@@ -137,6 +146,7 @@ impl Engine {
         if batch.store.is_some_and(|store| store != self.number) {
             return Err(Error::ForeignTable { table: "of the batch".into() });
         }
+        batch.tables_alive()?;
         self.apply(batch.len(), batch.writes())
     }
 
@@ -169,7 +179,7 @@ impl Engine {
         applied.map_err(|error| self.failed(error.into()))
     }
 
-    fn take_stamps(&self, count: u64) -> Result<u64, Error> {
+    pub(crate) fn take_stamps(&self, count: u64) -> Result<u64, Error> {
         loop {
             if let Some(first) = self.stamps.take(count) {
                 return Ok(first);
@@ -179,7 +189,7 @@ impl Engine {
     }
 
     /// Notes an error after which nothing can be made durable any more.
-    fn failed(&self, error: Error) -> Error {
+    pub(crate) fn failed(&self, error: Error) -> Error {
         if let Some(reason) = self.component.llama().poisoned() {
             drop(self.poison.set(reason.to_string()));
         }
@@ -194,7 +204,25 @@ impl Engine {
     }
 
     fn persist_if(&self, always: bool) -> Result<(), Error> {
-        let _one_at_a_time = self.persisting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.persist_here(&self.lock_persisting(), always)
+    }
+
+    /// [`Engine::persist`], unless somebody is at it or a backup goes on; whether it has been done.
+    pub(crate) fn try_persist(&self) -> Result<bool, Error> {
+        let one_at_a_time = match self.persisting.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        self.persist_here(&one_at_a_time, false)?;
+        Ok(true)
+    }
+
+    fn lock_persisting(&self) -> MutexGuard<'_, ()> {
+        self.persisting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn persist_here(&self, _one_at_a_time: &MutexGuard<'_, ()>, always: bool) -> Result<(), Error> {
         self.poisoned()?;
         // Before the checkpoint: what is written during it sets the mark again.
         if !self.changed.swap(false, Ordering::SeqCst) && !always {
@@ -237,6 +265,39 @@ impl Engine {
         persisted
     }
 
+    // ---- tables, space, copies ------------------------------------------------------------------------------
+
+    /// Has the component forget a table, durably.
+    pub(crate) fn drop_in_component(&self, id: TableId) -> Result<(), Error> {
+        self.component.drop_table(id).map_err(|error| self.failed(error.into()))
+    }
+
+    /// Brings disk use down to what the live records need.
+    pub(crate) fn compact(&self) -> Result<Compaction, Error> {
+        self.writable()?;
+        let disk_bytes = || self.component.statistics().disk_bytes;
+        let before_bytes = disk_bytes();
+        // The second one lets the deletes before the first be forgotten.
+        self.persist_if(true)?;
+        self.persist_if(true)?;
+        self.component.compact().map_err(|error| self.failed(error.into()))?;
+        Ok(Compaction { before_bytes, after_bytes: disk_bytes() })
+    }
+
+    /// Copies the files into an archive, as of a moment at which everything that was written before the call is durable.
+    pub(crate) fn backup(&self, shelf: &dyn Directory, name: &str) -> Result<BackupReport, Error> {
+        self.usable()?;
+        let mut archive = ArchiveWriter::create(shelf, name)?;
+        let one_at_a_time = self.lock_persisting();
+        self.persist_here(&one_at_a_time, false)?;
+        let hold = self.component.hold_files().map_err(|error| self.failed(error.into()))?;
+        for StoreFile { name, bytes, length } in hold.files().iter().cloned() {
+            archive.copy(self.directory.as_ref(), &Beginning { name, bytes, length })?;
+        }
+        drop((hold, one_at_a_time));
+        Ok(archive.finish()?)
+    }
+
     // ---- reports --------------------------------------------------------------------------------------------
 
     pub(crate) fn stats(&self) -> Stats {
@@ -271,7 +332,8 @@ fn numbered<'a>((table, key, value): Write<'a>, stamp: u64) -> Operation<'a> {
 /// Refuses a directory with files that are not ours.
 fn check_files(directory: &dyn Directory, create: bool) -> Result<(), Error> {
     let names = directory.list().map_err(Error::device("list the directory"))?;
-    let is_own = |name: &str| name.starts_with("store-");
+    // What ends so a restore has left that was interrupted.
+    let is_own = |name: &str| name.starts_with("store-") && !name.ends_with(".new");
     if let Some(file) = names.iter().find(|name| !is_own(name) && *name != "lock") {
         return Err(Error::NotAStore { path: directory.name(), file: file.clone() });
     }

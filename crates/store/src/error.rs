@@ -1,6 +1,8 @@
 //! The one error of the store. Every case says what happened and what is left.
 
+use deuteron_archive::ArchiveError;
 use deuteron_contract::DcError;
+use deuteron_dc::LoadError;
 use deuteron_device::{DeviceError, with_causes};
 
 /// What can go wrong.
@@ -30,6 +32,34 @@ pub enum Error {
         found: usize,
         /// The longest in bytes.
         limit: usize,
+    },
+    /// A table that is to be loaded exists already.
+    #[error("table {table} exists already")]
+    TableExists {
+        /// Its name.
+        table: String,
+    },
+    /// There is no table of this name.
+    #[error("there is no table {table}")]
+    NoSuchTable {
+        /// The name.
+        table: String,
+    },
+    /// A table that was dropped was used.
+    #[error("table {table} was dropped")]
+    TableDropped {
+        /// Its name.
+        table: String,
+    },
+    /// A key of a load is not greater than the one before it.
+    #[error("record {record} is out of order: its key \"{}\" is not greater than \"{}\", the one before", key.escape_ascii(), previous.escape_ascii())]
+    OutOfOrder {
+        /// Which record, from 1.
+        record: u64,
+        /// Its key.
+        key: Vec<u8>,
+        /// The key before it.
+        previous: Vec<u8>,
     },
     /// A table of another store, or of an earlier opening of this one, was used.
     #[error("table {table} belongs to another store")]
@@ -65,11 +95,29 @@ pub enum Error {
         /// The directory.
         path: String,
     },
-    /// The store does not exist.
-    #[error("there is no store at {path}")]
-    NotFound {
-        /// The directory.
+    /// There is something where a backup or a restored store is to be written. Nothing was changed.
+    #[error("{path} exists already")]
+    Exists {
+        /// What is there.
         path: String,
+    },
+    /// The store, or the backup, does not exist.
+    #[error("there is nothing at {path}")]
+    NotFound {
+        /// Where it should be.
+        path: String,
+    },
+    /// The backup was written in a format that this version does not know.
+    #[error(
+        "{file} has format version {found}, which is not known to this program; it reads version {supported}"
+    )]
+    UnknownFormat {
+        /// The backup.
+        file: String,
+        /// Its version.
+        found: u32,
+        /// The version that this program reads and writes.
+        supported: u32,
     },
     /// The directory holds files that are not a store's: those of a transactional database, for instance.
     #[error("{path} is not a store: it holds {file}")]
@@ -130,6 +178,38 @@ impl From<DcError> for Error {
             DcError::DiskFull { context } => Error::DiskFull { context },
             DcError::Device { context, source } => Error::Device { context, source },
             other => Error::Device { context: "work with the store".into(), source: Box::new(other) },
+        }
+    }
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Error {
+        match error {
+            LoadError::OutOfOrder { record, key, previous } => Error::OutOfOrder { record, key, previous },
+            LoadError::NotNew { table } => Error::TableExists { table: table.to_string() },
+            LoadError::Component(error) => error.into(),
+            other => Error::Device { context: "load a table".into(), source: Box::new(other) },
+        }
+    }
+}
+
+impl From<ArchiveError> for Error {
+    fn from(error: ArchiveError) -> Error {
+        match error {
+            ArchiveError::Exists { path } => Error::Exists { path },
+            ArchiveError::NotFound { path } => Error::NotFound { path },
+            ArchiveError::InUse { path } => Error::InUse { path },
+            ArchiveError::NotAFileName { path } => {
+                Error::InvalidOption { option: "backup", reason: format!("{path} is not the name of a file") }
+            }
+            ArchiveError::Corrupt { file, offset, expected, found } => {
+                Error::Corrupt { file, offset, expected, found }
+            }
+            ArchiveError::Version { file, found, supported } => {
+                Error::UnknownFormat { file, found, supported }
+            }
+            ArchiveError::Device { context, source } => Error::device(&context)(source),
+            other => Error::Device { context: "work with the backup".into(), source: Box::new(other) },
         }
     }
 }

@@ -70,9 +70,14 @@ fn keep(engine: &Weak<Engine>) {
             return;
         }
         let done = if persisted.elapsed() >= engine.options().persist_every && engine.is_changed() {
-            let done = engine.persist();
-            persisted = Instant::now();
-            done.map(|()| true)
+            match engine.try_persist() {
+                // Somebody else is at it; there is other work meanwhile.
+                Ok(false) => engine.step(),
+                done => {
+                    persisted = Instant::now();
+                    done
+                }
+            }
         } else {
             engine.step()
         };

@@ -43,11 +43,13 @@
 //! this one adds names, numbers for the writes, and the thread for the background work, which `deuteron-dc` does not start.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod batch;
 mod catalogue;
 mod engine;
 mod error;
 mod keeper;
+mod load;
 mod options;
 mod scan;
 mod stamps;
@@ -55,9 +57,12 @@ mod statistics;
 mod store;
 mod table;
 
+pub use backup::{BackupReport, restore, restore_in};
 pub use batch::Batch;
 pub use deuteron_contract::{KeyBounds, KeyRange};
+pub use deuteron_dc::Compaction;
 pub use error::Error;
+pub use load::TableLoad;
 pub use options::{MEMORY_BYTES_MIN, Options};
 pub use scan::{Entry, Scan};
 pub use statistics::{CheckReport, Stats};

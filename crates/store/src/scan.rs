@@ -30,9 +30,11 @@ impl Scan {
     fn read(&mut self, direction: Direction) -> Result<(), Error> {
         while !self.done {
             let (lower, upper) = (borrowed(&self.unread.0), borrowed(&self.unread.1));
-            let request =
-                ScanRequest { table: self.table.id(), lower, upper, direction, bytes_max: BATCH_BYTES };
-            let batch = match self.table.engine().scan(&request) {
+            let (table, bytes_max) = (self.table.id(), BATCH_BYTES);
+            let scanned = table.and_then(|table| {
+                self.table.engine().scan(&ScanRequest { table, lower, upper, direction, bytes_max })
+            });
+            let batch = match scanned {
                 Ok(batch) => batch,
                 Err(error) => {
                     self.done = true;

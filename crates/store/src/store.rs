@@ -1,7 +1,8 @@
 //! [`Store`]: an open store.
 
 use crate::engine::Engine;
-use crate::{Batch, CheckReport, Error, Options, Stats, Table};
+use crate::{BackupReport, Batch, CheckReport, Compaction, Error, Options, Stats, Table, TableLoad};
+use deuteron_device::Directory;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,8 +73,8 @@ impl Store {
     /// ```
     pub fn table(&self, name: &str) -> Result<Table, Error> {
         self.engine.usable()?;
-        let (id, name) = self.engine.catalogue().table(&self.engine, name)?;
-        Ok(Table::new(id, name, Arc::clone(&self.engine), Arc::clone(&self.closer)))
+        let info = self.engine.catalogue().table(&self.engine, name)?;
+        Ok(Table::new(info, Arc::clone(&self.engine), Arc::clone(&self.closer)))
     }
 
     /// The names of all tables, sorted.
@@ -94,11 +95,54 @@ impl Store {
         Ok(self.engine.catalogue().names())
     }
 
+    /// Drops the table `name`, durably: its handles get [`Error::TableDropped`] from then on, and its space is given back a page at a
+    /// time by the background work. A table of the same name that is created later is another one.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchTable`], [`Error::TableName`], [`Error::Closed`], and what [`Store::persist`] may return: the table may be
+    /// there again after the next opening.
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let table = store.table("readings")?;
+    /// store.drop_table("readings")?;
+    /// assert!(matches!(table.get(b"cellar"), Err(deuteron_store::Error::TableDropped { .. })));
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn drop_table(&self, name: &str) -> Result<(), Error> {
+        self.engine.writable()?;
+        self.engine.catalogue().drop_table(&self.engine, name)
+    }
+
+    /// Begins to load a new table from records in ascending key order: full pages are written at once, in one pass.
+    /// Nobody sees the table before [`TableLoad::finish`] has returned, and a crash before leaves no table.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::TableName`], [`Error::Closed`], and what [`Store::persist`] may return.
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let mut load = store.load_table("squares")?;
+    /// for number in 0..1000u32 {
+    ///     load.push(&number.to_be_bytes(), &(number * number).to_le_bytes())?;
+    /// }
+    /// let squares = load.finish()?;
+    /// assert_eq!(squares.get(&7u32.to_be_bytes())?, Some(49u32.to_le_bytes().to_vec()));
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn load_table(&self, name: &str) -> Result<TableLoad, Error> {
+        TableLoad::begin(&self.engine, &self.closer, name)
+    }
+
     /// Applies all writes of a batch, in about the time of one change for each page that they fall on. When it returns all are
     /// visible; others may see some of them before, and a crash may leave some.
     ///
     /// # Errors
-    /// As [`Table::upsert`], and [`Error::ForeignTable`]. A key or value that is too long is found before anything is
+    /// As [`Table::upsert`], and [`Error::ForeignTable`]. A dropped table, a key or value that is too long is found before anything is
     /// written; after another error any part may have been written, and repeating is harmless.
     ///
     /// ```
@@ -133,6 +177,70 @@ impl Store {
     pub fn persist(&self) -> Result<(), Error> {
         self.engine.usable()?;
         self.engine.persist()
+    }
+
+    /// Writes a backup to the file `target` while the store works: one file, every block with its checksum, for
+    /// [`crate::restore`]. It holds what a crash at one moment after the call would leave: every write that returned before the
+    /// call, and some of those that came while it began. Writers and readers go on; persists wait.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if there is a file of that name; [`Error::NotFound`] if there is no such directory; [`Error::DiskFull`],
+    /// [`Error::Device`]: there is no backup then, and the store goes on; [`Error::Closed`], [`Error::Poisoned`].
+    ///
+    /// ```
+    /// # let scratch = tempfile::tempdir()?;
+    /// # let at = |name: &str| scratch.path().join(name);
+    /// let store = deuteron_store::Store::open(at("readings"))?;
+    /// let readings = store.table("readings")?;
+    /// readings.upsert(b"cellar", b"11.5")?;
+    /// store.backup(at("monday"))?;
+    /// readings.delete(b"cellar")?;
+    /// store.close()?;
+    ///
+    /// deuteron_store::restore(at("monday"), at("again"))?;
+    /// let store = deuteron_store::Store::open(at("again"))?;
+    /// assert_eq!(store.table("readings")?.get(b"cellar")?.as_deref(), Some(&b"11.5"[..]));
+    /// # store.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn backup(&self, target: impl AsRef<Path>) -> Result<BackupReport, Error> {
+        let (shelf, name) = deuteron_archive::place(target.as_ref())?;
+        self.backup_in(&shelf, &name)
+    }
+
+    /// [`Store::backup`] to the file `name` in a directory of the caller's making.
+    ///
+    /// # Errors
+    /// As [`Store::backup`].
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let shelf = deuteron_store::device::MemoryDirectory::new();
+    /// assert!(store.backup_in(&shelf, "monday")?.archive_bytes > 0);
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn backup_in(&self, shelf: &dyn Directory, name: &str) -> Result<BackupReport, Error> {
+        self.engine.backup(shelf, name)
+    }
+
+    /// Brings disk use down to about what the live records need: deletes are forgotten, underfull pages merged, sparse segments
+    /// emptied. Reads and writes everything once or twice while others go on.
+    ///
+    /// # Errors
+    /// What [`Store::persist`] may return, and [`Error::Corrupt`].
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let compaction = store.compact()?;
+    /// assert!(compaction.after_bytes <= compaction.before_bytes + (1 << 20));
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    pub fn compact(&self) -> Result<Compaction, Error> {
+        self.engine.compact()
     }
 
     /// Does one piece of background work, if there is any: evicts, flushes, cleans. Whether it did. For stores without a

@@ -1,5 +1,6 @@
 //! [`Table`]: a key space of a store, and its operations.
 
+use crate::catalogue::TableInfo;
 use crate::engine::Engine;
 use crate::store::Closer;
 use crate::{Error, KeyRange, Scan};
@@ -7,7 +8,8 @@ use deuteron_contract::TableId;
 use std::fmt;
 use std::sync::Arc;
 
-/// A key space of its own in a store. Cheap to clone, sent and shared freely; it keeps the store open.
+/// A key space of its own in a store. Cheap to clone, sent and shared freely; it keeps the store open. Valid as long as the store
+/// is open and the table is not [dropped](crate::Store::drop_table).
 ///
 /// Keys have 1 to 4096 bytes and are ordered bytewise.
 ///
@@ -23,19 +25,25 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct Table {
-    id: TableId,
-    name: Arc<str>,
+    info: Arc<TableInfo>,
     engine: Arc<Engine>,
     _closer: Arc<Closer>,
 }
 
 impl Table {
-    pub(crate) fn new(id: TableId, name: Arc<str>, engine: Arc<Engine>, closer: Arc<Closer>) -> Table {
-        Table { id, name, engine, _closer: closer }
+    pub(crate) fn new(info: Arc<TableInfo>, engine: Arc<Engine>, closer: Arc<Closer>) -> Table {
+        Table { info, engine, _closer: closer }
     }
 
-    pub(crate) fn id(&self) -> TableId {
-        self.id
+    /// The identifier, or an error if the table was dropped.
+    #[inline]
+    pub(crate) fn id(&self) -> Result<TableId, Error> {
+        self.info.alive()?;
+        Ok(self.info.id)
+    }
+
+    pub(crate) fn info(&self) -> &Arc<TableInfo> {
+        &self.info
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -56,13 +64,13 @@ impl Table {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn name(&self) -> &str {
-        &self.name
+        &self.info.name
     }
 
     /// The value of `key`, if there is one. Logarithmic in the number of records; at most a few reads of the device.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Corrupt`], [`Error::Device`].
+    /// [`Error::TableDropped`], [`Error::Closed`], [`Error::Corrupt`], [`Error::Device`].
     ///
     /// ```
     /// # let store = deuteron_store::Options::tiny_for_tests()
@@ -73,7 +81,7 @@ impl Table {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.engine.get(self.id, key)
+        self.engine.get(self.id()?, key)
     }
 
     /// The values of `keys`, in their order, read together: the pages that are not in memory are loaded with all their reads in
@@ -101,7 +109,7 @@ impl Table {
     /// writes to the page have not been read yet. For what is durable when, see the [crate](crate).
     ///
     /// # Errors
-    /// [`Error::KeySize`], [`Error::ValueSize`]; [`Error::DiskFull`] if memory is short and the disk full: nothing is lost,
+    /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::TableDropped`]; [`Error::DiskFull`] if memory is short and the disk full: nothing is lost,
     /// make room and repeat; [`Error::Closed`], [`Error::Poisoned`], [`Error::Device`].
     ///
     /// ```
@@ -114,7 +122,7 @@ impl Table {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.engine.write(self.id, key, Some(value))
+        self.engine.write(self.id()?, key, Some(value))
     }
 
     /// Deletes `key`, whether or not it is there. Blind like [`Table::upsert`].
@@ -133,7 +141,7 @@ impl Table {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        self.engine.write(self.id, key, None)
+        self.engine.write(self.id()?, key, None)
     }
 
     /// The records of a range in key order; in reverse with [`Iterator::rev`]. Memory is a batch of about 64 KiB, however long
@@ -162,6 +170,6 @@ impl Table {
 
 impl fmt::Debug for Table {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Table").field("name", &self.name).field("id", &self.id).finish()
+        formatter.debug_struct("Table").field("name", &self.info.name).field("id", &self.info.id).finish()
     }
 }

@@ -1,0 +1,79 @@
+//! [`restore`]: an archive in a file brought back into a directory, and [`place`]: where such a file lies.
+
+use crate::error::device;
+use crate::{ArchiveError, Summary, extract};
+use deuteron_device::{Directory, OsDirectory};
+use std::path::Path;
+
+/// The directory and the name of the file `path`, which need not exist.
+///
+/// # Errors
+/// [`ArchiveError::NotAFileName`]; [`ArchiveError::NotFound`] if there is no such directory; [`ArchiveError::Device`].
+///
+/// ```
+/// # let scratch = tempfile::tempdir()?;
+/// let (shelf, name) = deuteron_archive::place(&scratch.path().join("monday"))?;
+/// assert_eq!(name, "monday");
+/// # let _ = shelf;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn place(path: &Path) -> Result<(OsDirectory, String), ArchiveError> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return Err(ArchiveError::NotAFileName { path: path.display().to_string() });
+    };
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if !parent.is_dir() {
+        return Err(ArchiveError::NotFound { path: parent.display().to_string() });
+    }
+    let directory = OsDirectory::open_existing(parent).map_err(device("open the directory of the backup"))?;
+    Ok((directory, name.to_owned()))
+}
+
+/// Brings the files of the archive in the file `archive` back into the directory `target`, which is created, or must be empty.
+/// Every checksum is verified.
+///
+/// # Errors
+/// [`ArchiveError::NotFound`] if there is no such file, and the rest as [`restore_in`].
+///
+/// ```
+/// # use deuteron_archive::{ArchiveWriter, place, restore};
+/// # let scratch = tempfile::tempdir()?;
+/// let file = scratch.path().join("monday");
+/// let (shelf, name) = place(&file)?;
+/// ArchiveWriter::create(&shelf, &name)?.finish()?;
+/// assert_eq!(restore(&file, &scratch.path().join("again"))?.files, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn restore(archive: &Path, target: &Path) -> Result<Summary, ArchiveError> {
+    if !archive.is_file() {
+        return Err(ArchiveError::NotFound { path: archive.display().to_string() });
+    }
+    let (shelf, name) = place(archive)?;
+    let target = OsDirectory::open_or_create(target).map_err(device("create the directory"))?;
+    restore_in(&shelf, &name, &target)
+}
+
+/// [`extract`] under the lock of the target, which somebody may be about to open.
+///
+/// # Errors
+/// [`ArchiveError::InUse`], and the rest as [`extract`].
+///
+/// ```
+/// # use deuteron_archive::{ArchiveWriter, restore_in};
+/// # use deuteron_device::MemoryDirectory;
+/// let (shelf, target) = (MemoryDirectory::new(), MemoryDirectory::new());
+/// ArchiveWriter::create(&shelf, "monday")?.finish()?;
+/// assert_eq!(restore_in(&shelf, "monday", &target)?.files, 0);
+/// # Ok::<(), deuteron_archive::ArchiveError>(())
+/// ```
+pub fn restore_in(
+    shelf: &dyn Directory,
+    name: &str,
+    target: &dyn Directory,
+) -> Result<Summary, ArchiveError> {
+    let _lock = target.lock().map_err(|_| ArchiveError::InUse { path: target.name() })?;
+    extract(shelf, name, target)
+}
