@@ -101,7 +101,7 @@ impl Table {
     /// ```
     pub fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        self.engine.prefetch(self.id, &keys)?;
+        self.engine.prefetch(self.id()?, &keys)?;
         keys.iter().map(|key| self.get(key)).collect()
     }
 

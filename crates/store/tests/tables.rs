@@ -58,6 +58,7 @@ fn a_dropped_table_is_gone_and_its_handles_say_so() {
     assert!(matches!(handle.get(b"a"), Err(Error::TableDropped { table }) if table == "gone"));
     assert!(matches!(handle.upsert(b"a", b"1"), Err(Error::TableDropped { .. })));
     assert!(matches!(handle.delete(b"a"), Err(Error::TableDropped { .. })));
+    assert!(matches!(handle.get_many(&[b"a"]), Err(Error::TableDropped { .. })));
     assert!(matches!(scan.next(), Some(Err(Error::TableDropped { .. }))));
     assert!(matches!(store.apply(&batch), Err(Error::TableDropped { .. })), "the batch is refused whole");
     assert_eq!(store.table("kept").expect("is there").get(b"with it").expect("reads"), None);
