@@ -9,6 +9,7 @@ use crate::report::latency_histogram;
 use crate::{
     BenchError, Generator, Latency, Loaded, Random, Report, Step, Store, Submitted, Worker, Workload,
 };
+use deuteron::RetryPolicy;
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -140,7 +141,7 @@ pub fn run<S: Store>(
         threads: driver.threads,
         durability: store.durability(),
         throughput_tps: rate,
-        throughput_ops: rate * workload.operations_per_transaction as f64,
+        throughput_ops: outcome.operations as f64 / counted.as_secs_f64(),
         commits: outcome.commits,
         aborts: outcome.aborts.values().sum(),
         abort_causes: outcome.aborts.iter().map(|(&cause, &count)| (cause.to_owned(), count)).collect(),
@@ -157,13 +158,15 @@ pub fn run<S: Store>(
 #[derive(Debug)]
 struct ThreadOutcome {
     commits: u64,
+    /// Of the transactions begun in the counted time.
+    operations: u64,
     aborts: BTreeMap<&'static str, u64>,
     latencies: Histogram<u64>,
 }
 
 impl ThreadOutcome {
     fn new() -> Self {
-        Self { commits: 0, aborts: BTreeMap::new(), latencies: latency_histogram() }
+        Self { commits: 0, operations: 0, aborts: BTreeMap::new(), latencies: latency_histogram() }
     }
 
     #[inline]
@@ -174,6 +177,7 @@ impl ThreadOutcome {
 
     fn add(&mut self, other: &ThreadOutcome) {
         self.commits += other.commits;
+        self.operations += other.operations;
         for (cause, count) in &other.aborts {
             *self.aborts.entry(cause).or_default() += count;
         }
@@ -200,6 +204,7 @@ fn run_thread<S: Store>(
     Random::new(driver.seed).fill(&mut value);
     let mut pending = VecDeque::with_capacity(driver.in_flight);
     let (mut commits, mut aborts) = (0, 0);
+    let back_off = RetryPolicy::default();
     let mut now = Instant::now();
     loop {
         let current = phase.load(Ordering::Relaxed);
@@ -217,7 +222,7 @@ fn run_thread<S: Store>(
             }
             steps = upcoming.pop_front().expect("more than none");
         }
-        let mut tries = 0u32;
+        let mut tries = 1;
         let commit = loop {
             match worker.submit(&steps, &mut value)? {
                 Submitted::Acknowledged => break None,
@@ -232,10 +237,13 @@ fn run_thread<S: Store>(
                         return drain(&mut worker, pending);
                     }
                     tries += 1;
-                    back_off(tries);
+                    back_off.pause(tries);
                 }
             }
         };
+        if counting {
+            outcome.operations += steps.len() as u64;
+        }
         now = Instant::now();
         let mut acknowledged = |begin: Instant, now: Instant| {
             commits += 1;
@@ -266,15 +274,6 @@ fn run_thread<S: Store>(
         live.commits.store(commits, Ordering::Relaxed);
     }
     drain(&mut worker, pending)
-}
-
-/// After a conflict: the other transaction may need this core, and a little time, to finish.
-fn back_off(tries: u32) {
-    match tries {
-        ..4 => {}
-        4..16 => std::thread::yield_now(),
-        _ => std::thread::sleep(Duration::from_micros(50)),
-    }
 }
 
 /// Waits for what is still in flight, uncounted.

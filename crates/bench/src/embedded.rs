@@ -31,6 +31,7 @@ pub struct EmbeddedStore {
     durability: Durability,
     in_flight: usize,
     ahead: Ahead,
+    name: &'static str,
 }
 
 /// What the database is told before it is asked.
@@ -61,7 +62,14 @@ impl EmbeddedStore {
             .open(directory)
             .map_err(BenchError::store("open the database under measurement"))?;
         let table = db.table(RECORDS_TABLE).map_err(BenchError::store("open the table under measurement"))?;
-        Ok(Self { db, table, directory: directory.into(), durability, in_flight, ahead: Ahead::Keys })
+        let (directory, ahead, name) = (directory.into(), Ahead::Keys, "deuteron");
+        Ok(Self { db, table, directory, durability, in_flight, ahead, name })
+    }
+
+    /// Under another name than `deuteron` in reports.
+    pub fn named(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
     }
 
     /// What the database is told before it is asked; [`Ahead::Keys`] unless said otherwise.
@@ -88,7 +96,7 @@ impl Store for EmbeddedStore {
     type Worker<'a> = EmbeddedWorker<'a>;
 
     fn name(&self) -> &'static str {
-        "deuteron"
+        self.name
     }
 
     fn durability(&self) -> String {

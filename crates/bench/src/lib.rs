@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod chooser;
+mod contention;
 mod device;
 mod driver;
 mod embedded;
@@ -33,6 +34,7 @@ mod error;
 mod histories;
 mod load;
 mod map;
+mod order_entry;
 mod process;
 mod random;
 mod report;
@@ -42,6 +44,7 @@ mod workload;
 mod zipf;
 
 pub use chooser::{KeyChooser, Skew};
+pub use contention::{ContentionCase, ContentionFigure, run_contention};
 pub use device::{DeviceBench, DeviceProgress, DeviceReport, ReadFigure};
 pub use driver::{Driver, Progress, run};
 pub use embedded::{Ahead, EmbeddedStore};

@@ -1,6 +1,6 @@
 //! Which operations make up a transaction.
 
-use crate::{KeyChooser, Random, Skew};
+use crate::{KeyChooser, Random, Skew, order_entry};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One operation of a transaction. Keys are numbers; a store writes them as eight bytes, highest first.
@@ -68,6 +68,8 @@ pub struct Workload {
     pub read_modify_write: f64,
     /// The longest scan in records; lengths are uniform from 1.
     pub scan_records_max: u32,
+    /// Transactions of order entry on so many warehouses, instead of all of the above but the size of values.
+    pub warehouses: Option<u64>,
 }
 
 impl Workload {
@@ -85,7 +87,20 @@ impl Workload {
             scan: 0.0,
             read_modify_write: 0.0,
             scan_records_max: 100,
+            warehouses: None,
         }
+    }
+
+    /// Long and short transactions that meet on few hot records, with the accesses of TPC-C: new orders and payments on
+    /// warehouses and their districts, deliveries, order status, and a check of the stock that writes some of what it read.
+    ///
+    /// ```
+    /// assert_eq!(deuteron_bench::Workload::order_entry(2).records, 26_022);
+    /// ```
+    pub fn order_entry(warehouses: u64) -> Self {
+        let warehouses = warehouses.max(1);
+        let records = warehouses * order_entry::WAREHOUSE_RECORDS;
+        Self { warehouses: Some(warehouses), ..Self::paper(records) }
     }
 
     /// YCSB's core workload `letter`, `a` to `f`, one operation a transaction; `None` for another letter.
@@ -146,6 +161,9 @@ impl<'a> Generator<'a> {
     #[inline]
     pub fn transaction(&mut self, steps: &mut Vec<Step>) {
         steps.clear();
+        if let Some(warehouses) = self.workload.warehouses {
+            return order_entry::transaction(warehouses, self.present, &mut self.random, steps);
+        }
         for _ in 0..self.workload.operations_per_transaction {
             let step = self.step();
             steps.push(step);

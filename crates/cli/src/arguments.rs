@@ -70,6 +70,8 @@ pub enum Command {
 pub enum BenchCommand {
     /// The paper's workload and YCSB A to F.
     Ycsb(YcsbArguments),
+    /// Transactions that meet, under pushes and under pure timestamp order: commits and aborts.
+    Contention(ContentionArguments),
     /// What the disk can do: sequential writes, and random reads of 4 KiB by the number in flight.
     Device(DeviceArguments),
 }
@@ -342,6 +344,42 @@ pub struct YcsbArguments {
     /// Sets the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct ContentionArguments {
+    /// Where they meet: on 100,000 keys by Zipf's law, on 10 hot keys, in a mix of long and short transactions.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "zipf,hot,mix")]
+    pub case: Vec<CaseName>,
+    /// Threads that run transactions; several numbers are measured one after the other.
+    #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Vec<u32>,
+    /// How long each is measured.
+    #[arg(long, default_value = "3", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// How long each runs before that.
+    #[arg(long, default_value = "1", value_parser = parse_seconds)]
+    pub warmup_seconds: Duration,
+    /// When commits are acknowledged: sync, delayed, delayed=MILLISECONDS or none.
+    #[arg(long, default_value = "delayed", value_parser = parse_durability)]
+    pub durability: Durability,
+    /// Memory that each database may use, such as 1G.
+    #[arg(long, default_value = "1G", value_parser = parse_bytes)]
+    pub memory: usize,
+    /// Sets the choice of keys and operations.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Where transactions meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CaseName {
+    /// Four read-modify-writes on 100,000 keys by Zipf's law, 0.99.
+    Zipf,
+    /// Two read-modify-writes on 10 keys.
+    Hot,
+    /// Long and short transactions with the accesses of TPC-C.
+    Mix,
 }
 
 #[derive(Debug, Args)]

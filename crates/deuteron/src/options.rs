@@ -3,7 +3,7 @@
 //! *Format* options are persisted in the superblock when the database is created and checked at every open;
 //! *runtime* options may differ from one open to the next.
 
-use crate::{Db, Error, engine};
+use crate::{ConcurrencyControl, Db, Error, engine};
 use deuteron_device::{Directory, OsDirectory};
 use std::path::Path;
 use std::sync::Arc;
@@ -53,6 +53,7 @@ pub struct Options {
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) retention: Duration,
     pub(crate) writer_log_bytes: Option<u64>,
+    pub(crate) concurrency_control: ConcurrencyControl,
     pub(crate) tiny: bool,
 }
 
@@ -75,6 +76,7 @@ impl Options {
             checkpoint_log_bytes: 512 << 20,
             retention: Duration::ZERO,
             writer_log_bytes: None,
+            concurrency_control: ConcurrencyControl::Pushes,
             tiny: false,
         }
     }
@@ -186,6 +188,19 @@ impl Options {
     /// [`TransactionOptions::as_of`]: crate::TransactionOptions::as_of
     pub fn retention(mut self, window: Duration) -> Self {
         self.retention = window;
+        self
+    }
+
+    /// What becomes of a transaction that would come too late. The default is [`ConcurrencyControl::Pushes`]; the other is
+    /// there to be compared with.
+    ///
+    /// ```
+    /// use deuteron::{ConcurrencyControl, Options};
+    /// let options = Options::new().concurrency_control(ConcurrencyControl::TimestampOrder);
+    /// # let _ = options;
+    /// ```
+    pub fn concurrency_control(mut self, concurrency_control: ConcurrencyControl) -> Self {
+        self.concurrency_control = concurrency_control;
         self
     }
 

@@ -113,15 +113,15 @@ pub fn open(
     let (mut report, clock_start) = replay(&recovery, &log, &dc_for_proxy, redo_start, options)?;
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = if options.tiny {
-        TcOptions {
-            clock_start,
-            retains: !options.retention.is_zero(),
-            key_bytes_max: TcOptions::default().key_bytes_max,
-            ..TcOptions::tiny_for_tests()
-        }
+        TcOptions { key_bytes_max: TcOptions::default().key_bytes_max, ..TcOptions::tiny_for_tests() }
     } else {
-        let retains = !options.retention.is_zero();
-        TcOptions { memory_bytes: shares.tc as usize, clock_start, retains, ..TcOptions::default() }
+        TcOptions { memory_bytes: shares.tc as usize, ..TcOptions::default() }
+    };
+    let tc_options = TcOptions {
+        clock_start,
+        retains: !options.retention.is_zero(),
+        concurrency_control: options.concurrency_control,
+        ..tc_options
     };
     let tc = TransactionComponent::open(
         tc_options,

@@ -51,9 +51,21 @@ impl RetryPolicy {
         }
     }
 
-    /// Pauses before attempt number `attempt` (the second attempt is number 2): a random time of at most the
-    /// bound that applies to it, so that two transactions in conflict do not meet again in step.
-    fn pause(&self, attempt: u32) {
+    /// Pauses before attempt number `attempt` (the second attempt is number 2), for whoever retries by himself: a random time of
+    /// at most the bound that applies to it, so that two transactions in conflict do not meet again in step.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let mut attempt = 1;
+    /// while let Err(error) = db.begin().commit() {
+    ///     assert!(error.is_retryable());
+    ///     attempt += 1;
+    ///     deuteron::RetryPolicy::default().pause(attempt);
+    /// }
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn pause(&self, attempt: u32) {
         let doublings = attempt.saturating_sub(2).min(20);
         let bound = self.back_off_min.saturating_mul(1 << doublings).min(self.back_off_max);
         let pause = bound.mul_f64(random_fraction());

@@ -122,7 +122,7 @@ impl Stats {
 }
 
 /// The causes of conflicts, in the order in which they are reported.
-const CAUSES: [ConflictCause; 7] = [
+const CAUSES: [ConflictCause; 8] = [
     ConflictCause::WriteWrite,
     ConflictCause::ReadChanged,
     ConflictCause::RangeChanged,
@@ -130,6 +130,7 @@ const CAUSES: [ConflictCause; 7] = [
     ConflictCause::ReadsForgotten,
     ConflictCause::PushedTooOften,
     ConflictCause::LogPinned,
+    ConflictCause::TimestampOrder,
 ];
 
 /// How often each cause of a conflict has occurred.

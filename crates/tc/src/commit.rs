@@ -58,6 +58,9 @@ impl Transaction {
             point();
             let mut at = self.begin;
             if late || lower_bound != self.begin {
+                if self.must_be_in_time() {
+                    return Err(self.conflict_of_transaction(ConflictCause::TimestampOrder));
+                }
                 if round >= self.workspace.core.options.refreshes_max {
                     return Err(self.conflict_of_transaction(ConflictCause::PushedTooOften));
                 }
@@ -195,9 +198,8 @@ impl Workspace {
             let reader = Reader { at, slot: self.slot, own: Own::Beneath, protection };
             let (now, commit_lsn) = match self.core.observe(key, reader) {
                 Ok(now) => now,
-                Err(Failure::Error(error)) => return Err(error.into()),
-                Err(Failure::TooOld) => {
-                    return Err(changed(ConflictCause::SnapshotTooOld, key, None));
+                Err(failure) => {
+                    return Err(failure.into_error(|cause, other| changed(cause, key, other)));
                 }
             };
             if now != read.observed {
@@ -246,6 +248,7 @@ impl Core {
                     fetched = Some(self.fetch(key, generation, reader.at)?);
                 }
                 Attempt::TooOld => return Err(Failure::TooOld),
+                Attempt::Undecided(other) => return Err(Failure::GivesWay(other)),
             }
         }
     }

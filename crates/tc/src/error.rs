@@ -24,6 +24,9 @@ pub enum ConflictCause {
     PushedTooOften,
     /// It kept the log from being cut for too long.
     LogPinned,
+    /// Under pure timestamp order: a later transaction has read what it wrote, or an earlier one has written, and not yet
+    /// committed, what it wanted to read.
+    TimestampOrder,
 }
 
 impl ConflictCause {
@@ -41,6 +44,7 @@ impl ConflictCause {
             ConflictCause::ReadsForgotten => "reads-forgotten",
             ConflictCause::PushedTooOften => "pushed-too-often",
             ConflictCause::LogPinned => "log-pinned",
+            ConflictCause::TimestampOrder => "timestamp-order",
         }
     }
 }

@@ -26,7 +26,7 @@
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
 //! | `planted`, `schedule`, `counted` | for the tests |
 //!
-//! `docs/design/transactions.md` states the rules R1 to R17 that the code cites, and proves them.
+//! `docs/design/transactions.md` states the rules R1 to R18 that the code cites, and proves them.
 //!
 //! What this crate is not: it starts no threads and never sleeps ([`Host`] waits for it); it stores nothing; it does not
 //! retry. It holds no epoch guard while anything waits, and none while the user's code runs.
@@ -108,7 +108,7 @@ pub use component::TransactionComponent;
 pub use error::{Conflict, ConflictCause, ConflictPlace, TcError};
 pub use host::{Host, Stall};
 pub use lookahead::Lookahead;
-pub use options::{BeginOptions, Isolation, TcOptions};
+pub use options::{BeginOptions, ConcurrencyControl, Isolation, TcOptions};
 pub use scan::{Entry, Scan, ScanCursor};
 pub use statistics::TcStatistics;
 pub use transaction::{Committed, Transaction};

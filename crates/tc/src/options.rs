@@ -37,6 +37,8 @@ pub struct TcOptions {
     /// Whether versions are kept for transactions in the past, from
     /// [`TransactionComponent::retain_from`](crate::TransactionComponent::retain_from) on.
     pub retains: bool,
+    /// What a transaction does that would come too late.
+    pub concurrency_control: ConcurrencyControl,
 }
 
 impl Default for TcOptions {
@@ -54,6 +56,7 @@ impl Default for TcOptions {
             scan_batch_records_max: 512,
             refreshes_max: 16,
             retains: false,
+            concurrency_control: ConcurrencyControl::Pushes,
         }
     }
 }
@@ -81,6 +84,23 @@ impl TcOptions {
     pub(crate) fn buckets(&self) -> usize {
         ((self.memory_bytes / 64).max(2).next_power_of_two() / 2).min(1 << 31)
     }
+}
+
+/// What becomes of a strictly serializable transaction whose place in the order of timestamps is taken: a later one has read
+/// what it writes, or wants to read what it has written and not committed.
+///
+/// ```
+/// assert_eq!(deuteron_tc::ConcurrencyControl::default(), deuteron_tc::ConcurrencyControl::Pushes);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ConcurrencyControl {
+    /// The writer is pushed: it commits later, if what it has read is the same then (rules R2, R5, R7).
+    #[default]
+    Pushes,
+    /// Pure timestamp order, as in section 2 of the paper: a writer that finds a later reader gives way, and so does a reader
+    /// that finds an earlier writer uncommitted (rule R18). Every transaction commits at its begin, and none looks at its
+    /// reads again. It is here to be compared with.
+    TimestampOrder,
 }
 
 /// How far a transaction is kept apart from the others.

@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::error::{ConflictCause, TcError};
 use crate::mvcc_table::Stripe;
+use crate::options::ConcurrencyControl;
 use crate::planted::{Bug, is_planted};
 use crate::record::{EMBEDDED_BYTES_MAX, KeyRef, REMOVED, Record};
 use crate::schedule::point;
@@ -58,6 +59,8 @@ pub(crate) enum Visible<'g> {
     Unresolved,
     /// Nothing: the versions that it should see have been dropped.
     Pruned,
+    /// R18: a version whose writer, at this timestamp, has not ended.
+    Undecided(Timestamp),
 }
 
 /// One attempt to read a key, under a guard.
@@ -72,6 +75,8 @@ pub(crate) enum Attempt<'g> {
     Miss { generation: u64 },
     /// The versions that the reader should see have been given up.
     TooOld,
+    /// R18: the reader gives way to a writer at this timestamp.
+    Undecided(Timestamp),
 }
 
 /// A record fetched from the data component (R14): good as long as nothing has been evicted from the stripe since the
@@ -124,10 +129,17 @@ impl Core {
                     Settled::Visible(at, commit_lsn) => {
                         return (Visible::Committed { version, at, commit_lsn }, newer);
                     }
+                    Settled::Undecided(other) => return (Visible::Undecided(other), newer),
                 },
             }
             current = version.next.load(Ordering::Acquire);
         }
+    }
+
+    /// R18: whether nobody is pushed.
+    #[inline]
+    pub(crate) fn is_timestamp_order(&self) -> bool {
+        self.options.concurrency_control == ConcurrencyControl::TimestampOrder
     }
 
     /// R2: what a version whose writer has not stamped it is to a reader at `at`. After `Invisible` the writer will not
@@ -141,6 +153,11 @@ impl Core {
                 Status::Committed(other) => return Settled::Visible(other, slot.commit_lsn()),
                 Status::Active(lower_bound) if lower_bound > at || reader.protection == Protection::None => {
                     return Settled::Invisible;
+                }
+                Status::Active(lower_bound)
+                    if self.is_timestamp_order() && reader.protection == Protection::Published =>
+                {
+                    return Settled::Undecided(lower_bound);
                 }
                 Status::Active(lower_bound) => {
                     point();
@@ -185,6 +202,7 @@ impl Core {
                 }
                 Visible::Own(version) => return Attempt::Own(version),
                 Visible::Pruned => return Attempt::TooOld,
+                Visible::Undecided(other) => return Attempt::Undecided(other),
                 Visible::Unresolved => {
                     let generation = stripe.generation();
                     if fetched.is_none_or(|fetched| fetched.generation != generation) {
@@ -435,12 +453,16 @@ enum Settled {
     Invisible,
     Newer,
     Visible(Timestamp, Lsn),
+    /// R18.
+    Undecided(Timestamp),
 }
 
 /// Why a read failed: an error, or a conflict to which the caller adds the place.
 pub(crate) enum Failure {
     Error(TcError),
     TooOld,
+    /// R18: to a writer at this timestamp.
+    GivesWay(Timestamp),
 }
 
 impl From<TcError> for Failure {
@@ -451,10 +473,14 @@ impl From<TcError> for Failure {
 
 impl Failure {
     /// The error, with `conflict` making one of a cause.
-    pub(crate) fn into_error(self, conflict: impl FnOnce(ConflictCause) -> TcError) -> TcError {
+    pub(crate) fn into_error<E: From<TcError>>(
+        self,
+        conflict: impl FnOnce(ConflictCause, Option<Timestamp>) -> E,
+    ) -> E {
         match self {
-            Failure::Error(error) => error,
-            Failure::TooOld => conflict(ConflictCause::SnapshotTooOld),
+            Failure::Error(error) => error.into(),
+            Failure::TooOld => conflict(ConflictCause::SnapshotTooOld, None),
+            Failure::GivesWay(other) => conflict(ConflictCause::TimestampOrder, Some(other)),
         }
     }
 }

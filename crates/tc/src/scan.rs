@@ -153,8 +153,8 @@ impl Transaction {
                 Ok(segment) => segment,
                 Err(failure) => {
                     let (lower, upper) = (cursor.lower.clone(), cursor.upper.clone());
-                    let error = failure.into_error(|cause| {
-                        self.conflict(cause, cursor.table, ConflictPlace::Range { lower, upper }, None)
+                    let error = failure.into_error(|cause, other| {
+                        self.conflict(cause, cursor.table, ConflictPlace::Range { lower, upper }, other)
                     });
                     self.roll_back();
                     return Err(error);
@@ -264,9 +264,9 @@ impl Workspace {
             Direction::Forward => whole.lower,
             Direction::Reverse => whole.upper,
         };
-        let fail = |cause| {
+        let fail = |cause, other| {
             let place = ConflictPlace::Range { lower: entry.lower.clone(), upper: entry.upper.clone() };
-            RefreshFailure::Changed(Box::new(Changed { cause, table: entry.table, place, other: None }))
+            RefreshFailure::Changed(Box::new(Changed { cause, table: entry.table, place, other }))
         };
         let (mut digest, mut ticket, mut read_lsn) = ([0; 2], None, Lsn(0));
         let mut last: Option<Vec<u8>> = None;
@@ -291,8 +291,7 @@ impl Workspace {
             };
             let segment = match self.core.read_segment(&request, reader, &mut digest) {
                 Ok(segment) => segment,
-                Err(Failure::Error(error)) => return Err(error.into()),
-                Err(Failure::TooOld) => return Err(fail(ConflictCause::SnapshotTooOld)),
+                Err(failure) => return Err(failure.into_error(fail)),
             };
             ticket = segment.ticket;
             read_lsn = read_lsn.max(segment.read_lsn);
@@ -302,7 +301,7 @@ impl Workspace {
             }
         }
         if digest != entry.digest {
-            return Err(fail(ConflictCause::RangeChanged));
+            return Err(fail(ConflictCause::RangeChanged, None));
         }
         self.read_lsn = self.read_lsn.max(read_lsn);
         Ok(())

@@ -10,7 +10,9 @@
 use crate::planted::{self, Bug, is_planted};
 use crate::schedule;
 use crate::test_bed::TABLE;
-use crate::{BeginOptions, ConflictCause, Host, Stall, TcError, TcOptions, TransactionComponent};
+use crate::{
+    BeginOptions, ConcurrencyControl, ConflictCause, Host, Stall, TcError, TcOptions, TransactionComponent,
+};
 use deuteron_contract::{
     DataComponent, DcError, DcStatistics, Direction, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
     Timestamp, TransactionId,
@@ -461,7 +463,12 @@ struct Totals {
     pushed: usize,
 }
 
-fn run(seed: u64, bug: Option<Bug>, totals: &mut Totals) -> Result<(), String> {
+fn run(
+    seed: u64,
+    bug: Option<Bug>,
+    concurrency_control: ConcurrencyControl,
+    totals: &mut Totals,
+) -> Result<(), String> {
     let mut random = Random(seed);
     let epochs = Epochs::new();
     let (log, _) = Log::open(
@@ -479,6 +486,7 @@ fn run(seed: u64, bug: Option<Bug>, totals: &mut Totals) -> Result<(), String> {
         retains: true,
         range_timestamps: 1 + random.below(4),
         scan_batch_records_max: 1 + random.below(3),
+        concurrency_control,
         ..TcOptions::default()
     };
     let tc = TransactionComponent::open(
@@ -576,23 +584,33 @@ fn schedules() -> u64 {
     std::env::var("TC_SCHEDULES").ok().and_then(|count| count.parse().ok()).unwrap_or(600)
 }
 
-#[test]
-fn random_schedules_are_strictly_serializable() {
+fn are_strictly_serializable(concurrency_control: ConcurrencyControl) -> Totals {
     let first = std::env::var("TC_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let mut totals = Totals::default();
     for seed in first..first + schedules() {
-        if let Err(violation) = run(seed, None, &mut totals) {
+        if let Err(violation) = run(seed, None, concurrency_control, &mut totals) {
             panic!("{violation} (TC_SEED={seed} TC_SCHEDULES=1)");
         }
     }
     println!("{totals:?}");
-    assert!(totals.committed > totals.transactions / 4 && totals.pushed > 0, "{totals:?}");
+    assert!(totals.committed > totals.transactions / 4, "{totals:?}");
+    totals
+}
+
+#[test]
+fn random_schedules_are_strictly_serializable() {
+    assert!(are_strictly_serializable(ConcurrencyControl::Pushes).pushed > 0);
+}
+
+#[test]
+fn random_schedules_in_pure_timestamp_order_are_strictly_serializable_and_commit_at_their_begins() {
+    assert_eq!(are_strictly_serializable(ConcurrencyControl::TimestampOrder).pushed, 0);
 }
 
 fn is_caught(bug: Bug) {
     let mut totals = Totals::default();
     for seed in 0..20 * schedules() {
-        if let Err(violation) = run(seed, Some(bug), &mut totals) {
+        if let Err(violation) = run(seed, Some(bug), ConcurrencyControl::Pushes, &mut totals) {
             println!("{bug:?} caught by {violation}");
             return;
         }

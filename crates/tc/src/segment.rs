@@ -185,7 +185,7 @@ impl Core {
         point();
         self.index.complete(&guard);
         point();
-        let (mut known, mut walked_to, mut count, mut pruned) = (Vec::new(), None, 0, false);
+        let (mut known, mut walked_to, mut count, mut failed) = (Vec::new(), None, 0, None);
         self.index.list().walk(covered, request.direction, &guard, |record| {
             point();
             let head = record.head.load(Ordering::SeqCst);
@@ -216,14 +216,15 @@ impl Core {
                 }
                 // The data component has it.
                 Visible::Unresolved => {}
-                Visible::Pruned => pruned = true,
+                Visible::Pruned => failed = Some(Failure::TooOld),
+                Visible::Undecided(other) => failed = Some(Failure::GivesWay(other)),
             }
             if count >= self.options.scan_batch_records_max {
                 walked_to = Some(key());
             }
-            walked_to.is_none() && !pruned
+            walked_to.is_none() && failed.is_none()
         });
-        if pruned { Err(Failure::TooOld) } else { Ok((known, walked_to)) }
+        failed.map_or(Ok((known, walked_to)), Err)
     }
 }
 

@@ -133,7 +133,14 @@ impl Transaction {
 
     /// Whether what is read has to be remembered for a refresh.
     pub(crate) fn remembers_reads(&self) -> bool {
-        !self.options.read_only && self.options.isolation == Isolation::Serializable
+        !self.options.read_only
+            && self.options.isolation == Isolation::Serializable
+            && !self.must_be_in_time()
+    }
+
+    /// R18: whether the transaction commits at its begin or not at all.
+    pub(crate) fn must_be_in_time(&self) -> bool {
+        self.options.isolation == Isolation::Serializable && self.workspace.core.is_timestamp_order()
     }
 
     pub(crate) fn check_active(&mut self) -> Result<(), TcError> {
@@ -322,6 +329,7 @@ impl Transaction {
                     continue;
                 }
                 Attempt::TooOld => return Err(Failure::TooOld),
+                Attempt::Undecided(other) => return Err(Failure::GivesWay(other)),
             };
             workspace.counts.add(Counter::Misses);
             if let Some(value) = workspace.core.load_recycled(hashed, recycled, written)? {
@@ -352,7 +360,7 @@ impl Transaction {
     #[cold]
     pub(crate) fn fail_on_key(&mut self, failure: Failure, table: TableId, key: &[u8]) -> TcError {
         let place = || ConflictPlace::Key(key.to_vec());
-        let error = failure.into_error(|cause| self.conflict(cause, table, place(), None));
+        let error = failure.into_error(|cause, other| self.conflict(cause, table, place(), other));
         self.roll_back();
         error
     }

@@ -86,6 +86,7 @@ impl Transaction {
         value: Option<&[u8]>,
     ) -> Result<(), WriteFailure> {
         let (begin, id, isolation) = (self.begin, self.id(), self.options.isolation);
+        let in_time = self.must_be_in_time();
         let workspace = &mut **self.workspace;
         let core = &*workspace.core;
         core.make_room()?;
@@ -99,9 +100,7 @@ impl Transaction {
         }
         let hashed = core.table.key(table, key);
         // A conflict that is there already shall not fill the log with garbage.
-        if let Some(other) = workspace.uncommitted_of_other(hashed) {
-            return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other)));
-        }
+        workspace.check_for_conflict(hashed, begin, in_time)?;
 
         let record = match value {
             Some(value) => LogRecord::Upsert { transaction: id, table, key, value },
@@ -126,7 +125,7 @@ impl Transaction {
             }
             Some(_) => Written::Logged,
         };
-        workspace.install(hashed, lsn, written, begin, isolation)
+        workspace.install(hashed, lsn, written, begin, isolation, in_time)
     }
 }
 
@@ -164,18 +163,30 @@ impl Workspace {
         }
     }
 
-    /// The timestamp of another transaction that has an uncommitted version of the key.
-    fn uncommitted_of_other(&self, key: KeyRef<'_>) -> Option<Timestamp> {
+    /// Fails if another transaction has an uncommitted version of the key, or, if the own transaction must be in time (R18), one
+    /// that is committed later or a later reader. Only to spare the trouble: it is looked at again after the installation.
+    fn check_for_conflict(
+        &self,
+        key: KeyRef<'_>,
+        begin: Timestamp,
+        in_time: bool,
+    ) -> Result<(), WriteFailure> {
         let guard = self.core.epochs.pin();
-        let record = self.core.table.find(key, &guard)?;
+        let Some(record) = self.core.table.find(key, &guard) else { return Ok(()) };
         let head = record.head.load(Ordering::SeqCst);
         if head == REMOVED {
-            return None;
+            return Ok(());
         }
-        match self.top(head, &guard) {
-            Top::Other(other) => Some(other),
-            _ => None,
+        let below = match self.top(head, &guard) {
+            Top::Other(other) => return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other))),
+            Top::Committed(at) => at,
+            Top::Base | Top::Own(_) => Timestamp(0),
+        };
+        let latest = below.max(record.own_read_timestamp());
+        if in_time && latest > begin {
+            return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(latest)));
         }
+        Ok(())
     }
 
     /// Installs the version that was logged at `lsn`, sees to it that scans find it, and pushes the transaction itself
@@ -187,6 +198,7 @@ impl Workspace {
         written: Written<'_>,
         begin: Timestamp,
         isolation: Isolation,
+        in_time: bool,
     ) -> Result<(), WriteFailure> {
         let core = &*self.core;
         let new = Version::allocate_written(self.slot, lsn, written, self.writes.len() as u64);
@@ -218,8 +230,14 @@ impl Workspace {
         if isolation == Isolation::Snapshot && below > begin {
             return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(below)));
         }
-        if !is_planted(Bug::NoSelfPush) && !self.push_beyond_readers(record, key, below, begin, &guard) {
-            return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
+        if !is_planted(Bug::NoSelfPush) {
+            let latest = self.latest_to_follow(record, key, below, begin, &guard);
+            if in_time && latest > begin {
+                return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(latest)));
+            }
+            if latest > begin && !self.slot().status.self_push(latest) {
+                return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
+            }
         }
         record.set_referenced();
         core.prune_below(record, new, &guard);
@@ -270,15 +288,16 @@ impl Workspace {
         swapped.is_ok().then_some(Installed::Above(below))
     }
 
-    /// R5: after the installation. False if somebody has aborted the transaction.
-    fn push_beyond_readers(
+    /// R5: who must come before the version that has been installed. Timestamps are unique: what equals the begin is the
+    /// transaction's own.
+    fn latest_to_follow(
         &self,
         record: &Record,
         key: KeyRef<'_>,
         below: Timestamp,
         begin: Timestamp,
         guard: &Guard<'_>,
-    ) -> bool {
+    ) -> Timestamp {
         let core = &*self.core;
         publication_fence();
         // Pairs with the reader's second look at the head, which comes after it has raised the timestamp (R3).
@@ -287,8 +306,6 @@ impl Workspace {
         let scanned = core.ranges.latest(key.table, key.key, begin, guard).unwrap_or_default();
         // R11: a version of a later time may have been posted and forgotten.
         let forced = Timestamp(core.forced_horizon().0.saturating_sub(1));
-        let latest = below.max(read).max(scanned).max(forced);
-        // Timestamps are unique: what equals the begin is the transaction's own.
-        latest <= begin || self.slot().status.self_push(latest)
+        below.max(read).max(scanned).max(forced)
     }
 }

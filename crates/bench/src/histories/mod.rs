@@ -120,7 +120,7 @@ pub fn run_histories(
 mod tests {
     use super::*;
     use deuteron::device::MemoryDirectory;
-    use deuteron::{Background, Durability, Options};
+    use deuteron::{Background, ConcurrencyControl, Durability, Options};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -143,6 +143,13 @@ mod tests {
     fn every_read_is_that_of_the_serial_order() {
         let histories = HistoryOptions { transactions: 20_000, round: 5_000, ..HistoryOptions::default() };
         run(Options::new().memory(64 << 20).retention(Duration::from_millis(20)), &histories);
+    }
+
+    #[test]
+    fn every_read_is_that_of_the_serial_order_in_pure_timestamp_order() {
+        let histories = HistoryOptions { transactions: 8_000, round: 2_000, ..HistoryOptions::default() };
+        let control = ConcurrencyControl::TimestampOrder;
+        run(Options::new().memory(64 << 20).concurrency_control(control), &histories);
     }
 
     #[test]

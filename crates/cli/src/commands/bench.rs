@@ -1,23 +1,76 @@
-//! `bench ycsb`: the paper's workload and YCSB A to F; `bench device`: the disk below.
+//! `bench ycsb`: the paper's workload and YCSB A to F; `bench contention`: transactions that meet; `bench device`: the disk
+//! below.
 
 use super::WorkDirectory;
-use crate::arguments::{AheadName, BenchCommand, DeviceArguments, Engine, WorkloadName, YcsbArguments};
+use crate::arguments::{
+    AheadName, BenchCommand, CaseName, ContentionArguments, DeviceArguments, Engine, WorkloadName,
+    YcsbArguments,
+};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::{bytes, count, microseconds};
-use deuteron::Options;
+use deuteron::{ConcurrencyControl, Options};
 use deuteron_bench::{
-    Ahead, DeviceBench, DeviceReport, Driver, EmbeddedStore, MapStore, Report, Store, Workload, load,
-    run as drive,
+    Ahead, ContentionCase, ContentionFigure, DeviceBench, DeviceReport, Driver, EmbeddedStore, MapStore,
+    Report, Store, Workload, load, run as drive, run_contention,
 };
 
 /// `deuteron bench`.
 pub fn run(command: &BenchCommand, json: bool) -> Outcome {
     match command {
         BenchCommand::Ycsb(arguments) => ycsb(arguments, json),
+        BenchCommand::Contention(arguments) => contention(arguments, json),
         BenchCommand::Device(arguments) => device(arguments, json),
     }
+}
+
+/// Both controls on each case and number of threads, in turns.
+fn contention(arguments: &ContentionArguments, json: bool) -> Outcome {
+    let mut figures: Vec<ContentionFigure> = Vec::new();
+    for case in &arguments.case {
+        let case = match case {
+            CaseName::Zipf => ContentionCase::Zipf,
+            CaseName::Hot => ContentionCase::Hot,
+            CaseName::Mix => ContentionCase::Mix,
+        };
+        for &threads in &arguments.threads {
+            let driver = Driver {
+                threads: threads as usize,
+                in_flight: 1,
+                warmup: arguments.warmup_seconds,
+                seconds: arguments.seconds,
+                seed: arguments.seed,
+            };
+            for (name, control) in CONTROLS {
+                let directory = WorkDirectory::new(None)?;
+                let options = Options::new().memory(arguments.memory).concurrency_control(control);
+                let store =
+                    EmbeddedStore::open(options, directory.path(), arguments.durability, 1)?.named(name);
+                load(&store, &case.workload(), &driver, &mut |_| {})?;
+                figures.push(run_contention(&store, case, &driver)?);
+                store.close()?;
+            }
+        }
+    }
+    if json { output::json(&figures) } else { output::table(&contention_rows(&figures)) }
+}
+
+const CONTROLS: [(&str, ConcurrencyControl); 2] = [
+    ("deuteron", ConcurrencyControl::Pushes),
+    ("deuteron-timestamp-order", ConcurrencyControl::TimestampOrder),
+];
+
+fn contention_rows(figures: &[ContentionFigure]) -> Vec<(String, String)> {
+    let row = |figure: &ContentionFigure| {
+        let causes: Vec<String> =
+            figure.abort_causes.iter().map(|(cause, aborts)| format!("{cause} {}", count(*aborts))).collect();
+        let name = format!("{}, {} threads, {}", figure.case, figure.threads, figure.engine);
+        let rate = count(figure.commits_per_second as u64);
+        let aborts = 100.0 * figure.abort_rate;
+        (name, format!("{rate} commits/s, {aborts:.1} % aborted; {}", causes.join(", ")))
+    };
+    figures.iter().map(row).collect()
 }
 
 fn device(arguments: &DeviceArguments, json: bool) -> Outcome {

@@ -45,6 +45,22 @@ fn the_map_is_measured_too() {
 }
 
 #[test]
+fn contention_is_measured_under_both_controls() {
+    let words =
+        "bench contention --json --case hot,mix --threads 1,3 --seconds 0.05 --warmup-seconds 0 --memory 64M";
+    let figures = run(words.split(' ')).ok().json();
+    let figures = figures.as_array().unwrap();
+    assert_eq!(figures.len(), 2 * 2 * 2);
+    for figure in figures {
+        assert!(figure["commits_per_second"].as_f64().unwrap() > 0.0, "{figure}");
+        assert!((0.0..1.0).contains(&figure["abort_rate"].as_f64().unwrap()), "{figure}");
+        assert!(figure["threads"].is_u64() && figure["abort_causes"].is_object(), "{figure}");
+    }
+    assert_eq!(figures[1]["engine"], "deuteron-timestamp-order");
+    run("bench contention --case cold".split(' ')).fails(2, "cold");
+}
+
+#[test]
 fn the_demonstration_finds_every_acknowledged_commit() {
     let scratch = Scratch::new();
     let directory = scratch.path("demo");
