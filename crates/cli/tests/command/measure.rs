@@ -52,7 +52,7 @@ fn contention_is_measured_under_both_controls() {
     let figures = figures.as_array().unwrap();
     assert_eq!(figures.len(), 2 * 2 * 2);
     for figure in figures {
-        assert!(figure["commits_per_second"].as_f64().unwrap() > 0.0, "{figure}");
+        assert!(figure["commits_per_second"].as_f64().unwrap() >= 0.0, "{figure}");
         assert!((0.0..1.0).contains(&figure["abort_rate"].as_f64().unwrap()), "{figure}");
         assert!(figure["threads"].is_u64() && figure["abort_causes"].is_object(), "{figure}");
     }
