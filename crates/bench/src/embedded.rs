@@ -180,11 +180,11 @@ impl EmbeddedWorker<'_> {
         let table = &self.store.table;
         if self.store.ahead == Ahead::Keys {
             let is_write = |step: &&Step| matches!(step, Step::Update(_) | Step::Insert(_));
-            let key = |step: &Step| step.key().to_be_bytes();
+            let key = |step: &Step| Some(step.key()?.to_be_bytes());
             self.keys.clear();
-            self.keys.extend(steps.iter().filter(|step| !is_write(step)).map(key));
+            self.keys.extend(steps.iter().filter(|step| !is_write(step)).filter_map(key));
             let reads = self.keys.len();
-            self.keys.extend(steps.iter().filter(is_write).map(key));
+            self.keys.extend(steps.iter().filter(is_write).filter_map(key));
             let (reads, writes) = self.keys.split_at(reads);
             tx.prefetch(table, reads, writes);
         }
@@ -198,10 +198,13 @@ impl EmbeddedWorker<'_> {
                     tx.put(table, &key.to_be_bytes(), value)?;
                 }
                 Step::ReadModifyWrite(key) => {
-                    tx.get_with(table, &key.to_be_bytes(), consume)?;
+                    if let Some(found) = tx.get_for_update(table, &key.to_be_bytes())? {
+                        consume(&found);
+                    }
                     stamp(value, key, &mut self.writes);
                     tx.put(table, &key.to_be_bytes(), value)?;
                 }
+                Step::Yield => std::thread::yield_now(),
                 Step::Scan { key, count } => {
                     for entry in tx.scan(table, &key.to_be_bytes()[..]..)?.take(count as usize) {
                         consume(&entry?.1);
@@ -223,7 +226,7 @@ impl Worker for EmbeddedWorker<'_> {
     fn announce(&mut self, steps: &[Step]) {
         if let Some(lookahead) = &mut self.lookahead {
             self.keys.clear();
-            self.keys.extend(steps.iter().map(|step| step.key().to_be_bytes()));
+            self.keys.extend(steps.iter().filter_map(|step| Some(step.key()?.to_be_bytes())));
             lookahead.announce(&self.store.table, &self.keys);
         }
     }

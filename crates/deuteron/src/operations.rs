@@ -18,8 +18,12 @@ impl Transaction {
         self.attempt
     }
 
-    /// The value of `key`, with the intent to change it: from here on others that would write the key give way at once, not
-    /// when this transaction writes it. The record counts as written, with the value that it has.
+    /// The value of `key`, with the intent to change it: from here on others that would write the key wait a moment and give way,
+    /// and not only when this transaction writes it. The record counts as written, with the value that it has.
+    ///
+    /// This is how to read what will be written: if another transaction is writing the key, this one waits a moment for it,
+    /// and if others have committed newer values since this one began, it sees the newest, as if it had begun later, provided
+    /// that what it has read before is still so.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -37,9 +41,8 @@ impl Transaction {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let value = self.get(table, key)?;
-        self.set(table, key, value.as_deref())?;
-        Ok(value)
+        self.usable(table)?;
+        self.run(|tx| tx.get_for_update(table.id, key))
     }
 
     /// Gives `key` the value `new` if it has the value `expected`; `None` stands for "does not exist", on either side. Whether

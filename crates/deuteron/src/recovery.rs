@@ -278,12 +278,16 @@ impl StallHost {
 }
 
 impl Host for StallHost {
-    fn stalled(&self, _reason: Stall) -> Result<(), String> {
+    fn stalled(&self, reason: Stall) -> Result<(), String> {
         let Some(engine) = self.engine.get().and_then(Weak::upgrade) else {
             return Err("the database is not open".into());
         };
         if deadline::has_passed() {
             return Err("the deadline of the transaction has passed".into());
+        }
+        if reason == Stall::Writer {
+            std::thread::yield_now();
+            return Ok(());
         }
         let _work_of_others = deadline::Watch::new(None);
         self.signals.keep.raise();

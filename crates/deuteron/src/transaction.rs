@@ -3,7 +3,7 @@
 use crate::deadline::Watch;
 use crate::handle::Handle;
 use crate::scan::Entry;
-use crate::{Durability, Error, Isolation, KeyRange, Scan, Table, Ticket};
+use crate::{Cancellation, Durability, Error, Isolation, KeyRange, Scan, Table, Ticket};
 use deuteron_contract::{Direction, Timestamp};
 use deuteron_tc::{BeginOptions, ScanCursor, TcError};
 use std::sync::Arc;
@@ -359,6 +359,40 @@ impl Transaction {
         }
     }
 
+    /// Commits as [`Transaction::commit`] does, unless that is no longer wanted. A cancellation that comes before the commit
+    /// aborts the transaction; one that comes while the commit waits to be durable ends the wait, and says what is known.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`]: nothing has happened. [`Error::DurabilityUnknown`]: the transaction has committed, and others see
+    /// it; only a crash could still undo it. As [`Transaction::commit`].
+    ///
+    /// ```
+    /// use deuteron::{Cancellation, Error};
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let stock = db.table("stock")?;
+    /// let cancellation = Cancellation::new();
+    /// let mut tx = db.begin();
+    /// tx.put(&stock, b"apples", b"12")?;
+    /// tx.commit_unless(&cancellation)?;
+    ///
+    /// cancellation.cancel();
+    /// assert!(matches!(db.begin().commit_unless(&cancellation), Err(Error::Cancelled)));
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn commit_unless(self, cancellation: &Cancellation) -> Result<(), Error> {
+        if cancellation.is_cancelled() {
+            self.abort();
+            return Err(Error::Cancelled);
+        }
+        let (durability, deadline) = (self.durability, self.deadline);
+        let mut ticket = self.commit_async()?;
+        if durability != Durability::Sync || ticket.wait_until(deadline, cancellation)? {
+            return Ok(());
+        }
+        Err(Error::DurabilityUnknown { timestamp: ticket.timestamp() })
+    }
+
     /// Commits in memory and returns at once; the [`Ticket`] tells when the commit is durable. With
     /// [`Durability::Sync`] the log is written as soon as the device is free, whether or not anybody waits.
     ///
@@ -402,7 +436,7 @@ impl Transaction {
 
     /// Runs an operation, under the deadline if there is one.
     #[inline]
-    fn run<T>(
+    pub(crate) fn run<T>(
         &mut self,
         operation: impl FnOnce(&mut deuteron_tc::Transaction) -> Result<T, TcError>,
     ) -> Result<T, Error> {

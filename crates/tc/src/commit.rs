@@ -49,15 +49,15 @@ impl Transaction {
             return Ok(self.commit_read_only());
         }
         // R15, after the last installation. R16: what was read last may be later than the begin.
-        let fenced = !is_planted(Bug::NoFence) && self.workspace.core.fence.latest() >= self.begin;
+        let fenced = !is_planted(Bug::NoFence) && self.workspace.core.fence.latest() >= self.at;
         let late = fenced || self.options.isolation == Isolation::ReadCommitted;
         for round in 0.. {
             let Status::Active(lower_bound) = self.workspace.slot().status.load() else {
                 return Err(self.conflict_of_transaction(ConflictCause::LogPinned));
             };
             point();
-            let mut at = self.begin;
-            if late || lower_bound != self.begin {
+            let mut at = self.at;
+            if late || lower_bound != self.at {
                 if self.must_be_in_time() {
                     return Err(self.conflict_of_transaction(ConflictCause::TimestampOrder));
                 }
@@ -84,7 +84,7 @@ impl Transaction {
         unreachable!("the rounds are limited by refreshes_max")
     }
 
-    /// A transaction that wrote nothing cannot have been pushed. Its place is its begin (paper 2.3.1).
+    /// A transaction that wrote nothing cannot have been pushed. Its place is where it reads (paper 2.3.1).
     fn commit_read_only(&mut self) -> Committed {
         let read = self.workspace.read_lsn;
         let durable = read < self.workspace.core.versions.stable_lsn() || read == Lsn(0);
@@ -92,7 +92,7 @@ impl Transaction {
         self.phase = Phase::Ended;
         self.workspace.counts.add(Counter::Commits);
         self.workspace.end();
-        Committed { timestamp: self.begin, durable_at: (!durable).then_some(read) }
+        Committed { timestamp: self.at, durable_at: (!durable).then_some(read) }
     }
 
     /// R8: reserve, then swap, then fill. `None` if the transaction has been pushed meanwhile.
@@ -137,7 +137,7 @@ impl Transaction {
     }
 
     /// R7: what was read must be what is visible at `at`.
-    fn refresh(&mut self, at: Timestamp) -> Result<(), TcError> {
+    pub(crate) fn refresh(&mut self, at: Timestamp) -> Result<(), TcError> {
         if self.options.isolation != Isolation::Serializable || is_planted(Bug::NoRefresh) {
             return Ok(());
         }

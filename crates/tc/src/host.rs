@@ -10,6 +10,9 @@ pub enum Stall {
     Memory,
     /// The clock's ceiling must become stable: the log must be flushed.
     Clock,
+    /// Another transaction has an uncommitted version of a key that the operation wants to write. It ends soon, as a rule, so
+    /// that a turn of the processor for others is all that is asked; the operation does not wait long.
+    Writer,
 }
 
 /// Runs, or wakes, the background duties while an operation cannot go on.

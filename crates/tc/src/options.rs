@@ -34,6 +34,8 @@ pub struct TcOptions {
     pub scan_batch_records_max: usize,
     /// A transaction gives up after so many refreshes (rule R7).
     pub refreshes_max: usize,
+    /// How often a transaction lets others have a turn, in all, for the sake of writers before it (rule R19).
+    pub patience: u32,
     /// Whether versions are kept for transactions in the past, from
     /// [`TransactionComponent::retain_from`](crate::TransactionComponent::retain_from) on.
     pub retains: bool,
@@ -55,6 +57,7 @@ impl Default for TcOptions {
             scan_batch_bytes: 4 << 10,
             scan_batch_records_max: 512,
             refreshes_max: 16,
+            patience: 64,
             retains: false,
             concurrency_control: ConcurrencyControl::Pushes,
         }

@@ -29,6 +29,8 @@ pub(crate) enum Bug {
     NoFreeze,
     /// R12: the read timestamp of an evicted record is not folded into the floor.
     NoFloor,
+    /// R20: a transaction goes on from the present without refreshing its reads.
+    MoveBlindly,
     /// R15: writers do not look at the fence.
     NoFence,
     /// R10: scans read the data component first, and do not look again.

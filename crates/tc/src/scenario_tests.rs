@@ -1,8 +1,9 @@
 //! Scenarios: each test's name is the property.
 
-use crate::test_bed::{TABLE, all, roomy, tiny};
-use crate::{BeginOptions, ConflictCause, Isolation, TcError, Transaction};
+use crate::test_bed::{TABLE, all, bed, roomy, tiny};
+use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
 use deuteron_contract::{Direction, Lsn, Timestamp};
+use deuteron_log::LogOptions;
 use std::ops::Bound;
 
 fn cause<T: std::fmt::Debug>(result: Result<T, TcError>) -> ConflictCause {
@@ -81,8 +82,7 @@ fn a_lost_update_is_refused() {
     assert_eq!(get(&mut first, "k"), get(&mut second, "k"));
     put(&mut second, "k", "11");
     second.commit().unwrap();
-    put(&mut first, "k", "11");
-    assert_eq!(cause(first.commit()), ConflictCause::ReadChanged);
+    assert_eq!(cause(first.put(TABLE, b"k", b"11")), ConflictCause::ReadChanged);
     // A blind write is late, too, but has read nothing: it commits later than it began.
     let (mut blind, mut other) = (bed.begin(), bed.begin());
     put(&mut other, "k", "12");
@@ -90,6 +90,76 @@ fn a_lost_update_is_refused() {
     put(&mut blind, "k", "13");
     assert!(blind.commit().unwrap().timestamp > between);
     assert_eq!(bed.get(b"k").as_deref(), Some(&b"13"[..]));
+}
+
+#[test]
+fn a_read_with_the_intent_to_write_sees_the_newest_version() {
+    let bed = roomy();
+    bed.put(b"k", b"10");
+    bed.put(b"other", b"1");
+    let mut first = bed.begin();
+    assert_eq!(get(&mut first, "other").as_deref(), Some("1"));
+    put(&mut first, "own", "1");
+    bed.put(b"k", b"11");
+    let now = bed.tc().now();
+    assert_eq!(first.get_for_update(TABLE, b"k").unwrap().as_deref(), Some(&b"11"[..]));
+    assert!(first.timestamp() > now, "it goes on from the present");
+    put(&mut first, "k", "12");
+    assert_eq!(first.commit().unwrap().timestamp.0, bed.tc().now().0, "and commits there, unvalidated");
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"12"[..]));
+    assert_eq!(bed.tc().statistics().moves, 1);
+}
+
+#[test]
+fn nobody_moves_on_from_reads_that_have_changed() {
+    let bed = roomy();
+    bed.put(b"k", b"10");
+    let mut first = bed.begin();
+    assert_eq!(get(&mut first, "other"), None);
+    bed.put(b"other", b"1");
+    bed.put(b"k", b"11");
+    assert_eq!(cause(first.get_for_update(TABLE, b"k")), ConflictCause::ReadChanged);
+    // Nor from a range.
+    let mut second = bed.begin();
+    assert_eq!(keys(&mut second, "n", "z"), ["other"]);
+    bed.put(b"z", b"not in it");
+    bed.put(b"k", b"12");
+    assert_eq!(second.get_for_update(TABLE, b"k").unwrap().as_deref(), Some(&b"12"[..]));
+    bed.put(b"p", b"in it");
+    bed.put(b"l", b"1");
+    assert_eq!(cause(second.get_for_update(TABLE, b"l")), ConflictCause::RangeChanged);
+}
+
+#[test]
+fn a_writer_waits_for_the_one_before_and_never_in_a_circle() {
+    let patient = TcOptions { memory_bytes: 16 << 20, patience: u32::MAX, ..TcOptions::default() };
+    let bed = bed(patient, &LogOptions::default(), deuteron_proxy::Options::default());
+    for circle in [false, true] {
+        let mut first = bed.begin();
+        put(&mut first, "a", "1");
+        let before = bed.tc().statistics().stalls;
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let mut second = bed.begin();
+                put(&mut second, "b", "2");
+                let found = second.get_for_update(TABLE, b"a").unwrap();
+                put(&mut second, "a", "2");
+                second.commit().unwrap();
+                found
+            });
+            while bed.tc().statistics().stalls == before {
+                std::thread::yield_now();
+            }
+            if circle {
+                // The second waits for the first, which therefore does not wait for the second.
+                assert_eq!(cause(first.put(TABLE, b"b", b"1")), ConflictCause::WriteWrite);
+            } else {
+                first.commit().unwrap();
+            }
+            let found = second.join().unwrap();
+            assert_eq!(found.as_deref(), Some(if circle { &b"2"[..] } else { b"1" }));
+        });
+    }
 }
 
 #[test]

@@ -235,13 +235,13 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
         (_, true) => tc.begin_with(BeginOptions { read_only: true, ..BeginOptions::default() }),
         _ => tc.begin(),
     };
-    let begin = tx.timestamp();
+    let begin = tx.begin;
     let (mut reads, mut scans, mut writes) = (Vec::new(), Vec::new(), BTreeMap::new());
     let result = (|| {
         for step in 0..1 + random.below(4) {
             schedule::point();
             let key = random.below(keys as usize) as u8;
-            match random.below(if shares { 6 } else { 10 }) {
+            match random.below(if shares { 6 } else { 12 }) {
                 0..4 => {
                     let value = tx.get(TABLE, &[key])?;
                     match writes.get(&key) {
@@ -263,6 +263,14 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
                         assert_eq!(found.remove(key), *own, "a scan shows own writes");
                     }
                     scans.push((lower, upper, found, writes.keys().copied().collect()));
+                }
+                6 | 7 => {
+                    let value = tx.get_for_update(TABLE, &[key])?;
+                    match writes.get(&key) {
+                        Some(own) => assert_eq!(value, *own, "a transaction sees its own writes"),
+                        None => reads.push((key, value.clone())),
+                    }
+                    writes.insert(key, value);
                 }
                 _ if random.percent(25) => {
                     tx.delete(TABLE, &[key])?;
@@ -487,6 +495,7 @@ fn run(
         range_timestamps: 1 + random.below(4),
         scan_batch_records_max: 1 + random.below(3),
         concurrency_control,
+        patience: random.below(4) as u32,
         ..TcOptions::default()
     };
     let tc = TransactionComponent::open(
@@ -640,5 +649,6 @@ planted_bugs! {
     planted_no_freeze_is_caught: NoFreeze,
     planted_no_floor_is_caught: NoFloor,
     planted_no_fence_is_caught: NoFence,
+    planted_move_blindly_is_caught: MoveBlindly,
     planted_dc_first_is_caught: DcFirst,
 }

@@ -51,6 +51,10 @@ counters! {
     ScanBatches, scan_batches;
     /// Operations that had to wait.
     Stalls, stalls;
+    /// Turns that writers left to writers before them.
+    Waits, waits;
+    /// Transactions that went on from a later timestamp.
+    Moves, moves;
     /// Records evicted from the table.
     Evictions, evictions;
     /// Versions dropped: superseded and visible to nobody, or aborted.

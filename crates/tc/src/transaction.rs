@@ -42,6 +42,8 @@ pub(crate) enum Phase {
 pub struct Transaction {
     pub(crate) workspace: ManuallyDrop<Box<Workspace>>,
     pub(crate) begin: Timestamp,
+    /// As of when it reads: its begin, or later if it has gone on from there (R20).
+    pub(crate) at: Timestamp,
     pub(crate) options: BeginOptions,
     pub(crate) phase: Phase,
     /// The clock's ceiling covers the timestamp (K2).
@@ -69,6 +71,7 @@ impl Transaction {
             covered: options.read_only || core.clock.is_covered(begin),
             workspace: ManuallyDrop::new(workspace),
             begin,
+            at: begin,
             options,
             phase: Phase::Active,
             logged: false,
@@ -87,6 +90,7 @@ impl Transaction {
         let mut transaction = Transaction {
             workspace: ManuallyDrop::new(workspace),
             begin: at,
+            at,
             options: BeginOptions { read_only: true, ..BeginOptions::default() },
             phase: Phase::Active,
             covered: true,
@@ -99,9 +103,10 @@ impl Transaction {
         Ok(transaction)
     }
 
-    /// The timestamp as of which the transaction reads; under [`Isolation::ReadCommitted`], that of its begin.
+    /// The timestamp as of which the transaction reads: that of its begin, or later, if [`Transaction::get_for_update`] has
+    /// met a newer version. Under [`Isolation::ReadCommitted`], that of its begin.
     pub fn timestamp(&self) -> Timestamp {
-        self.begin
+        self.at
     }
 
     /// The transaction's identity in the log.
@@ -117,7 +122,7 @@ impl Transaction {
     /// As of when the next operation reads, and how that is protected.
     #[inline]
     pub(crate) fn reader(&self) -> Reader {
-        let mut at = self.begin;
+        let mut at = self.at;
         let protection = match self.options {
             BeginOptions { isolation: Isolation::ReadCommitted, .. } => {
                 at = self.workspace.core.present();

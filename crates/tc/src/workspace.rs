@@ -90,6 +90,8 @@ pub(crate) struct Workspace {
     pub(crate) read_lsn: Lsn,
     /// Too much was read to be remembered.
     pub(crate) reads_forgotten: bool,
+    /// How many turns are left to give to others (R19).
+    pub(crate) patience: u32,
 }
 
 // SAFETY: the pointers of the write set are to records and versions, which are shared between threads, and stay good
@@ -113,6 +115,7 @@ impl Workspace {
             shard: shard_of_thread(),
             read_lsn: Lsn(0),
             reads_forgotten: false,
+            patience: core.options.patience,
         })
     }
 
@@ -142,6 +145,7 @@ impl Workspace {
         self.written_bytes = 0;
         self.read_lsn = Lsn(0);
         self.reads_forgotten = false;
+        self.patience = self.core.options.patience;
         clear(&mut self.reads);
         clear(&mut self.keys);
         clear(&mut self.scans);

@@ -9,6 +9,8 @@ use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::{Ordering, publication_fence};
 use crate::transaction::Transaction;
+use crate::transaction_table::SlotIndex;
+use crate::update::Ahead;
 use crate::version::{PRUNED, Version, VersionState, WRITTEN_INLINE_MAX, Written};
 use crate::workspace::{Workspace, WriteEntry};
 use deuteron_contract::{Lsn, TableId, Timestamp};
@@ -16,15 +18,15 @@ use deuteron_epoch::Guard;
 use deuteron_log::Record as LogRecord;
 
 /// What lies at the top of a record's versions, aborted ones aside.
-enum Top<'g> {
+pub(crate) enum Top<'g> {
     /// Nothing but what the data component holds.
     Base,
     /// A committed version.
-    Committed(Timestamp),
+    Committed(Timestamp, &'g Version),
     /// An uncommitted version of the writer itself.
     Own(&'g Version),
     /// An uncommitted version of another transaction.
-    Other(Timestamp),
+    Other { lower_bound: Timestamp, slot: SlotIndex },
 }
 
 /// What became of an installation.
@@ -56,7 +58,7 @@ impl Transaction {
         self.write(table, key, None)
     }
 
-    fn write(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), TcError> {
+    pub(crate) fn write(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), TcError> {
         self.check_active()?;
         self.check_key(key)?;
         if self.options.read_only {
@@ -67,15 +69,22 @@ impl Transaction {
         if let Some(value) = value.filter(|value| value.len() > limit) {
             return Err(TcError::ValueSize { found: value.len(), limit });
         }
-        match self.write_checked(table, key, value) {
-            Ok(()) => Ok(()),
-            Err(WriteFailure::Error(error)) => {
-                self.roll_back();
-                Err(error)
-            }
-            Err(WriteFailure::Conflict(cause, other)) => {
-                Err(self.conflict(cause, table, ConflictPlace::Key(key.to_vec()), other))
-            }
+        loop {
+            let (cause, other) = match self.write_checked(table, key, value) {
+                Ok(()) => return Ok(()),
+                Err(WriteFailure::Error(error)) => {
+                    self.roll_back();
+                    return Err(error);
+                }
+                Err(WriteFailure::Undecided { other, may_wait }) => {
+                    if may_wait && self.may_wait() && self.wait_a_turn()? {
+                        continue;
+                    }
+                    (ConflictCause::WriteWrite, Some(other))
+                }
+                Err(WriteFailure::Conflict(cause, other)) => (cause, other),
+            };
+            return Err(self.conflict(cause, table, ConflictPlace::Key(key.to_vec()), other));
         }
     }
 
@@ -85,7 +94,7 @@ impl Transaction {
         key: &[u8],
         value: Option<&[u8]>,
     ) -> Result<(), WriteFailure> {
-        let (begin, id, isolation) = (self.begin, self.id(), self.options.isolation);
+        let (id, at, begin, isolation) = (self.id(), self.at, self.begin, self.options.isolation);
         let in_time = self.must_be_in_time();
         let workspace = &mut **self.workspace;
         let core = &*workspace.core;
@@ -100,7 +109,20 @@ impl Transaction {
         }
         let hashed = core.table.key(table, key);
         // A conflict that is there already shall not fill the log with garbage.
-        workspace.check_for_conflict(hashed, begin, in_time)?;
+        let serializable = isolation == Isolation::Serializable;
+        match workspace.ahead(hashed, at, begin) {
+            Ahead::Undecided { other, may_wait } => {
+                return Err(WriteFailure::Undecided { other, may_wait });
+            }
+            Ahead::Later(other) if in_time => {
+                return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(other)));
+            }
+            // It would have to commit later than that, and would find it then.
+            Ahead::Changed(other) if serializable => {
+                return Err(WriteFailure::Conflict(ConflictCause::ReadChanged, Some(other)));
+            }
+            _ => {}
+        }
 
         let record = match value {
             Some(value) => LogRecord::Upsert { transaction: id, table, key, value },
@@ -125,13 +147,18 @@ impl Transaction {
             }
             Some(_) => Written::Logged,
         };
-        workspace.install(hashed, lsn, written, begin, isolation, in_time)
+        workspace.install(hashed, lsn, written, at, isolation, in_time)
     }
 }
 
 pub(crate) enum WriteFailure {
     Error(TcError),
     Conflict(ConflictCause, Option<Timestamp>),
+    /// Another transaction has an uncommitted version; nothing has been done yet.
+    Undecided {
+        other: Timestamp,
+        may_wait: bool,
+    },
 }
 
 impl From<TcError> for WriteFailure {
@@ -142,7 +169,7 @@ impl From<TcError> for WriteFailure {
 
 impl Workspace {
     /// The newest version of a chain that is not aborted.
-    fn top<'g>(&self, head: *mut Version, _guard: &'g Guard<'_>) -> Top<'g> {
+    pub(crate) fn top<'g>(&self, head: *mut Version, _guard: &'g Guard<'_>) -> Top<'g> {
         let mut current = head;
         loop {
             // The suffix of a chain is pruned below a committed version only.
@@ -150,43 +177,17 @@ impl Workspace {
             // SAFETY: reached through a record's head under a guard (V1).
             let Some(version) = (unsafe { current.as_ref::<'g>() }) else { return Top::Base };
             match version.state() {
-                VersionState::Committed(at) => return Top::Committed(at),
+                VersionState::Committed(at) => return Top::Committed(at, version),
                 VersionState::Aborted => {}
                 VersionState::Pending(slot) => match self.core.transactions.slot(slot).status.load() {
-                    Status::Committed(at) => return Top::Committed(at),
+                    Status::Committed(at) => return Top::Committed(at, version),
                     Status::Aborted => {}
                     Status::Active(_) if slot == self.slot => return Top::Own(version),
-                    Status::Active(lower_bound) => return Top::Other(lower_bound),
+                    Status::Active(lower_bound) => return Top::Other { lower_bound, slot },
                 },
             }
             current = version.next.load(Ordering::Acquire);
         }
-    }
-
-    /// Fails if another transaction has an uncommitted version of the key, or, if the own transaction must be in time (R18), one
-    /// that is committed later or a later reader. Only to spare the trouble: it is looked at again after the installation.
-    fn check_for_conflict(
-        &self,
-        key: KeyRef<'_>,
-        begin: Timestamp,
-        in_time: bool,
-    ) -> Result<(), WriteFailure> {
-        let guard = self.core.epochs.pin();
-        let Some(record) = self.core.table.find(key, &guard) else { return Ok(()) };
-        let head = record.head.load(Ordering::SeqCst);
-        if head == REMOVED {
-            return Ok(());
-        }
-        let below = match self.top(head, &guard) {
-            Top::Other(other) => return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other))),
-            Top::Committed(at) => at,
-            Top::Base | Top::Own(_) => Timestamp(0),
-        };
-        let latest = below.max(record.own_read_timestamp());
-        if in_time && latest > begin {
-            return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(latest)));
-        }
-        Ok(())
     }
 
     /// Installs the version that was logged at `lsn`, sees to it that scans find it, and pushes the transaction itself
@@ -196,7 +197,7 @@ impl Workspace {
         key: KeyRef<'_>,
         lsn: Lsn,
         written: Written<'_>,
-        begin: Timestamp,
+        at: Timestamp,
         isolation: Isolation,
         in_time: bool,
     ) -> Result<(), WriteFailure> {
@@ -227,15 +228,15 @@ impl Workspace {
         point();
         core.index.note(record, self.shard);
         point();
-        if isolation == Isolation::Snapshot && below > begin {
+        if isolation == Isolation::Snapshot && below > at {
             return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(below)));
         }
         if !is_planted(Bug::NoSelfPush) {
-            let latest = self.latest_to_follow(record, key, below, begin, &guard);
-            if in_time && latest > begin {
+            let latest = self.latest_to_follow(record, key, below, at, &guard);
+            if in_time && latest > at {
                 return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(latest)));
             }
-            if latest > begin && !self.slot().status.self_push(latest) {
+            if latest > at && !self.slot().status.self_push(latest) {
                 return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
             }
         }
@@ -273,13 +274,13 @@ impl Workspace {
         }
         let below = match self.top(head, guard) {
             Top::Base => Timestamp(0),
-            Top::Committed(at) => at,
+            Top::Committed(at, _) => at,
             Top::Own(version) => {
                 // SAFETY: it is ours, and we have not ended.
                 unsafe { version.rewrite(lsn, written) };
                 return Some(Installed::Rewritten);
             }
-            Top::Other(other) => return Some(Installed::Conflict(other)),
+            Top::Other { lower_bound, .. } => return Some(Installed::Conflict(lower_bound)),
         };
         point();
         // SAFETY: not installed yet, so nobody else knows it.
@@ -288,14 +289,14 @@ impl Workspace {
         swapped.is_ok().then_some(Installed::Above(below))
     }
 
-    /// R5: who must come before the version that has been installed. Timestamps are unique: what equals the begin is the
-    /// transaction's own.
+    /// R5: who must come before the version that has been installed. Timestamps are unique: what equals `at` is
+    /// the transaction's own.
     fn latest_to_follow(
         &self,
         record: &Record,
         key: KeyRef<'_>,
         below: Timestamp,
-        begin: Timestamp,
+        at: Timestamp,
         guard: &Guard<'_>,
     ) -> Timestamp {
         let core = &*self.core;
@@ -303,7 +304,7 @@ impl Workspace {
         // Pairs with the reader's second look at the head, which comes after it has raised the timestamp (R3).
         let read = record.read_timestamp(core.table.stripe(key.hash));
         point();
-        let scanned = core.ranges.latest(key.table, key.key, begin, guard).unwrap_or_default();
+        let scanned = core.ranges.latest(key.table, key.key, at, guard).unwrap_or_default();
         // R11: a version of a later time may have been posted and forgotten.
         let forced = Timestamp(core.forced_horizon().0.saturating_sub(1));
         below.max(read).max(scanned).max(forced)

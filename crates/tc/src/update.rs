@@ -1,0 +1,156 @@
+//! Writing what others write as well: waiting a little for the writer before (rule R19), and going on from a later timestamp
+//! than the begin (rule R20).
+//!
+//! Both are for transactions that say, by [`Transaction::get_for_update`] or by writing, that they want the newest version of a
+//! key. Who only reads neither waits nor moves.
+
+use crate::error::{ConflictCause, TcError};
+use crate::host::Stall;
+use crate::options::Isolation;
+use crate::planted::{Bug, is_planted};
+use crate::record::{KeyRef, REMOVED};
+use crate::schedule::point;
+use crate::statistics::Counter;
+use crate::sync::Ordering;
+use crate::transaction::Transaction;
+use crate::workspace::{Observed, Workspace};
+use crate::write::Top;
+use deuteron_contract::{TableId, Timestamp};
+
+/// What is in the way of a write of a key, at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    Nothing,
+    /// A committed version, or a read, that is later than the transaction.
+    Later(Timestamp),
+    /// A committed version that is not the one which the transaction has read.
+    Changed(Timestamp),
+    /// An uncommitted version of another transaction, at this lower bound.
+    Undecided {
+        other: Timestamp,
+        may_wait: bool,
+    },
+}
+
+impl Transaction {
+    /// The value of `key`, copied, or `None`, with the intent to change it. From here on the record counts as written, with the
+    /// value that it has: others that would write it wait a little and then give way. If another transaction has an uncommitted
+    /// version of it, this one waits for that a little (R19); if a newer version has been committed since this one began,
+    /// it goes on from the present, so that the newest value is what it sees (R20).
+    ///
+    /// # Errors
+    /// As [`Transaction::put`]; a conflict also if it had to go on from the present, and what it had read has changed.
+    pub fn get_for_update(&mut self, table: TableId, key: &[u8]) -> Result<Option<Vec<u8>>, TcError> {
+        self.check_active()?;
+        self.check_key(key)?;
+        self.approach(table, key)?;
+        let value = self.get(table, key)?;
+        self.write(table, key, value.as_deref())?;
+        Ok(value)
+    }
+
+    /// Waits and moves on, as far as it may. What is in the way after that the write will find.
+    fn approach(&mut self, table: TableId, key: &[u8]) -> Result<(), TcError> {
+        let mut moves = 0;
+        while self.may_wait() {
+            let hashed = self.workspace.core.table.key(table, key);
+            match self.workspace.ahead(hashed, self.at, self.begin) {
+                Ahead::Undecided { may_wait: true, .. } if self.wait_a_turn()? => {}
+                Ahead::Later(_)
+                    if self.options.isolation == Isolation::Serializable
+                        && moves < self.workspace.core.options.refreshes_max =>
+                {
+                    self.move_on()?;
+                    moves += 1;
+                }
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is any use to wait for writers: what they commit must be in time for the transaction.
+    pub(crate) fn may_wait(&self) -> bool {
+        !self.options.read_only && self.options.isolation != Isolation::Snapshot && !self.must_be_in_time()
+    }
+
+    /// R19: lets others have a turn, on behalf of a writer before; false if the patience is at its end.
+    #[cold]
+    pub(crate) fn wait_a_turn(&mut self) -> Result<bool, TcError> {
+        if self.workspace.patience == 0 {
+            return Ok(false);
+        }
+        self.workspace.patience -= 1;
+        self.workspace.counts.add(Counter::Waits);
+        if let Err(error) = self.workspace.core.stall(Stall::Writer) {
+            self.roll_back();
+            return Err(error);
+        }
+        Ok(true)
+    }
+
+    /// R20: everything that has been read is read again as of the present; if it is still so, the transaction goes on from there.
+    fn move_on(&mut self) -> Result<(), TcError> {
+        let at = self.workspace.core.clock.tick();
+        if let Err(error) = self.workspace.core.cover(at) {
+            self.roll_back();
+            return Err(error);
+        }
+        point();
+        if !is_planted(Bug::MoveBlindly) {
+            self.refresh(at)?;
+        }
+        point();
+        // Only at `at` or later can it commit now; if somebody has pushed it beyond, it will look again.
+        if !self.workspace.slot().status.self_push(Timestamp(at.0 - 1)) {
+            return Err(self.conflict_of_transaction(ConflictCause::LogPinned));
+        }
+        self.at = at;
+        self.workspace.counts.add(Counter::Moves);
+        Ok(())
+    }
+}
+
+impl Workspace {
+    /// What is in the way of a write by a transaction that began at `begin` and reads as of `at`. Only to know it early: it is
+    /// looked at again after the installation (R5, R6).
+    pub(crate) fn ahead(&self, key: KeyRef<'_>, at: Timestamp, begin: Timestamp) -> Ahead {
+        let guard = self.core.epochs.pin();
+        let Some(record) = self.core.table.find(key, &guard) else { return Ahead::Nothing };
+        let head = record.head.load(Ordering::SeqCst);
+        if head == REMOVED {
+            return Ahead::Nothing;
+        }
+        let committed = match self.top(head, &guard) {
+            Top::Base | Top::Own(_) => Timestamp(0),
+            Top::Committed(committed, _) if committed <= at => committed,
+            Top::Committed(committed, version) => {
+                // Two versions in which the key does not exist are the same to a reader.
+                let now = if version.is_absent() { Observed::Absent } else { Observed::Version(committed) };
+                let is_other = |observed| observed != now;
+                if self.observed(key).is_some_and(is_other) {
+                    return Ahead::Changed(committed);
+                }
+                committed
+            }
+            Top::Other { lower_bound, slot } => {
+                // For whoever has written nothing nobody waits; the others wait for older ones only. So there is no circle.
+                let is_older = self.core.transactions.slot(slot).begin().is_some_and(|other| other < begin);
+                return Ahead::Undecided { other: lower_bound, may_wait: is_older || self.writes.is_empty() };
+            }
+        };
+        let latest = committed.max(record.own_read_timestamp());
+        if committed > at || (self.core.is_timestamp_order() && latest > at) {
+            return Ahead::Later(latest);
+        }
+        Ahead::Nothing
+    }
+
+    /// What the transaction saw when it read the key, if it did and remembers.
+    fn observed(&self, key: KeyRef<'_>) -> Option<Observed> {
+        let is_it = |read: &&crate::workspace::ReadEntry| {
+            read.hash == key.hash && read.table == key.table && self.key_of(read) == key.key
+        };
+        self.reads.iter().find(is_it).map(|read| read.observed)
+    }
+}
