@@ -91,9 +91,12 @@ pub enum Error {
     /// The transaction's deadline passed before it committed. It was aborted.
     #[error("the transaction's deadline has passed; it was aborted")]
     DeadlineExceeded,
-    /// The transaction has committed, and others see it, but its deadline passed before it was known to be durable: only a
-    /// crash could still undo it.
-    #[error("committed at {timestamp}, but not known to be durable when the deadline passed")]
+    /// The commit was cancelled before it began. The transaction was aborted.
+    #[error("the commit was cancelled; the transaction was aborted")]
+    Cancelled,
+    /// The transaction has committed, and others see it, but its deadline passed, or the wait was cancelled, before it was known to be
+    /// durable: only a crash could still undo it.
+    #[error("committed at {timestamp}, but not known to be durable when the wait ended")]
     DurabilityUnknown {
         /// Its place in the serial order.
         timestamp: Timestamp,

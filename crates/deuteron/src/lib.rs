@@ -33,6 +33,7 @@
 
 mod background;
 mod backup;
+mod cancellation;
 mod catalogue;
 mod check;
 mod database;
@@ -57,6 +58,7 @@ mod ticket;
 mod transaction;
 
 pub use backup::{BackupReport, restore, restore_in};
+pub use cancellation::Cancellation;
 pub use check::{CheckReport, check};
 pub use database::Db;
 pub use deuteron_contract::{KeyBounds, KeyRange, Lsn, Timestamp};

@@ -1,7 +1,7 @@
 //! [`Ticket`]: a commit whose durability is still to come.
 
-use crate::Error;
 use crate::handle::Handle;
+use crate::{Cancellation, Error};
 use deuteron_contract::{Lsn, Timestamp};
 use std::future::Future;
 use std::pin::Pin;
@@ -103,12 +103,51 @@ impl Ticket {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool, Error> {
+        self.wait_while(Instant::now().checked_add(timeout), || true)
+    }
+
+    /// Blocks until the commit is durable or the wait is cancelled; whether it is durable. If not, nothing is decided: the
+    /// transaction has committed, others see it, and the ticket can be asked again.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`].
+    ///
+    /// ```
+    /// use deuteron::Cancellation;
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let table = db.table("orders")?;
+    /// let cancellation = Cancellation::new();
+    /// let mut tx = db.begin();
+    /// tx.put(&table, b"1", b"apples")?;
+    /// let mut ticket = tx.commit_async()?;
+    /// assert!(ticket.wait_unless(&cancellation)?, "nobody cancelled");
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn wait_unless(&mut self, cancellation: &Cancellation) -> Result<bool, Error> {
+        self.wait_until(None, cancellation)
+    }
+
+    /// Blocks until the commit is durable, or `end`, or the wait is cancelled; whether it is durable.
+    pub(crate) fn wait_until(
+        &mut self,
+        end: Option<Instant>,
+        cancellation: &Cancellation,
+    ) -> Result<bool, Error> {
+        let _watched = cancellation.watch();
+        self.wait_while(end, || !cancellation.is_cancelled())
+    }
+
+    /// Blocks until the commit is durable, or `end`, or the thread is unparked and `is_wanted` says no.
+    fn wait_while(&mut self, end: Option<Instant>, is_wanted: impl Fn() -> bool) -> Result<bool, Error> {
         let Some(record) = self.record else { return Ok(true) };
-        let end = Instant::now().checked_add(timeout);
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
             if let Poll::Ready(outcome) = self.engine.poll_stable(record, &waker) {
                 return outcome.map(|()| true);
+            }
+            if !is_wanted() {
+                return Ok(false);
             }
             match end.map(|end| end.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => return Ok(false),
