@@ -127,6 +127,7 @@ impl<P: Peer> PeerWorker<'_, P> {
                     stamp(value, key, &mut self.writes);
                     transaction.put(key.to_be_bytes(), value)?;
                 }
+                Step::Yield => std::thread::yield_now(),
                 Step::Scan { key, count } => transaction.scan(key.to_be_bytes(), count as usize)?,
             }
         }

@@ -2,6 +2,10 @@
 //!
 //! Three cases, each with a number of threads; the store is any [`Store`], so that every engine runs the same. A
 //! transaction that is aborted runs again after the pause of [`deuteron::RetryPolicy`], until it commits.
+//!
+//! In one go, a transaction takes a few microseconds, and no more of them meet than there are cores, however many
+//! threads there are. *Interleaved*, other threads have a turn after each operation, as they have where operations come from
+//! clients: then as many transactions are under way as there are threads.
 
 use crate::{BenchError, Driver, Latency, Loaded, Report, Skew, Store, Workload, run};
 use serde::Serialize;
@@ -13,7 +17,7 @@ use std::fmt;
 /// ```
 /// use deuteron_bench::ContentionCase;
 /// assert_eq!(ContentionCase::Hot.to_string(), "hot");
-/// assert_eq!(ContentionCase::Zipf.workload().records, 100_000);
+/// assert_eq!(ContentionCase::Zipf.workload(false).records, 100_000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentionCase {
@@ -29,12 +33,12 @@ impl ContentionCase {
     /// All of them.
     pub const ALL: [ContentionCase; 3] = [ContentionCase::Zipf, ContentionCase::Hot, ContentionCase::Mix];
 
-    /// What is run.
+    /// What is run; `interleaved` or in one go.
     ///
     /// ```
-    /// assert_eq!(deuteron_bench::ContentionCase::Hot.workload().operations_per_transaction, 2);
+    /// assert_eq!(deuteron_bench::ContentionCase::Hot.workload(false).operations_per_transaction, 2);
     /// ```
-    pub fn workload(self) -> Workload {
+    pub fn workload(self, interleaved: bool) -> Workload {
         let updates = |records, operations_per_transaction, skew| Workload {
             operations_per_transaction,
             skew,
@@ -43,11 +47,12 @@ impl ContentionCase {
             read_modify_write: 1.0,
             ..Workload::paper(records)
         };
-        match self {
+        let workload = match self {
             ContentionCase::Zipf => updates(100_000, 4, Skew::Zipf(0.99)),
             ContentionCase::Hot => updates(10, 2, Skew::Uniform),
             ContentionCase::Mix => Workload::order_entry(4),
-        }
+        };
+        Workload { interleaved, ..workload }
     }
 }
 
@@ -70,6 +75,8 @@ pub struct ContentionFigure {
     pub engine: String,
     /// Threads that ran transactions.
     pub threads: usize,
+    /// Whether other threads had a turn after each operation.
+    pub interleaved: bool,
     /// Commits a second.
     pub commits_per_second: f64,
     /// Aborted attempts among all attempts, 0 to 1.
@@ -81,12 +88,13 @@ pub struct ContentionFigure {
 }
 
 impl ContentionFigure {
-    fn of(case: ContentionCase, report: Report) -> Self {
+    fn of(case: ContentionCase, interleaved: bool, report: Report) -> Self {
         let attempts = (report.commits + report.aborts).max(1);
         Self {
             case: case.to_string(),
             engine: report.engine,
             threads: report.threads,
+            interleaved,
             commits_per_second: report.throughput_tps,
             abort_rate: report.aborts as f64 / attempts as f64,
             abort_causes: report.abort_causes,
@@ -108,8 +116,8 @@ impl ContentionFigure {
 /// let store = EmbeddedStore::open(deuteron::Options::new(), scratch.path(), Durability::None, 1)?;
 /// let driver = Driver { seconds: Duration::from_millis(50), ..Driver::default() };
 /// let case = ContentionCase::Hot;
-/// load(&store, &case.workload(), &driver, &mut |_| {})?;
-/// let figure = run_contention(&store, case, &driver)?;
+/// load(&store, &case.workload(false), &driver, &mut |_| {})?;
+/// let figure = run_contention(&store, case, false, &driver)?;
 /// assert!(figure.commits_per_second > 0.0 && figure.abort_rate < 1.0);
 /// # store.close()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -117,10 +125,11 @@ impl ContentionFigure {
 pub fn run_contention<S: Store>(
     store: &S,
     case: ContentionCase,
+    interleaved: bool,
     driver: &Driver,
 ) -> Result<ContentionFigure, BenchError> {
-    let report = run(store, &case.workload(), driver, Loaded::default(), &mut |_| {})?;
-    Ok(ContentionFigure::of(case, report))
+    let report = run(store, &case.workload(interleaved), driver, Loaded::default(), &mut |_| {})?;
+    Ok(ContentionFigure::of(case, interleaved, report))
 }
 
 #[cfg(test)]
@@ -138,9 +147,9 @@ mod tests {
                 let scratch = tempfile::tempdir().unwrap();
                 let options = Options::new().memory(64 << 20).concurrency_control(control);
                 let store = EmbeddedStore::open(options, scratch.path(), Durability::None, 1).unwrap();
-                load(&store, &case.workload(), &driver, &mut |_| {}).unwrap();
+                load(&store, &case.workload(true), &driver, &mut |_| {}).unwrap();
                 // A busy machine may leave the threads without a turn for a while.
-                let figures = std::iter::repeat_with(|| run_contention(&store, case, &driver).unwrap());
+                let figures = std::iter::repeat_with(|| run_contention(&store, case, true, &driver).unwrap());
                 let figure = figures.into_iter().find(|figure| figure.commits_per_second > 0.0).unwrap();
                 assert_eq!((figure.case.as_str(), figure.threads), (&*case.to_string(), 3));
                 let in_order = ["timestamp-order"].map(|cause| figure.abort_causes.contains_key(cause));
@@ -153,7 +162,7 @@ mod tests {
     #[test]
     fn the_abort_rate_is_a_share_of_the_attempts() {
         let report = Report { commits: 30, aborts: 10, ..Report::default() };
-        assert_eq!(ContentionFigure::of(ContentionCase::Mix, report).abort_rate, 0.25);
-        assert_eq!(ContentionFigure::of(ContentionCase::Mix, Report::default()).abort_rate, 0.0);
+        assert_eq!(ContentionFigure::of(ContentionCase::Mix, true, report).abort_rate, 0.25);
+        assert_eq!(ContentionFigure::of(ContentionCase::Mix, true, Report::default()).abort_rate, 0.0);
     }
 }

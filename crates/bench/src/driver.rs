@@ -242,7 +242,7 @@ fn run_thread<S: Store>(
             }
         };
         if counting {
-            outcome.operations += steps.len() as u64;
+            outcome.operations += steps.iter().filter(|step| **step != Step::Yield).count() as u64;
         }
         now = Instant::now();
         let mut acknowledged = |begin: Instant, now: Instant| {

@@ -122,6 +122,7 @@ impl Worker for MapWorker<'_> {
                     self.read(key);
                     self.write(key, value);
                 }
+                Step::Yield => std::thread::yield_now(),
                 // A hash map has no order; consecutive numbers come closest.
                 Step::Scan { key, count } => (key..key + u64::from(count)).for_each(|key| self.read(key)),
             }

@@ -21,19 +21,22 @@ pub enum Step {
     },
     /// Read one record, then write it.
     ReadModifyWrite(u64),
+    /// Give the processor to other threads once, as if the next operation had to come from a client.
+    Yield,
 }
 
 impl Step {
     /// Whether the step writes.
     pub fn is_write(self) -> bool {
-        !matches!(self, Step::Read(_) | Step::Scan { .. })
+        !matches!(self, Step::Read(_) | Step::Scan { .. } | Step::Yield)
     }
 
-    /// The key, or the first.
-    pub fn key(self) -> u64 {
+    /// The key, or the first, of a step that has one.
+    pub fn key(self) -> Option<u64> {
         match self {
-            Step::Read(key) | Step::Update(key) | Step::Insert(key) | Step::ReadModifyWrite(key) => key,
-            Step::Scan { key, .. } => key,
+            Step::Read(key) | Step::Update(key) | Step::Insert(key) | Step::ReadModifyWrite(key) => Some(key),
+            Step::Scan { key, .. } => Some(key),
+            Step::Yield => None,
         }
     }
 }
@@ -70,6 +73,8 @@ pub struct Workload {
     pub scan_records_max: u32,
     /// Transactions of order entry on so many warehouses, instead of all of the above but the size of values.
     pub warehouses: Option<u64>,
+    /// Whether a [`Step::Yield`] stands behind each operation, so that more transactions are under way than there are cores.
+    pub interleaved: bool,
 }
 
 impl Workload {
@@ -88,6 +93,7 @@ impl Workload {
             read_modify_write: 0.0,
             scan_records_max: 100,
             warehouses: None,
+            interleaved: false,
         }
     }
 
@@ -162,11 +168,16 @@ impl<'a> Generator<'a> {
     pub fn transaction(&mut self, steps: &mut Vec<Step>) {
         steps.clear();
         if let Some(warehouses) = self.workload.warehouses {
-            return order_entry::transaction(warehouses, self.present, &mut self.random, steps);
+            order_entry::transaction(warehouses, self.present, &mut self.random, steps);
+        } else {
+            for _ in 0..self.workload.operations_per_transaction {
+                let step = self.step();
+                steps.push(step);
+            }
         }
-        for _ in 0..self.workload.operations_per_transaction {
-            let step = self.step();
-            steps.push(step);
+        if self.workload.interleaved {
+            let operations = std::mem::take(steps);
+            steps.extend(operations.into_iter().flat_map(|step| [step, Step::Yield]));
         }
     }
 
@@ -216,6 +227,7 @@ mod tests {
                     Step::Insert(_) => 2,
                     Step::Scan { .. } => 3,
                     Step::ReadModifyWrite(_) => 4,
+                    Step::Yield => unreachable!("none was asked for"),
                 }] += 1.0;
             }
         }
@@ -249,6 +261,17 @@ mod tests {
             })
             .count();
         assert!((4_800..5_200).contains(&read_only), "{read_only}");
+    }
+
+    #[test]
+    fn others_have_a_turn_after_each_operation_of_an_interleaved_workload() {
+        let workload = Workload { interleaved: true, ..Workload::paper(1_000) };
+        let present = AtomicU64::new(workload.records);
+        let mut generator = Generator::new(&workload, &present, 1);
+        let mut steps = Vec::new();
+        generator.transaction(&mut steps);
+        let yields: Vec<bool> = steps.iter().map(|step| *step == Step::Yield).collect();
+        assert_eq!(yields, [false, true].repeat(4));
     }
 
     #[test]

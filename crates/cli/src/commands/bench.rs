@@ -47,8 +47,8 @@ fn contention(arguments: &ContentionArguments, json: bool) -> Outcome {
                 let options = Options::new().memory(arguments.memory).concurrency_control(control);
                 let store =
                     EmbeddedStore::open(options, directory.path(), arguments.durability, 1)?.named(name);
-                load(&store, &case.workload(), &driver, &mut |_| {})?;
-                figures.push(run_contention(&store, case, &driver)?);
+                load(&store, &case.workload(arguments.interleave), &driver, &mut |_| {})?;
+                figures.push(run_contention(&store, case, arguments.interleave, &driver)?);
                 store.close()?;
             }
         }
