@@ -340,7 +340,6 @@ fn child(engine: RecordEngine, work: &RecordWork) -> Outcome<Value> {
     command.args(["--value-bytes", &work.value_bytes.to_string(), "--memory", &work.memory.to_string()]);
     command.args(["--threads", &work.threads.to_string(), "--batch", &work.batch.to_string()]);
     command.args(["--seconds", &work.seconds.to_string(), "--rewrite", &work.rewrite.to_string()]);
-    command.env("MIMALLOC_PURGE_DELAY", "5000");
     if let Some(directory) = &work.dir {
         command.arg("--dir").arg(directory);
     }
