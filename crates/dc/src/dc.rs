@@ -12,7 +12,7 @@ use deuteron_contract::{
 };
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, LlamaError, PageId, RecoveredPage};
+use deuteron_llama::{CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId, RecoveredPage};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -23,6 +23,9 @@ const LOADS_AT_ONCE: usize = 64;
 const LEAVES_AHEAD_FIRST: usize = 2;
 /// Leaves that a scan loads at a miss at most.
 const LEAVES_AHEAD_MAX: usize = 32;
+
+/// Flushes that come before the clock hand goes on where nearly everything is unflushed.
+const FLUSHES_INSTEAD: u64 = 16;
 
 /// What a checkpoint remembers: this, the redo scan start point, and which tables were dropped.
 const USER_DATA_VERSION: u8 = 2;
@@ -45,6 +48,10 @@ pub struct BwTreeDc {
     applied_at_round: AtomicU64,
     /// About how many pages the present round has still to write; 0 between rounds.
     pub(crate) round_pages: AtomicU64,
+    /// Buffers flushed.
+    flushes: AtomicU64,
+    /// The clock hand goes on when so many have been.
+    evict_from_flush: AtomicU64,
     /// The tables that were dropped, ever, and how far each is emptied.
     pub(crate) dropped: RwLock<BTreeMap<u32, Dropped>>,
     /// Which tree is looked after next.
@@ -96,6 +103,8 @@ impl BwTreeDc {
             applied_bytes: AtomicU64::new(0),
             applied_at_round: AtomicU64::new(0),
             round_pages: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            evict_from_flush: AtomicU64::new(0),
             dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::default())).collect()),
             tidy_hand: AtomicUsize::new(0),
         };
@@ -128,7 +137,7 @@ impl BwTreeDc {
     /// A load has made a page of so many bytes.
     pub(crate) fn loaded(&self, bytes: u64) -> Result<(), DcError> {
         self.applied_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if self.llama.over_budget() { self.relieve() } else { Ok(()) }
+        if self.llama.over_budget() { self.relieve(true) } else { Ok(()) }
     }
 
     fn recover_table(&self, pages: &[RecoveredPage]) -> Result<(), DcError> {
@@ -197,9 +206,9 @@ impl BwTreeDc {
     pub fn maintain_step(&self) -> Result<bool, DcError> {
         // A little before the budget is reached, so that those who apply need not do it themselves.
         let memory = self.llama.memory_bytes();
-        let high_water = self.llama.options().memory_bytes / 16 * 15;
+        let high_water = self.llama.high_water();
         if memory > high_water {
-            let evicted = self.llama.evict_step(memory - high_water);
+            let evicted = self.evict(memory - high_water);
             if evicted.bytes > 0 {
                 return Ok(true);
             }
@@ -227,12 +236,14 @@ impl BwTreeDc {
     pub(crate) fn flush_step(&self) -> Result<bool, DcError> {
         match self.llama.flush_step().map_err(|error| error::store("flushing", error))? {
             FlushProgress::Wrote { pages, .. } => {
+                self.flushes.fetch_add(1, Ordering::Relaxed);
                 let _ = self.round_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                     Some(left.saturating_sub(pages as u64))
                 });
                 Ok(true)
             }
             FlushProgress::Nothing => {
+                self.evict_from_flush.store(0, Ordering::Relaxed);
                 self.round_pages.store(0, Ordering::Relaxed);
                 Ok(false)
             }
@@ -240,23 +251,41 @@ impl BwTreeDc {
         }
     }
 
+    /// Evicts by the clock hand, unless it has found little lately: then a few flushes come first, which evict what they write.
+    fn evict(&self, target_bytes: u64) -> Evicted {
+        let flushes = self.flushes.load(Ordering::Relaxed);
+        if flushes < self.evict_from_flush.load(Ordering::Relaxed) {
+            return Evicted { dirty: 1, ..Evicted::default() };
+        }
+        let evicted = self.llama.evict_step(target_bytes);
+        if evicted.bytes < target_bytes && evicted.dirty > evicted.pages + evicted.spared {
+            self.evict_from_flush.store(flushes + FLUSHES_INSTEAD, Ordering::Relaxed);
+        }
+        evicted
+    }
+
     /// Brings memory back into the budget: the work of [`BwTreeDc::maintain_step`], done by those who need the
-    /// memory (paper 5.2). Returns when the budget is kept or nothing more can be done at the moment.
+    /// memory (paper 5.2). Returns when the budget is kept or nothing more can be done at the moment. Who brings what must be
+    /// flushed also waits for a flush that goes on.
     #[cold]
-    pub(crate) fn relieve(&self) -> Result<(), DcError> {
+    pub(crate) fn relieve(&self, waits: bool) -> Result<(), DcError> {
         // Twice round: once for the second chances, once for what the flush has made evictable.
         let mut fruitless = 0;
         while self.llama.over_budget() && fruitless < 4 {
             let excess = self.llama.memory_bytes().saturating_sub(self.llama.options().memory_bytes);
             // More than the excess, so that not every operation comes here.
-            let evicted = self.llama.evict_step(excess + self.options.memory_bytes / 64);
+            let evicted = self.evict(excess + self.options.memory_bytes / 64);
             if evicted.bytes > 0 {
                 fruitless = 0;
             } else if evicted.dirty > 0 {
                 if !self.flush_step()? {
-                    // Another thread is writing; what it writes can be evicted then.
+                    // Another thread is writing; what it writes is evicted then.
                     fruitless += 1;
-                    std::thread::yield_now();
+                    if waits {
+                        self.llama.await_flush();
+                    } else {
+                        std::thread::yield_now();
+                    }
                 }
             } else {
                 fruitless += 1;
@@ -270,7 +299,7 @@ impl BwTreeDc {
         if self.llama.over_budget() {
             // What a reader needs is room. That there is something to flush and it cannot be flushed is not its
             // business: whoever applies next will hear of it.
-            let _ = self.relieve();
+            let _ = self.relieve(false);
         }
         tree.load(miss.0).map_err(|error| error::tree(context, error))
     }
@@ -279,7 +308,7 @@ impl BwTreeDc {
     /// page.
     fn load_ahead(&self, tree: &Tree, pages: &[PageId]) {
         if self.llama.over_budget() {
-            let _ = self.relieve();
+            let _ = self.relieve(false);
         }
         let _ = tree.load_many(pages);
     }
@@ -328,7 +357,7 @@ impl BwTreeDc {
                 }
                 tree.check_step(&mut check).map_err(|error| error::tree("check", error))?;
                 if self.llama.over_budget() {
-                    let _ = self.relieve();
+                    let _ = self.relieve(false);
                 }
             };
             report.tables += 1;
@@ -526,7 +555,7 @@ impl DataComponent for BwTreeDc {
                     }
                 }
                 if self.llama.over_budget() {
-                    self.relieve()?;
+                    self.relieve(true)?;
                 }
             }
         }

@@ -44,7 +44,7 @@ impl BwTreeDc {
 
     fn tidy(&self, tree: &Tree) -> Result<bool, DcError> {
         if self.llama.over_budget() {
-            let _ = self.relieve();
+            let _ = self.relieve(false);
         }
         tree.maintain_step().map_err(|error| error::tree("merging pages", error))
     }

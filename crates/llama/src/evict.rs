@@ -4,12 +4,16 @@
 //! others the part that is durable leaves: all of the page, and its mapping word becomes the address; or what lies
 //! below the deltas that are not flushed yet, and a stub takes its place (*partial swap-out*). Pages that are not
 //! durable at all stay, and the caller is told to flush.
+//!
+//! When memory is short, a flush evicts what it has made durable: under random updates nearly everything in memory is dirty, and
+//! the hand would have to pass it all to find the few pages that are not.
 
 use crate::llama::{Llama, chain};
 use crate::load::OwnedChain;
 use crate::mapping_table::Word;
 use crate::node::{NodeKind, OwnedNode};
 use crate::page_id::PageId;
+use crate::snapshot::Snapshot;
 use crate::sync::Ordering;
 use deuteron_epoch::Guard;
 
@@ -74,15 +78,35 @@ impl Llama {
         evicted
     }
 
+    /// Evicts those of `pages`, just flushed, that nobody has used since the hand came by, if memory is short.
+    pub(crate) fn evict_flushed(&self, pages: &[PageId]) {
+        for batch in pages.chunks(BATCH as usize) {
+            if self.memory.about() <= self.high_water() {
+                return;
+            }
+            let guard = self.epochs.pin();
+            for &page in batch {
+                let snapshot = self.snapshot(page, &guard);
+                if snapshot.head().is_some_and(|head| !head.is_referenced()) {
+                    self.swap_out(page, snapshot, &guard);
+                }
+            }
+        }
+    }
+
     fn evict(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
         let snapshot = self.snapshot(page, guard);
+        match snapshot.head() {
+            Some(head) if head.take_referenced() => Outcome::Spared,
+            _ => self.swap_out(page, snapshot, guard),
+        }
+    }
+
+    fn swap_out(&self, page: PageId, snapshot: Snapshot<'_>, guard: &Guard<'_>) -> Outcome {
         let Some(head) = snapshot.head() else { return Outcome::Passed };
         if head.is_sealed() {
             // What is on flash is not enough: it would be taken for a page that takes blind deltas.
             return Outcome::Passed;
-        }
-        if head.take_referenced() {
-            return Outcome::Spared;
         }
         // Under the claim no flush changes the addresses (M3).
         let Some(_claim) = self.table.try_claim(page) else { return Outcome::Passed };

@@ -190,6 +190,11 @@ impl Llama {
         self.flusher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for the flush that goes on, if one does.
+    pub fn await_flush(&self) {
+        drop(self.lock_flusher());
+    }
+
     /// Writes one flush buffer of dirty pages, if there are any, durably.
     ///
     /// # Errors
@@ -244,7 +249,9 @@ impl Llama {
                 self.table.mark_dirty(page);
             }
         }
+        let flushed: Vec<_> = batch.taken.iter().map(|taken| taken.page).collect();
         let bytes = if batch.fragments == 0 { 0 } else { self.write_buffer(flusher, &mut batch)? };
+        self.evict_flushed(&flushed);
         filled?;
         Ok(Written { pages: batch.fragments as usize, bytes, skipped: batch.skipped })
     }

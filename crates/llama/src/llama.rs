@@ -253,6 +253,11 @@ impl Llama {
         self.memory.about() > self.options.memory_bytes
     }
 
+    /// From so many bytes of resident pages on memory is short: what is flushed leaves it, if it is not in use.
+    pub fn high_water(&self) -> u64 {
+        self.options.memory_bytes / 16 * 15
+    }
+
     /// The largest page, in bytes of its payloads and low key, that the store can write.
     pub fn page_bytes_max(&self) -> usize {
         // A sixteenth and a block are left for headers, lengths, adoptions and padding.

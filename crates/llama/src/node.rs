@@ -321,9 +321,15 @@ impl<'g> NodeRef<'g> {
         }
     }
 
+    /// Whether the page has been used since the second chance was taken away.
+    pub(crate) fn is_referenced(self) -> bool {
+        // Relaxed: a hint.
+        self.header().referenced.load(Ordering::Relaxed) != 0
+    }
+
     /// Takes the second chance away; whether it was there.
     pub(crate) fn take_referenced(self) -> bool {
-        let referenced = self.header().referenced.load(Ordering::Relaxed) != 0;
+        let referenced = self.is_referenced();
         if referenced {
             self.header().referenced.store(0, Ordering::Relaxed);
         }
