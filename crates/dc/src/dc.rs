@@ -270,8 +270,9 @@ impl BwTreeDc {
     #[cold]
     pub(crate) fn relieve(&self, waits: bool) -> Result<(), DcError> {
         // Twice round: once for the second chances, once for what the flush has made evictable.
+        let fruitless_max = if waits { 64 } else { 4 };
         let mut fruitless = 0;
-        while self.llama.over_budget() && fruitless < 4 {
+        while self.llama.over_budget() && fruitless < fruitless_max {
             let excess = self.llama.memory_bytes().saturating_sub(self.llama.options().memory_bytes);
             // More than the excess, so that not every operation comes here.
             let evicted = self.evict(excess + self.options.memory_bytes / 64);

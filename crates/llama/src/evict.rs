@@ -78,7 +78,8 @@ impl Llama {
         evicted
     }
 
-    /// Evicts those of `pages`, just flushed, that nobody has used since the hand came by, if memory is short.
+    /// Evicts those of `pages`, just flushed, that nobody has read lately, if memory is short. That they were written does not
+    /// count: what is written to them next goes on top of what is left.
     pub(crate) fn evict_flushed(&self, pages: &[PageId]) {
         for batch in pages.chunks(BATCH as usize) {
             if self.memory.about() <= self.high_water() {
@@ -87,7 +88,7 @@ impl Llama {
             let guard = self.epochs.pin();
             for &page in batch {
                 let snapshot = self.snapshot(page, &guard);
-                if snapshot.head().is_some_and(|head| !head.is_referenced()) {
+                if snapshot.head().is_some_and(|head| !head.is_touched()) {
                     self.swap_out(page, snapshot, &guard);
                 }
             }

@@ -12,7 +12,7 @@
 //! | 24 | 4 | `chain_memory`: memory of the nodes from here down | owner, before publication |
 //! | 28 | 2 | `chain_length`: number of deltas from here down | owner, before publication |
 //! | 30 | 1 | kind and flags | owner, before publication |
-//! | 31 | 1 | `referenced`: second chance of the eviction clock | anybody, any time |
+//! | 31 | 1 | `referenced`: second chance of the eviction clock: new, read, or gone | anybody, any time |
 //! | 32 | | payload: opaque bytes of the access method | creation |
 //! | | | *base only*, at the next multiple of 8: tree (4), low key length (4), adoption count (4), disowned count (4), root flag (4), 0 (4), adopted and disowned page identifiers (8 each), low key | creation |
 //!
@@ -79,6 +79,11 @@ pub struct PageDescriptor<'a> {
     /// Whether this is the first page of its tree: it counts at recovery without being adopted.
     pub root: bool,
 }
+
+/// Values of `Header::referenced`: not seen by the eviction clock yet; read; its second chance is gone.
+const NEW: u8 = 1;
+const TOUCHED: u8 = 2;
+const GONE: u8 = 0;
 
 #[repr(C, align(16))]
 pub(crate) struct Header {
@@ -172,7 +177,7 @@ fn allocate(kind: NodeKind, contents: Contents<'_>, trailer: Option<Trailer>) ->
             | if kind == NodeKind::Stub { PARTIAL } else { 0 }
             | if trailer.is_some_and(|trailer| trailer.kin_bytes() > 0) { KIN } else { 0 },
         // A node is created because somebody works on the page.
-        referenced: AtomicU8::new(1),
+        referenced: AtomicU8::new(NEW),
     };
     // SAFETY: the allocation is as large and as aligned as the layout says, and nobody else knows it (N4).
     unsafe {
@@ -316,22 +321,22 @@ impl<'g> NodeRef<'g> {
     #[inline]
     pub fn touch(self) {
         // Relaxed: a hint. Tested first, so that readers of a hot page do not write a shared line.
-        if self.header().referenced.load(Ordering::Relaxed) == 0 {
-            self.header().referenced.store(1, Ordering::Relaxed);
+        if !self.is_touched() {
+            self.header().referenced.store(TOUCHED, Ordering::Relaxed);
         }
     }
 
-    /// Whether the page has been used since the second chance was taken away.
-    pub(crate) fn is_referenced(self) -> bool {
+    /// Whether the page has been [touched](NodeRef::touch) since this became its head, and has its second chance still.
+    pub(crate) fn is_touched(self) -> bool {
         // Relaxed: a hint.
-        self.header().referenced.load(Ordering::Relaxed) != 0
+        self.header().referenced.load(Ordering::Relaxed) == TOUCHED
     }
 
     /// Takes the second chance away; whether it was there.
     pub(crate) fn take_referenced(self) -> bool {
-        let referenced = self.is_referenced();
+        let referenced = self.header().referenced.load(Ordering::Relaxed) != GONE;
         if referenced {
-            self.header().referenced.store(0, Ordering::Relaxed);
+            self.header().referenced.store(GONE, Ordering::Relaxed);
         }
         referenced
     }

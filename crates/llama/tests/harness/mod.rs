@@ -265,6 +265,10 @@ impl Harness {
         self.random.0 ^= value;
         self.now.insert(key, value);
         self.history.entry(key).or_default().insert(value);
+        if deltas >= 4 * DELTAS_MAX {
+            // It has left memory in part. If it cannot be read, its chain grows.
+            let _ = self.llama.load(page);
+        }
         if deltas >= DELTAS_MAX {
             self.consolidate(page);
         }
