@@ -52,6 +52,7 @@ mod upsert;
 pub use bulk::BulkLoad;
 pub use check::{Check, TreeReport};
 pub use counters::TreeStatistics;
+pub use drop::Cleared;
 pub use error::{BwTreeError, Miss};
 pub use options::Options;
 pub use page::batch::Upsert;

@@ -1,5 +1,6 @@
 //! [`TableLoad`]: a new table from records in order, past the deltas: full pages at once.
 
+use crate::stored_value::{self, ValueNumber, chunk_tree};
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::{BulkLoad, Upsert};
 use deuteron_contract::{DataComponent, DcError, Lsn, TableId, Timestamp};
@@ -59,7 +60,9 @@ impl BwTreeDc {
     /// # Ok::<(), deuteron_dc::LoadError>(())
     /// ```
     pub fn load_table(self: &Arc<BwTreeDc>, table: TableId) -> Result<TableLoad, LoadError> {
-        if self.tree_of(table.0).is_some() || self.is_dropped(table) {
+        // Of a load that was given up, chunks may be left.
+        let is_known = [table, chunk_tree(table)].iter().any(|tree| self.tree_of(tree.0).is_some());
+        if is_known || self.is_dropped(table) {
             return Err(LoadError::NotNew { table });
         }
         let load = BulkLoad::new(Arc::clone(self.llama()), table.0, self.options().tree.clone());
@@ -94,12 +97,31 @@ impl TableLoad {
         self.last.clear();
         self.last.extend_from_slice(key);
         self.records += 1;
+        let kept;
+        let value = match self.component.is_special(value) {
+            false => value,
+            true => {
+                kept = self.kept(key, value, timestamp)?;
+                &kept
+            }
+        };
         let upsert = Upsert { key, value: Some(value), stamp: timestamp.0, lsn: lsn.0 };
         let completed = self.load.push(&upsert);
         if completed > 0 {
             self.component.loaded(completed as u64)?;
         }
         Ok(())
+    }
+
+    /// The value as the tree is to keep it.
+    fn kept(&self, key: &[u8], value: &[u8], timestamp: Timestamp) -> Result<Vec<u8>, DcError> {
+        if !self.component.is_large(value) {
+            return Ok(stored_value::escape(value));
+        }
+        // Nobody removes it: a table without records is not swept.
+        let number = ValueNumber::new(timestamp.0, self.records, key);
+        let written = self.component.write_values(&[(self.table, number, key, value)])?;
+        Ok(written[0].encode())
     }
 
     /// The records so far.

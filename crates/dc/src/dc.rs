@@ -2,10 +2,13 @@
 
 use crate::drop_table::Dropped;
 use crate::error;
+use crate::large_values::Claims;
 use crate::options::DcOptions;
+use crate::stored_value::{self, is_table};
+use crate::sweep::Sweeps;
 use crate::table_directory::TableDirectory;
 use crate::tombstones::Tombstones;
-use deuteron_bwtree::{Check, Cursor, Miss, Tree, TreeReport, TreeStatistics, Upsert};
+use deuteron_bwtree::{Check, Cursor, Miss, Tree, TreeReport, TreeStatistics};
 use deuteron_contract::{
     DataComponent, DcError, DcStatistics, Direction, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
     Timestamp,
@@ -14,6 +17,7 @@ use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
 use deuteron_llama::{CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId, RecoveredPage};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
@@ -34,7 +38,7 @@ const USER_DATA_VERSION_1: u8 = 1;
 
 /// A data component. See the [crate documentation](crate).
 pub struct BwTreeDc {
-    options: DcOptions,
+    pub(crate) options: DcOptions,
     pub(crate) llama: Arc<Llama>,
     pub(crate) tables: TableDirectory,
     /// 0 as long as none was announced.
@@ -43,7 +47,7 @@ pub struct BwTreeDc {
     /// Held during a checkpoint: there is one at a time.
     pub(crate) checkpointing: Mutex<Tombstones>,
     /// Bytes of keys and values applied.
-    applied_bytes: AtomicU64,
+    pub(crate) applied_bytes: AtomicU64,
     /// As many had been applied when the last round of flushing began.
     applied_at_round: AtomicU64,
     /// About how many pages the present round has still to write; 0 between rounds.
@@ -56,6 +60,10 @@ pub struct BwTreeDc {
     pub(crate) dropped: RwLock<BTreeMap<u32, Dropped>>,
     /// Which tree is looked after next.
     pub(crate) tidy_hand: AtomicUsize,
+    /// How long the chunks of large values are, and what is no longer is none.
+    pub(crate) chunk_bytes: usize,
+    pub(crate) claims: Claims,
+    pub(crate) sweeps: Sweeps,
 }
 
 /// What [`BwTreeDc::check`] has found.
@@ -65,6 +73,8 @@ pub struct DcReport {
     pub tables: u64,
     /// All their trees together.
     pub trees: TreeReport,
+    /// Headers and chunks of large values, also of those that are about to be removed.
+    pub chunks: u64,
 }
 
 impl BwTreeDc {
@@ -85,7 +95,8 @@ impl BwTreeDc {
         let (llama, recovered) = Llama::open(directory, options.store(), epochs)
             .map_err(|error| error::store("opening the store", error))?;
         let page_bytes_max = options.tree.page_bytes_max;
-        if options.tree.value_bytes_max(llama.page_bytes_max()) < page_bytes_max {
+        let record_bytes_max = options.tree.value_bytes_max(llama.page_bytes_max());
+        if record_bytes_max < page_bytes_max {
             let refused = LlamaError::Options {
                 setting: "segment_bytes",
                 requirement: "large enough for the pages and deltas of the trees",
@@ -94,6 +105,9 @@ impl BwTreeDc {
         }
         let (redo_scan_start_point, dropped) = decode_user_data(&recovered.user_data)?;
         let dc = BwTreeDc {
+            chunk_bytes: options.chunk_bytes.min(record_bytes_max - stored_value::ESCAPE_BYTES),
+            claims: Claims::default(),
+            sweeps: Sweeps::default(),
             options,
             llama: Arc::new(llama),
             tables: TableDirectory::new(),
@@ -112,6 +126,7 @@ impl BwTreeDc {
             dc.recover_table(pages)?;
         }
         dropped.iter().filter_map(|&table| dc.tables.get(table)).for_each(Tree::give_up);
+        dc.recover_sweeps();
         let dc = Arc::new(dc);
         // Weak, as the component holds on to the store: blind upserts are merged before they are written again.
         let consolidator: Weak<BwTreeDc> = Arc::downgrade(&dc);
@@ -166,21 +181,21 @@ impl BwTreeDc {
 
     /// The longest value in bytes.
     pub fn value_bytes_max(&self) -> usize {
-        self.options.tree.value_bytes_max(self.llama.page_bytes_max())
+        self.options.value_bytes_max
     }
 
     /// The identifiers of all tables that were not dropped, ascending.
     pub fn tables(&self) -> Vec<TableId> {
-        let trees = self.tables.all().into_iter().filter(|tree| !tree.is_given_up());
+        let trees = self.tables.all().into_iter().filter(|tree| !tree.is_given_up() && is_table(tree.id()));
         trees.map(|tree| TableId(tree.id())).collect()
     }
 
     /// The tree of a table that was not dropped, if there is one.
-    fn live_tree(&self, table: TableId) -> Option<&Tree> {
+    pub(crate) fn live_tree(&self, table: TableId) -> Option<&Tree> {
         self.tables.get(table.0).filter(|tree| !tree.is_given_up())
     }
 
-    fn tree(&self, table: TableId) -> &Tree {
+    pub(crate) fn tree(&self, table: TableId) -> &Tree {
         let create = || Tree::create(Arc::clone(&self.llama), table.0, self.options.tree.clone());
         self.tables.get_or_create(table.0, create)
     }
@@ -229,7 +244,7 @@ impl BwTreeDc {
         if self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()? {
             return Ok(true);
         }
-        Ok(self.drop_step()? || self.tidy_step()? || self.reclaim_step()?)
+        Ok(self.drop_step()? || self.sweep_step()? || self.tidy_step()? || self.reclaim_step()?)
     }
 
     /// Flushes one buffer; whether anything was written.
@@ -296,7 +311,7 @@ impl BwTreeDc {
     }
 
     /// Loads a page for `tree`, and makes room for it.
-    fn load(&self, tree: &Tree, miss: Miss, context: &str) -> Result<(), DcError> {
+    pub(crate) fn load(&self, tree: &Tree, miss: Miss, context: &str) -> Result<(), DcError> {
         if self.llama.over_budget() {
             // What a reader needs is room. That there is something to flush and it cannot be flushed is not its
             // business: whoever applies next will hear of it.
@@ -307,7 +322,7 @@ impl BwTreeDc {
 
     /// Loads several pages for `tree` at once, and makes room for them before. What fails is met by those who need the
     /// page.
-    fn load_ahead(&self, tree: &Tree, pages: &[PageId]) {
+    pub(crate) fn load_ahead(&self, tree: &Tree, pages: &[PageId]) {
         if self.llama.over_budget() {
             let _ = self.relieve(false);
         }
@@ -361,10 +376,38 @@ impl BwTreeDc {
                     let _ = self.relieve(false);
                 }
             };
-            report.tables += 1;
-            report.trees.add(&found);
+            if is_table(tree.id()) {
+                report.tables += 1;
+                report.trees.add(&found);
+                self.check_values(TableId(tree.id()))?;
+            } else {
+                report.chunks += found.records;
+                // They are no records of anybody's.
+                report.trees.add(&TreeReport { records: 0, ..found });
+            }
         }
         Ok(report)
+    }
+
+    /// Reads everything as a user would, if there may be large values.
+    fn check_values(&self, table: TableId) -> Result<(), DcError> {
+        if self.live_tree(stored_value::chunk_tree(table)).is_none() {
+            return Ok(());
+        }
+        let mut lower = Bound::Unbounded;
+        loop {
+            let batch = self.scan(&ScanRequest {
+                table,
+                lower: lower.as_ref().map(Vec::as_slice),
+                upper: Bound::Unbounded,
+                direction: Direction::Forward,
+                bytes_max: 64 << 10,
+            })?;
+            match batch.records.into_iter().next_back() {
+                Some(last) if !batch.complete => lower = Bound::Excluded(last.key),
+                _ => return Ok(()),
+            }
+        }
     }
 
     fn encode_user_data(&self, lsn: u64) -> Vec<u8> {
@@ -436,22 +479,11 @@ fn decode_user_data(bytes: &[u8]) -> Result<(u64, Vec<u32>), DcError> {
 
 impl DataComponent for BwTreeDc {
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
-        let Some(tree) = self.live_tree(table) else { return Ok(None) };
-        loop {
-            let miss = {
-                let guard = self.llama.pin();
-                match tree.try_get(key, &guard) {
-                    Ok(found) => {
-                        return Ok(found.map(|record| Record {
-                            key: Vec::new(),
-                            value: record.value.map(<[u8]>::to_vec),
-                            timestamp: Timestamp(record.stamp),
-                        }));
-                    }
-                    Err(miss) => miss,
-                }
-            };
-            self.load(tree, miss, "get")?;
+        match self.get_stored(table, key)? {
+            Some(record) if record.value.as_deref().is_some_and(stored_value::is_marked) => {
+                self.resolve(table, key, record)
+            }
+            found => Ok(found),
         }
     }
 
@@ -490,77 +522,35 @@ impl DataComponent for BwTreeDc {
             }
         }
         batch.complete = cursor.is_complete();
+        let is_special = |record: &Record| record.value.as_deref().is_some_and(stored_value::is_marked);
+        if batch.records.iter().any(is_special) {
+            return self.resolve_batch(request, batch);
+        }
         Ok(batch)
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
         let end_of_stable_log = self.end_of_stable_log.load(Ordering::Acquire);
-        let mut sorted = Vec::with_capacity(operations.len());
-        let mut bytes = 0;
         let (key_limit, value_limit) = (self.key_bytes_max(), self.value_bytes_max());
+        let mut special = false;
         for operation in operations {
-            let value_bytes = operation.value.map_or(0, <[u8]>::len);
             if operation.key.is_empty() || operation.key.len() > key_limit {
                 return Err(DcError::KeySize { found: operation.key.len(), limit: key_limit });
             }
-            if value_bytes > value_limit {
-                return Err(DcError::ValueSize { found: value_bytes, limit: value_limit });
+            if let Some(value) = operation.value {
+                if value.len() > value_limit {
+                    return Err(DcError::ValueSize { found: value.len(), limit: value_limit });
+                }
+                special |= self.is_special(value);
             }
             assert!(
                 end_of_stable_log == 0 || operation.lsn.0 < end_of_stable_log,
                 "an operation at {} was applied before the log is stable up to there ({end_of_stable_log})",
                 operation.lsn
             );
-            bytes += (operation.key.len() + value_bytes) as u64;
-            let upsert = Upsert {
-                key: operation.key,
-                value: operation.value,
-                stamp: operation.timestamp.0,
-                lsn: operation.lsn.0,
-            };
-            sorted.push((operation.table, upsert));
+            assert!(is_table(operation.table.0), "tables have identifiers below 2^31");
         }
-        let by_place = |left: &(TableId, Upsert<'_>), right: &(TableId, Upsert<'_>)| {
-            // Older versions of a key first: a delete is not to be forgotten before what it deletes has come.
-            let by_age = || (left.1.stamp, left.1.lsn).cmp(&(right.1.stamp, right.1.lsn));
-            (left.0, left.1.key).cmp(&(right.0, right.1.key)).then_with(by_age)
-        };
-        if !sorted.is_sorted_by(|left, right| by_place(left, right).is_le()) {
-            sorted.sort_unstable_by(by_place);
-        }
-        self.applied_bytes.fetch_add(bytes, Ordering::Relaxed);
-
-        let mut upserts = Vec::with_capacity(sorted.len());
-        for group in sorted.chunk_by(|left, right| left.0 == right.0) {
-            upserts.clear();
-            upserts.extend(group.iter().map(|(_, upsert)| *upsert));
-            if self.is_dropped(group[0].0) {
-                // Nobody can ask for it any more. A replay may bring it.
-                continue;
-            }
-            let tree = self.tree(group[0].0);
-            let mut rest = &upserts[..];
-            let mut ahead = 0;
-            while !rest.is_empty() {
-                tree.fetch_ahead(rest, &mut ahead);
-                let applied = tree.try_upsert(rest, &self.llama.pin());
-                match applied {
-                    Ok(count) => {
-                        rest = &rest[count..];
-                        ahead = ahead.saturating_sub(count);
-                    }
-                    Err(miss) => {
-                        // Room is made before the load. Behind it, the page just loaded might be what goes.
-                        self.load(tree, miss, "apply")?;
-                        continue;
-                    }
-                }
-                if self.llama.over_budget() {
-                    self.relieve(true)?;
-                }
-            }
-        }
-        Ok(())
+        if special { self.apply_special(operations) } else { self.apply_stored(operations) }
     }
 
     fn end_of_stable_log(&self, lsn: Lsn) {
@@ -596,6 +586,8 @@ impl DataComponent for BwTreeDc {
             ("applied_bytes", applied),
             ("write_amplification_percent", percent(store.bytes_written, applied)),
             ("space_amplification_percent", percent(store.disk_bytes, store.live_bytes)),
+            ("large_values_written", self.sweeps.written.load(Ordering::Relaxed)),
+            ("large_values_removed", self.sweeps.removed.load(Ordering::Relaxed)),
             ("epoch_lag", self.llama.epochs().oldest_pin_lag()),
             ("epoch_garbage_bytes", self.llama.epochs().garbage_bytes()),
         ]);

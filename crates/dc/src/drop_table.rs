@@ -8,6 +8,7 @@
 //!
 //! The first leaf of the table stays, at about a hundred bytes; so does, until the next opening, the first leaf of each inner node.
 
+use crate::stored_value::chunk_tree;
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::Tree;
 use deuteron_contract::{DcError, TableId};
@@ -68,11 +69,16 @@ impl BwTreeDc {
     /// # Ok::<(), deuteron_contract::DcError>(())
     /// ```
     pub fn drop_table(&self, table: TableId) -> Result<(), DcError> {
-        self.dropped_mut().entry(table.0).or_default();
-        self.tables.get(table.0).into_iter().for_each(Tree::give_up);
+        let trees = [table, chunk_tree(table)];
+        for tree in trees {
+            self.dropped_mut().entry(tree.0).or_default();
+        }
+        let give_up = || trees.iter().filter_map(|tree| self.tables.get(tree.0)).for_each(Tree::give_up);
+        give_up();
+        self.sweeps.end(table);
         self.settle()?;
         // It may have come into being meanwhile.
-        self.tables.get(table.0).into_iter().for_each(Tree::give_up);
+        give_up();
         Ok(())
     }
 

@@ -7,11 +7,15 @@
 //! | module | what |
 //! |---|---|
 //! | `dc` | the component: operations with their retry loops, checkpoints, maintenance, check |
+//! | `operations` | operations on records as the trees keep them |
 //! | `drop_table` | tables that are dropped, in steps |
 //! | `reclaim` | space that is given back: merges, cleaning, compaction |
 //! | `table_directory` | from a table's identifier to its tree |
 //! | `bulk` | a new table from records in order |
 //! | `files` | its files as of a moment, for backups |
+//! | `stored_value` | what the value of a record is as a tree keeps it |
+//! | `large_values` | values in chunks, each on a page of its own |
+//! | `sweep` | large values that nothing refers to any more |
 //! | `tombstones` | when a delete may be forgotten |
 //! | `options` | what can be set |
 //!
@@ -55,8 +59,12 @@ mod dc;
 mod drop_table;
 mod error;
 mod files;
+mod large_values;
+mod operations;
 mod options;
 mod reclaim;
+mod stored_value;
+mod sweep;
 mod table_directory;
 mod tombstones;
 

@@ -3,6 +3,9 @@
 use deuteron_contract::DcError;
 use deuteron_llama::LlamaError;
 
+/// What no option can make the longest value longer than.
+pub(crate) const VALUE_BYTES_MAX: usize = 1 << 30;
+
 /// The settings of a data component. `segment_bytes` is part of the format: a component that exists keeps its own.
 ///
 /// ```
@@ -12,7 +15,7 @@ use deuteron_llama::LlamaError;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DcOptions {
-    /// *Format.* Bytes of a segment file. Bounds the largest value too: about two fifths of a segment.
+    /// *Format.* Bytes of a segment file.
     pub segment_bytes: u64,
     /// Budget of pages and indexes in bytes.
     pub memory_bytes: u64,
@@ -26,6 +29,11 @@ pub struct DcOptions {
     pub fragments_max: usize,
     /// How much larger than the live data the segments may become before cleaning sets in, in percent.
     pub space_amplification_percent_max: u32,
+    /// The longest value in bytes.
+    pub value_bytes_max: usize,
+    /// A value longer than this is cut into chunks of so many bytes (fewer, if a segment is too small for such a page), which are read
+    /// and written by themselves.
+    pub chunk_bytes: usize,
     /// Whether to bypass the operating system's page cache where it lets us.
     pub direct: bool,
     /// The shape of the trees.
@@ -42,6 +50,8 @@ impl Default for DcOptions {
             flush_buffer_bytes: store.flush_buffer_bytes,
             fragments_max: store.fragments_max,
             space_amplification_percent_max: store.space_amplification_percent_max,
+            value_bytes_max: 64 << 20,
+            chunk_bytes: 256 << 10,
             direct: store.direct,
             tree: deuteron_bwtree::Options::default(),
         }
@@ -59,6 +69,8 @@ impl DcOptions {
             flush_buffer_bytes: store.flush_buffer_bytes,
             fragments_max: store.fragments_max,
             space_amplification_percent_max: store.space_amplification_percent_max,
+            value_bytes_max: 64 << 10,
+            chunk_bytes: 1 << 10,
             direct: store.direct,
             tree: deuteron_bwtree::Options::tiny_for_tests(),
         }
@@ -75,6 +87,18 @@ impl DcOptions {
             return refuse(Box::new(LlamaError::Options {
                 setting: "dirty_percent_max",
                 requirement: "from 1 to 100",
+            }));
+        }
+        if !(1..=1 << 20).contains(&self.chunk_bytes) {
+            return refuse(Box::new(LlamaError::Options {
+                setting: "chunk_bytes",
+                requirement: "from 1 byte to 1 MiB",
+            }));
+        }
+        if self.value_bytes_max > VALUE_BYTES_MAX {
+            return refuse(Box::new(LlamaError::Options {
+                setting: "value_bytes_max",
+                requirement: "at most 1 GiB",
             }));
         }
         if let Err(error) = self.store().validate() {

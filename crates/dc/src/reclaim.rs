@@ -98,6 +98,7 @@ impl BwTreeDc {
     /// ```
     pub fn compact(&self) -> Result<(), DcError> {
         while self.drop_step()? {}
+        self.sweep_all()?;
         for tree in self.tables.all() {
             let mut from = Some(Vec::new());
             while let Some(low) = from {

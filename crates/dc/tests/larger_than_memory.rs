@@ -77,8 +77,13 @@ fn ten_times_the_memory_fits_and_the_budget_holds() {
 #[test]
 fn large_values_come_and_go_like_others() {
     let directory = Arc::new(MemoryDirectory::new());
-    let options =
-        || DcOptions { segment_bytes: 16 << 20, memory_bytes: 4 << 20, ..DcOptions::tiny_for_tests() };
+    let options = || DcOptions {
+        segment_bytes: 16 << 20,
+        memory_bytes: 4 << 20,
+        value_bytes_max: 1 << 20,
+        chunk_bytes: 1 << 20,
+        ..DcOptions::tiny_for_tests()
+    };
     let dc = open(&directory, options());
     let large = |number: u64| vec![number as u8; (1 << 20) - number as usize];
     for version in 1..3 {

@@ -48,13 +48,18 @@ pub enum CheckpointProgress {
     Done,
 }
 
+/// The pages that were dirty at some moment, while they are being flushed.
+pub struct FlushRound {
+    /// Those that may still be.
+    pending: Vec<PageId>,
+}
+
 /// A checkpoint that is going on. Dropping it gives it up; the earlier one then stands.
 pub struct Checkpoint {
     start: Position,
     number: u64,
     user_data: Vec<u8>,
-    /// Pages that were dirty at the beginning and may still be.
-    pending: Vec<PageId>,
+    round: FlushRound,
     writer: Option<ImageWriter>,
     gathered: Vec<(u32, Vec<u8>, PageId)>,
     _active: Active,
@@ -93,7 +98,7 @@ impl Llama {
             start: flusher.scan_start(),
             number: flusher.image_number + 1,
             user_data: user_data.to_vec(),
-            pending: self.table.dirty_pages(self.pages.end()).collect(),
+            round: self.round(&flusher),
             writer: None,
             gathered: Vec::new(),
             _active: active,
@@ -108,9 +113,32 @@ impl Llama {
         &self,
         checkpoint: &mut Checkpoint,
     ) -> Result<CheckpointProgress, LlamaError> {
+        self.flush_round_step(&mut checkpoint.round)
+    }
+
+    fn round(&self, _under_its_lock: &Flusher) -> FlushRound {
+        FlushRound { pending: self.table.dirty_pages(self.pages.end()).collect() }
+    }
+
+    /// Begins to flush what is dirty now, which is what a checkpoint does first: once [`Llama::flush_round_step`] says `Done`, everything
+    /// installed before this call is durable. Waits for a flush that is going on.
+    ///
+    /// # Errors
+    /// [`LlamaError::Poisoned`].
+    pub fn flush_round(&self) -> Result<FlushRound, LlamaError> {
+        self.store.check()?;
+        // Under the lock no page is between its dirty bit and its durable fragment.
+        Ok(self.round(&self.lock_flusher()))
+    }
+
+    /// Flushes one buffer of the pages that were dirty when the round began.
+    ///
+    /// # Errors
+    /// As [`Llama::flush_step`]. After a full disk the step may be repeated.
+    pub fn flush_round_step(&self, round: &mut FlushRound) -> Result<CheckpointProgress, LlamaError> {
         let mut flusher = self.lock_flusher();
         let mut tried = Vec::new();
-        let pending = &mut checkpoint.pending;
+        let pending = &mut round.pending;
         let written = self.flush_batch(&mut flusher, || {
             // A clean page has been flushed since, by whomever.
             let page = std::iter::from_fn(|| pending.pop()).find(|&page| self.table.is_dirty(page))?;
@@ -198,7 +226,7 @@ impl Llama {
     /// # Panics
     /// If [`Llama::checkpoint_flush_step`] has not said `Done`.
     pub fn checkpoint_finish(&self, mut checkpoint: Checkpoint) -> Result<(), LlamaError> {
-        assert!(checkpoint.pending.is_empty(), "the checkpoint is not flushed");
+        assert!(checkpoint.round.pending.is_empty(), "the checkpoint is not flushed");
         // Sealed pages that still count may have left the index already. Those that stop counting meanwhile do so by a
         // fragment behind the scan start.
         checkpoint.gathered.extend(self.sealed_pages());

@@ -89,7 +89,7 @@ mod statistics;
 mod store;
 mod sync;
 
-pub use checkpoint::{Checkpoint, CheckpointProgress};
+pub use checkpoint::{Checkpoint, CheckpointProgress, FlushRound};
 pub use error::LlamaError;
 pub use evict::Evicted;
 pub use files::{FileHold, StoreFile};

@@ -26,11 +26,13 @@ fn a_backup_taken_while_others_write_has_all_from_before_and_nothing_made_up() {
     let store = Options::new().memory(8 << 20).open(at("store")).expect("opens");
     let table = store.table("t").expect("creates");
     fill(&store, 5000, 1).expect("writes");
+    table.upsert(b"large", &vec![1; 600_000]).expect("writes");
     let (stop, rounds) = (AtomicBool::new(false), AtomicU32::new(0));
     let (before, report) = std::thread::scope(|scope| {
         scope.spawn(|| {
             // Each round counts every record up, in order.
             for round in 2.. {
+                table.upsert(b"large", &vec![round; 600_000]).expect("writes");
                 for number in 0..5000 {
                     table.upsert(&key(number), &[round; 50]).expect("writes");
                     if stop.load(Ordering::Relaxed) {
@@ -58,12 +60,15 @@ fn a_backup_taken_while_others_write_has_all_from_before_and_nothing_made_up() {
     let again = Store::open(at("again")).expect("opens");
     again.check().expect("sound");
     let found = contents(&again);
-    assert_eq!(found.len(), 5000);
+    assert_eq!(found.len(), 5001);
+    assert_eq!(found[&b"large"[..]].len(), 600_000);
     for (key, value) in found {
-        assert!(u32::from(value[0]) >= before && value == [value[0]; 50], "{}", key.escape_ascii());
+        let whole = value.iter().all(|&byte| byte == value[0]);
+        assert!(u32::from(value[0]) >= before && whole, "{}", key.escape_ascii());
     }
     // It lives on its own.
     fill(&again, 5000, 255).expect("writes");
+    again.table("t").expect("is there").delete(b"large").expect("deletes");
     again.close().expect("closes");
     let again = Store::open(at("again")).expect("opens");
     assert!(contents(&again).values().all(|value| value == &[255; 50]));

@@ -21,6 +21,10 @@ fn keys_and_values_over_the_limits_are_refused_and_a_batch_is_refused_whole() {
     assert_eq!(table.get(b"good").expect("reads"), None);
     table.upsert(b"good", &vec![7; limit]).expect("the longest value");
     assert_eq!(table.get(b"good").expect("reads"), Some(vec![7; limit]));
+    assert_eq!(
+        Options::new().open_in(Arc::new(MemoryDirectory::new())).expect("opens").value_bytes_max(),
+        64 << 20
+    );
 }
 
 #[test]

@@ -55,8 +55,11 @@ fn work(disk: &SimulatedDisk, rounds: std::ops::Range<u64>, allowed: &mut Allowe
         for write in 0..5 {
             let random = mixed(round * 5 + write);
             let key = random % KEYS;
+            // One in ten is a large one, in chunks.
+            let length =
+                if random.is_multiple_of(10) { 1100 + random / 512 % 3000 } else { random / 512 % 80 };
             let value = ((random / KEYS) & 3 > 0)
-                .then(|| format!("{round} {}", "x".repeat((random / 512 % 80) as usize)).into_bytes());
+                .then(|| format!("{round} {}", "x".repeat(length as usize)).into_bytes());
             // Before it is written: an error may come after a part has been.
             allowed.written(key, value.clone());
             match &value {

@@ -28,7 +28,13 @@ fn key(number: u8) -> Vec<u8> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let value = || prop::collection::vec(any::<u8>(), 0..120);
+    // One in ten is a large one, in chunks.
+    let value = || {
+        prop_oneof![
+            9 => prop::collection::vec(any::<u8>(), 0..120),
+            1 => (any::<u8>(), 1000usize..5000).prop_map(|(byte, length)| vec![byte; length]),
+        ]
+    };
     prop_oneof![
         8 => (any::<u8>(), value()).prop_map(|(key, value)| Step::Upsert(key, value)),
         3 => any::<u8>().prop_map(Step::Delete),

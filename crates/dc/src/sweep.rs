@@ -1,0 +1,225 @@
+//! Large values that nothing refers to any more: found by their headers, and removed.
+//!
+//! A table's record is overwritten and deleted blindly, so nobody knows at that moment whether a large value goes with it. Instead
+//! the headers are gone through in *sweeps*, each looked up in the table. A sweep is due when so much has been written
+//! to the table since the last one that it pays: as many operations as it has large values, or half as many bytes of large
+//! values as it has. So a write causes about two lookups, and the garbage stays below half of what is live; and after an
+//! opening, which may find what a crash has left.
+
+use crate::BwTreeDc;
+use crate::large_values::Claim;
+use crate::stored_value::{self, LargeValue, StoredValue, ValueNumber, chunk_tree, is_table};
+use deuteron_bwtree::Cursor;
+use deuteron_contract::{DcError, TableId};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// About how many bytes of headers a step goes through.
+const STEP_BYTES: usize = 4 << 10;
+/// Headers are the keys from here to there.
+const HEADERS: (&[u8], &[u8]) = (b"h", b"i");
+
+/// The sweeps of all tables with large values.
+#[derive(Default)]
+pub(crate) struct Sweeps {
+    /// Whether there is any such table.
+    any: AtomicBool,
+    tables: Mutex<BTreeMap<TableId, Sweep>>,
+    pub(crate) written: AtomicU64,
+    pub(crate) removed: AtomicU64,
+}
+
+/// How far the sweep of a table is, and what has happened since it began.
+#[derive(Clone, Debug, Default)]
+struct Sweep {
+    /// The last header that the present one has looked at; `None` between sweeps.
+    at: Option<Vec<u8>>,
+    /// What the last one has found.
+    live: Amount,
+    /// What the present one has found so far.
+    found: Amount,
+    operations: u64,
+    bytes: u64,
+    due: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
+    values: u64,
+    bytes: u64,
+}
+
+impl Sweep {
+    fn is_due(&self) -> bool {
+        self.at.is_some()
+            || self.due
+            || (self.operations > 0 && self.operations >= self.live.values)
+            || (self.bytes > 0 && self.bytes >= self.live.bytes / 2)
+    }
+}
+
+impl Sweeps {
+    fn tables(&self) -> MutexGuard<'_, BTreeMap<TableId, Sweep>> {
+        // Every critical section leaves the map whole.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A table has large values.
+    pub(crate) fn begin(&self, table: TableId) {
+        self.tables().entry(table).or_default().due = true;
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// A table was dropped.
+    pub(crate) fn end(&self, table: TableId) {
+        self.tables().remove(&table);
+    }
+
+    /// So many operations have been applied to a table.
+    #[inline]
+    pub(crate) fn note(&self, table: TableId, operations: usize) {
+        if self.any.load(Ordering::Acquire)
+            && let Some(sweep) = self.tables().get_mut(&table)
+        {
+            sweep.operations += operations as u64;
+        }
+    }
+}
+
+/// A header as the chunk tree keeps it.
+struct Header {
+    number: ValueNumber,
+    lsn: u64,
+    value: Vec<u8>,
+}
+
+impl BwTreeDc {
+    /// A large value of so many bytes has been written.
+    pub(crate) fn note_large_value(&self, table: TableId, bytes: u64) {
+        self.sweeps.written.fetch_add(1, Ordering::Relaxed);
+        self.sweeps.tables().entry(table).or_default().bytes += bytes;
+        self.sweeps.any.store(true, Ordering::Release);
+    }
+
+    /// Finds the tables with large values, at opening.
+    pub(crate) fn recover_sweeps(&self) {
+        let trees = self.directory().all().into_iter().filter(|tree| !tree.is_given_up());
+        for tree in trees.filter(|tree| !is_table(tree.id())) {
+            self.sweeps.begin(TableId(tree.id() & (stored_value::TABLES_END - 1)));
+        }
+    }
+
+    /// Goes through some headers of a table whose sweep is due. Whether there was one.
+    pub(crate) fn sweep_step(&self) -> Result<bool, DcError> {
+        if !self.sweeps.any.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        // What is being loaded has no records yet; it is swept when it has.
+        let due =
+            self.sweeps.tables().iter().find_map(|(&table, sweep)| {
+                (sweep.is_due() && self.live_tree(table).is_some()).then_some(table)
+            });
+        match due {
+            Some(table) => self.sweep_some(table).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Removes all large values to which nothing refers now.
+    pub(crate) fn sweep_all(&self) -> Result<(), DcError> {
+        let tables: Vec<TableId> = self.sweeps.tables().keys().copied().collect();
+        for table in tables.into_iter().filter(|&table| self.live_tree(table).is_some()) {
+            // Once round, whatever is written meanwhile.
+            self.sweeps.tables().entry(table).or_default().at = None;
+            self.sweep_some(table)?;
+            while self.sweeps.tables().get(&table).is_some_and(|sweep| sweep.at.is_some()) {
+                self.sweep_some(table)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep_some(&self, table: TableId) -> Result<(), DcError> {
+        let after = {
+            let mut tables = self.sweeps.tables();
+            let Some(sweep) = tables.get_mut(&table) else { return Ok(()) };
+            if sweep.at.is_none() {
+                // It begins: what is written from now on is the next one's.
+                *sweep = Sweep { live: sweep.live, at: Some(Vec::new()), ..Sweep::default() };
+            }
+            sweep.at.clone().unwrap_or_default()
+        };
+        let headers = self.headers_after(table, &after)?;
+        let mut found = Amount::default();
+        let mut dead: Vec<((LargeValue, u64), Claim<'_>)> = Vec::new();
+        for Header { number, lsn, value } in &headers {
+            let Some((large, key)) = LargeValue::of_header(*number, value) else { continue };
+            // Who has it claimed is about to write it.
+            match self.claims.try_claim(&[(table, *number)]) {
+                Some(claim) if !self.is_referred_to(table, key, &large)? => dead.push(((large, *lsn), claim)),
+                _ => {
+                    found.values += 1;
+                    found.bytes += large.length;
+                }
+            }
+        }
+        if !dead.is_empty() {
+            let values: Vec<_> = dead.iter().map(|(value, _)| *value).collect();
+            self.remove_values(table, &values)?;
+            self.sweeps.removed.fetch_add(values.len() as u64, Ordering::Relaxed);
+        }
+        drop(dead);
+        let mut tables = self.sweeps.tables();
+        if let Some(sweep) = tables.get_mut(&table) {
+            sweep.found.values += found.values;
+            sweep.found.bytes += found.bytes;
+            sweep.at = headers.last().map(|header| header.number.header_key().to_vec());
+            if sweep.at.is_none() {
+                sweep.live = std::mem::take(&mut sweep.found);
+            }
+        }
+        Ok(())
+    }
+
+    /// Some headers behind the key `after`; none at the end.
+    fn headers_after(&self, table: TableId, after: &[u8]) -> Result<Vec<Header>, DcError> {
+        let Some(tree) = self.live_tree(chunk_tree(table)) else { return Ok(Vec::new()) };
+        let mut headers = Vec::new();
+        let mut after = if after.is_empty() { HEADERS.0.to_vec() } else { after.to_vec() };
+        loop {
+            let (lower, upper) = (Bound::Excluded(after.as_slice()), Bound::Excluded(HEADERS.1));
+            let mut cursor = Cursor::new(lower, upper, false, STEP_BYTES);
+            let mut last = None;
+            while !cursor.is_done() {
+                let scanned = tree.try_scan_leaf(&mut cursor, &self.llama.pin(), |record| {
+                    let mut key = Vec::new();
+                    record.append_key_to(&mut key);
+                    if let (Some(number), Some(value)) = (ValueNumber::of_header(&key), record.value) {
+                        headers.push(Header { number, lsn: record.lsn, value: value.to_vec() });
+                    }
+                    last = Some(key);
+                });
+                if let Err(miss) = scanned {
+                    self.load(tree, miss, "sweep")?;
+                }
+            }
+            let complete = cursor.is_complete();
+            match last {
+                // Tombstones alone are no end.
+                Some(last) if headers.is_empty() && !complete => after = last,
+                _ => return Ok(headers),
+            }
+        }
+    }
+
+    /// L4: whether the record `key` holds a reference to this value.
+    fn is_referred_to(&self, table: TableId, key: &[u8], large: &LargeValue) -> Result<bool, DcError> {
+        let found = self.look_at(table, key, |record| {
+            let kept = record.value.and_then(stored_value::decode);
+            matches!(kept, Some(StoredValue::Large(other)) if other.number == large.number)
+        })?;
+        Ok(found == Some(true))
+    }
+}
