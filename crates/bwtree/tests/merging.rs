@@ -1,82 +1,13 @@
 //! Pages come and go: deletes, forgotten tombstones and merges, against a model, in one thread and in several.
 
-use deuteron_bwtree::{Cursor, Options, Tree, Upsert};
+mod support;
+
+use deuteron_bwtree::{Options, Tree};
 use deuteron_device::MemoryDirectory;
-use deuteron_epoch::Epochs;
-use deuteron_llama::{CheckpointProgress, FlushProgress, Llama};
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
-fn tree(directory: &Arc<MemoryDirectory>, options: Options) -> Tree {
-    let epochs = Epochs::with_threshold(4 << 10);
-    let store =
-        deuteron_llama::Options { memory_bytes: 1 << 20, ..deuteron_llama::Options::tiny_for_tests() };
-    let (llama, found) = Llama::open(directory.clone(), store, epochs).unwrap();
-    if found.pages.is_empty() {
-        return Tree::create(Arc::new(llama), 1, options);
-    }
-    let leaves: Vec<_> = found.pages.into_iter().map(|page| (page.low_key, page.page)).collect();
-    Tree::recover(Arc::new(llama), 1, &leaves, options).unwrap()
-}
-
-fn put(tree: &Tree, key: u64, value: Option<&[u8]>, version: u64) {
-    tree.upsert(&[Upsert { key: &key.to_be_bytes(), value, stamp: version, lsn: version }]).unwrap();
-}
-
-fn flush(tree: &Tree) {
-    while tree.llama().flush_step().unwrap() != FlushProgress::Nothing {}
-}
-
-fn checkpoint(tree: &Tree) {
-    let Ok(mut checkpoint) = tree.llama().checkpoint_begin(b"") else { return };
-    while tree.llama().checkpoint_flush_step(&mut checkpoint).unwrap() != CheckpointProgress::Done {
-        std::thread::yield_now();
-    }
-    let mut from = Some(Vec::new());
-    while let Some(low) = from {
-        let mut leaves = Vec::new();
-        from = tree.some_leaves(&low, |low, page| leaves.push((low.to_vec(), page)));
-        for (low, page) in leaves {
-            tree.llama().checkpoint_add(&mut checkpoint, 1, &low, page).unwrap();
-        }
-    }
-    tree.llama().checkpoint_finish(checkpoint).unwrap();
-}
-
-/// The live records, by a scan in one direction.
-fn scan(tree: &Tree, reverse: bool) -> Vec<(u64, u64)> {
-    let mut cursor = Cursor::new(Bound::Unbounded, Bound::Unbounded, reverse, usize::MAX);
-    let mut found = Vec::new();
-    tree.scan(&mut cursor, |record| {
-        let mut key = Vec::new();
-        record.append_key_to(&mut key);
-        if record.value.is_some() {
-            found.push((u64::from_be_bytes(key.try_into().unwrap()), record.stamp));
-        }
-    })
-    .unwrap();
-    assert!(found.is_sorted_by(|left, right| if reverse { left.0 > right.0 } else { left.0 < right.0 }));
-    found
-}
+use support::{Random, checkpoint, flush, put, scan, tree_in};
 
 fn expected(model: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
     model.iter().map(|(&key, &version)| (key, version)).collect()
@@ -87,8 +18,8 @@ fn random_inserts_deletes_and_merges_agree_with_a_sorted_map() {
     let mut merges = 0;
     for seed in 0..60 {
         let directory = Arc::new(MemoryDirectory::new());
-        let mut tree = tree(&directory, Options::tiny_for_tests());
-        let mut random = Random(seed);
+        let mut tree = tree_in(&directory, Options::tiny_for_tests());
+        let mut random = Random::new(seed);
         let mut model = BTreeMap::new();
         let mut version = 0;
         for _ in 0..60 {
@@ -113,7 +44,7 @@ fn random_inserts_deletes_and_merges_agree_with_a_sorted_map() {
                     merges += tree.statistics().leaf_merges;
                     checkpoint(&tree);
                     drop(tree);
-                    tree = self::tree(&directory, Options::tiny_for_tests());
+                    tree = tree_in(&directory, Options::tiny_for_tests());
                     tree.check().unwrap();
                 }
                 _ => {}
@@ -143,7 +74,7 @@ fn random_inserts_deletes_and_merges_agree_with_a_sorted_map() {
 fn an_emptied_tree_shrinks_to_a_page_for_each_inner_node() {
     let directory = Arc::new(MemoryDirectory::new());
     let options = Options { inner_entries_max: 64, ..Options::tiny_for_tests() };
-    let tree = tree(&directory, options.clone());
+    let tree = tree_in(&directory, options.clone());
     for key in 0..4000 {
         put(&tree, key, Some(&[1; 40]), key + 1);
     }
@@ -168,7 +99,7 @@ fn an_emptied_tree_shrinks_to_a_page_for_each_inner_node() {
     // The next opening builds the index anew, so that the rest can be merged.
     checkpoint(&tree);
     drop(tree);
-    let tree = self::tree(&directory, options);
+    let tree = tree_in(&directory, options);
     assert_eq!(tree.check().unwrap().leaves, after.leaves);
     put(&tree, 17, Some(b"again"), 10_000);
     assert_eq!(scan(&tree, false), [(17, 10_000)]);
@@ -182,7 +113,7 @@ fn writers_readers_and_scanners_lose_nothing_to_merges() {
     let (mut merges, mut freed) = (0, 0);
     for seed in 0..12 {
         let directory = Arc::new(MemoryDirectory::new());
-        let tree = tree(&directory, Options::tiny_for_tests());
+        let tree = tree_in(&directory, Options::tiny_for_tests());
         // Per key: the version of its last completed write.
         let known: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
         let clock = AtomicU64::new(1);
@@ -192,7 +123,7 @@ fn writers_readers_and_scanners_lose_nothing_to_merges() {
                 .map(|writer| {
                     let (tree, known, clock) = (&tree, &known, &clock);
                     scope.spawn(move || {
-                        let mut random = Random(seed * 31 + writer);
+                        let mut random = Random::new(seed * 31 + writer);
                         for _ in 0..200 {
                             // A stretch of keys is written or deleted, so that pages fill and empty.
                             let (from, deletes) = (random.below(KEYS), random.below(5) < 3);
@@ -241,7 +172,7 @@ fn writers_readers_and_scanners_lose_nothing_to_merges() {
                 });
             }
             scope.spawn(|| {
-                let mut random = Random(seed + 5);
+                let mut random = Random::new(seed + 5);
                 while !stop.load(Ordering::Relaxed) {
                     match random.below(6) {
                         0 => drop(tree.llama().evict_step(random.below(64 << 10))),
@@ -281,7 +212,7 @@ fn writers_readers_and_scanners_lose_nothing_to_merges() {
         checkpoint(&tree);
         freed += tree.llama().statistics().pages_freed;
         drop(tree);
-        let tree = self::tree(&directory, Options::tiny_for_tests());
+        let tree = tree_in(&directory, Options::tiny_for_tests());
         assert_eq!(live(&tree), expected, "seed {seed}, opened again");
         tree.check().unwrap();
     }

@@ -1,38 +1,13 @@
 //! Random operations against `BTreeMap`, with tiny pages and chains of two.
 
+mod support;
+
 use deuteron_bwtree::{Cursor, Options, Tree, Upsert};
-use deuteron_device::MemoryDirectory;
-use deuteron_epoch::Epochs;
-use deuteron_llama::Llama;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Arc;
-
-/// SplitMix64: enough randomness, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
+use support::{Random, tree};
 
 type Model = BTreeMap<Vec<u8>, (u64, u64, Option<Vec<u8>>)>;
-
-fn tree(options: Options) -> Tree {
-    let directory = Arc::new(MemoryDirectory::new());
-    let epochs = Epochs::with_threshold(16 << 10);
-    let (llama, _) = Llama::open(directory, deuteron_llama::Options::default(), epochs).unwrap();
-    Tree::create(Arc::new(llama), 1, options)
-}
 
 fn key(random: &mut Random, style: u64) -> Vec<u8> {
     let number = random.below(300);
@@ -84,7 +59,7 @@ fn in_bounds(key: &[u8], lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 }
 
 fn run(seed: u64, options: Options) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let style = seed % 3;
     let tree = tree(options);
     let mut model = Model::new();

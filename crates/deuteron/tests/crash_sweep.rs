@@ -5,6 +5,7 @@
 //! run repeats exactly up to the crash. The recovered state must be that after some `k` that lies between the commits
 //! acknowledged and those begun: nothing acknowledged lost, nothing half applied, no order changed.
 
+use deuteron::device::simulated::{Random, Sweep};
 use deuteron::device::{CrashPolicy, Directory, FaultPlan, SimulatedDirectory, SimulatedDisk};
 use deuteron::{Db, Durability, Error, Options, RetryPolicy, Table, TransactionOptions};
 use std::collections::BTreeMap;
@@ -15,25 +16,12 @@ type State = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 const TRANSACTIONS: u64 = 48;
 const SEED: u64 = 7;
 
-/// A small generator, so that the workload is the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
-
 /// One write: table, key, value or delete.
 type Write = (u8, Vec<u8>, Option<Vec<u8>>);
 
 /// The writes of transaction `number`: several keys in two tables, some deleted, some rewritten within it.
 fn writes(number: u64) -> Vec<Write> {
-    let mut random = Random(number);
+    let mut random = Random::new(number);
     (0..1 + random.below(6))
         .map(|_| {
             let key = format!("key/{:02}", random.below(40)).into_bytes();
@@ -154,23 +142,6 @@ fn causes(error: &dyn std::error::Error) -> String {
 const POLICIES: [CrashPolicy; 4] =
     [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random, CrashPolicy::Random];
 
-/// What a sweep has counted.
-#[derive(Default)]
-struct Sweep {
-    points: u64,
-    recoveries: u64,
-    failures: Vec<String>,
-}
-
-impl Sweep {
-    fn note(&mut self, place: String, outcome: Result<(), String>) {
-        self.recoveries += 1;
-        if let Err(problem) = outcome {
-            self.failures.push(format!("{place}: {problem}"));
-        }
-    }
-}
-
 /// How many changing I/Os the whole workload does.
 fn operations(seed: u64) -> u64 {
     let disk = SimulatedDisk::new(seed);
@@ -185,7 +156,7 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
     let states = states();
     let mut sweep = Sweep::default();
     for point in 0..operations(SEED) {
-        sweep.points += 1;
+        sweep.point();
         let disk = SimulatedDisk::new(SEED);
         disk.set_faults(FaultPlan::new().crash_after(point));
         let mut reached = Reached::default();
@@ -193,10 +164,10 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
         for (try_, policy) in POLICIES.into_iter().enumerate() {
             let survivor = disk.fork(point * 10 + try_ as u64);
             let place = format!("crash after I/O {point}, {policy:?} {try_}");
-            sweep.note(place, verify(survivor.crash(policy), &reached, &states));
+            sweep.recovered(place, verify(survivor.crash(policy), &reached, &states));
         }
     }
-    report("crash sweep", &sweep);
+    sweep.report("crash sweep");
 }
 
 #[test]
@@ -221,12 +192,12 @@ fn a_crash_during_recovery_loses_nothing() {
             if finished {
                 break;
             }
-            sweep.points += 1;
+            sweep.point();
             let place = format!("crash after I/O {point}, then after I/O {second} of the recovery");
-            sweep.note(place, verify(disk.crash(CrashPolicy::Random), &reached, &states));
+            sweep.recovered(place, verify(disk.crash(CrashPolicy::Random), &reached, &states));
         }
     }
-    report("crash sweep of recovery", &sweep);
+    sweep.report("crash sweep of recovery");
 }
 
 #[test]
@@ -245,19 +216,19 @@ fn a_single_failed_operation_is_reported_and_loses_nothing() {
                 if disk.faults_fired() == 0 {
                     break;
                 }
-                sweep.points += 1;
+                sweep.point();
                 let place = format!("{kind:?} of {operation} number {nth}");
                 if let Err(error) = &outcome
                     && error.is_retryable()
                 {
-                    sweep.failures.push(format!("{place}: a broken device looks like a conflict: {error}"));
+                    sweep.failed(&place, format!("a broken device looks like a conflict: {error}"));
                 }
                 let survivor = disk.crash(CrashPolicy::LoseAll);
-                sweep.note(place, verify(survivor, &reached, &states));
+                sweep.recovered(place, verify(survivor, &reached, &states));
             }
         }
     }
-    report("fault sweep", &sweep);
+    sweep.report("fault sweep");
 }
 
 #[test]
@@ -269,7 +240,7 @@ fn a_full_disk_in_the_middle_of_commits_loses_nothing_and_ends_when_there_is_roo
     run(&disk, &mut reached).expect("nothing fails");
     let needed = disk.used_bytes();
     for percent in [5, 20, 40, 60, 80, 95] {
-        sweep.points += 1;
+        sweep.point();
         let disk = SimulatedDisk::new(SEED);
         disk.set_capacity(Some(needed * percent / 100));
         let mut reached = Reached::default();
@@ -283,17 +254,7 @@ fn a_full_disk_in_the_middle_of_commits_loses_nothing_and_ends_when_there_is_roo
         }
         let survivor = disk.crash(CrashPolicy::KeepAll);
         disk.set_capacity(None);
-        sweep.note(format!("{percent} % of the room"), verify(survivor, &reached, &states));
+        sweep.recovered(format!("{percent} % of the room"), verify(survivor, &reached, &states));
     }
-    report("full disk", &sweep);
-}
-
-fn report(name: &str, sweep: &Sweep) {
-    println!(
-        "{name}: {} points, {} recoveries, {} failures",
-        sweep.points,
-        sweep.recoveries,
-        sweep.failures.len()
-    );
-    assert!(sweep.failures.is_empty(), "{}", sweep.failures[..sweep.failures.len().min(10)].join("\n"));
+    sweep.report("full disk");
 }

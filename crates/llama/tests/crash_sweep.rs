@@ -11,7 +11,7 @@ const ACTIONS: usize = 240;
 
 /// Runs the history on `disk` until the machine stops, or to its end; whether it got to run at all.
 fn history(disk: &SimulatedDisk, seed: u64, options: &Options) -> Option<Harness> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut harness = Harness::create(Arc::new(disk.directory()), options).ok()?;
     for _ in 0..ACTIONS {
         let acted = harness.act(&mut random);
@@ -49,7 +49,7 @@ fn sweep(seed: u64, options: &Options) -> u64 {
         disk.set_faults(FaultPlan::new());
         let directory = Arc::new(disk.crash(policies[(stop / 3 % 3) as usize]));
         let mut harness = Harness::reopen(&ledger, directory, options).unwrap();
-        let mut random = Random(stop);
+        let mut random = Random::new(stop);
         for _ in 0..30 {
             harness.act(&mut random).unwrap();
         }

@@ -30,7 +30,7 @@ fn the_first_failed_write_stops_all_writing_and_no_reading() {
             let disk = SimulatedDisk::new(nth);
             let mut harness = Harness::create(Arc::new(disk.directory()), &options).unwrap();
             disk.set_faults(FaultPlan::new().fail(operation, nth, kinds[(nth % 3) as usize]));
-            let mut random = Random(nth);
+            let mut random = Random::new(nth);
             let failed = (0..400).find_map(|_| harness.act(&mut random).err());
             if disk.faults_fired() == 0 {
                 break;
@@ -62,7 +62,12 @@ fn the_first_failed_write_stops_all_writing_and_no_reading() {
 fn a_full_disk_stops_flushing_until_there_is_space() {
     let disk = SimulatedDisk::new(3);
     let mut harness = loaded(&disk, 2000);
-    disk.set_capacity(Some(disk.used_bytes() + (100 << 10)));
+    // More than the rest of a segment, and what room there is for another.
+    for key in 0..2000 {
+        harness.upsert(key);
+    }
+    harness.post(0);
+    disk.set_capacity(Some(disk.used_bytes() + (16 << 10)));
     let is_full =
         |error: &LlamaError| matches!(error, LlamaError::Device(error) if DeviceError::is_full(error));
     let error = (0..100).find_map(|_| harness.llama.flush_step().err()).unwrap();

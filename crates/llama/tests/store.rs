@@ -74,7 +74,7 @@ fn a_page_over_the_limit_is_reported_and_does_not_stop_the_others() {
 fn the_disk_does_not_grow_under_steady_updates() {
     let options = Options::tiny_for_tests();
     let disk = SimulatedDisk::new(9);
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     let mut harness = Harness::create(Arc::new(disk.directory()), &options).unwrap();
     // Much that is never written again, so that every segment stays live in part.
     for key in 0..3000 {

@@ -47,11 +47,14 @@ mod file;
 mod inode;
 mod random;
 mod state;
+mod sweep;
 
 pub use directory::SimulatedDirectory;
 pub use disk::SimulatedDisk;
 pub use fault::{FaultKind, FaultPlan, InjectedFault};
 pub use inode::SECTOR_BYTES;
+pub use random::Random;
+pub use sweep::{Sweep, effort};
 
 /// What a crash does to that which was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

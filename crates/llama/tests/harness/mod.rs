@@ -7,6 +7,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub use deuteron_device::simulated::Random;
 use deuteron_device::{CrashPolicy, Directory, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use deuteron_llama::{
@@ -24,27 +25,10 @@ const ENTRIES_MAX: usize = 12;
 /// A page is consolidated when it has more deltas in memory.
 const DELTAS_MAX: usize = 4;
 
-/// A small generator, so that a failing seed can be run again (SplitMix64).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
 pub type Entries = BTreeMap<u32, u64>;
 
 fn filler(key: u32, value: u64) -> impl Iterator<Item = u8> {
-    let mut random = Random(u64::from(key) << 32 ^ value);
+    let mut random = Random::new(u64::from(key) << 32 ^ value);
     let count = random.below(120);
     (0..count).map(move |_| random.next() as u8)
 }
@@ -121,11 +105,19 @@ pub fn content(snapshot: Snapshot<'_>) -> Option<PageContent> {
 }
 
 /// What outlives a crash: the judge's memory.
+#[derive(Clone)]
 pub struct Ledger {
     history: BTreeMap<u32, BTreeSet<u64>>,
     durable: Entries,
     operations: u64,
-    random: u64,
+    random: Random,
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        let (history, durable) = (BTreeMap::new(), Entries::new());
+        Ledger { history, durable, operations: 0, random: Random::new(1) }
+    }
 }
 
 pub struct Harness {
@@ -156,7 +148,13 @@ impl Harness {
         let epochs = Epochs::with_threshold(4096);
         let (llama, recovered) = Llama::open(directory, options.clone(), Arc::clone(&epochs))?;
         assert_eq!(recovered, Recovered::default());
-        let harness = Harness {
+        Ok(Harness::new(llama, epochs, &Ledger::default()).with_root())
+    }
+
+    /// A harness without pages.
+    fn new(llama: Llama, epochs: Arc<Epochs>, ledger: &Ledger) -> Harness {
+        let Ledger { history, durable, operations, random } = ledger.clone();
+        Harness {
             llama,
             epochs,
             index: BTreeMap::new(),
@@ -164,13 +162,12 @@ impl Harness {
             unremoved: Vec::new(),
             merges: 0,
             now: Entries::new(),
-            history: BTreeMap::new(),
-            durable: Entries::new(),
-            operations: 0,
+            history,
+            durable,
+            operations,
             checkpoint: None,
-            random: Random(1),
-        };
-        Ok(harness.with_root())
+            random,
+        }
     }
 
     fn with_root(mut self) -> Harness {
@@ -189,7 +186,7 @@ impl Harness {
             history: self.history,
             durable: self.durable,
             operations: self.operations,
-            random: self.random.0,
+            random: self.random,
         }
     }
 
@@ -201,20 +198,7 @@ impl Harness {
     ) -> Result<Harness, LlamaError> {
         let epochs = Epochs::with_threshold(4096);
         let (llama, recovered) = Llama::open(directory, options.clone(), Arc::clone(&epochs))?;
-        let mut harness = Harness {
-            llama,
-            epochs,
-            index: BTreeMap::new(),
-            unposted: Vec::new(),
-            unremoved: Vec::new(),
-            merges: 0,
-            now: Entries::new(),
-            history: ledger.history.clone(),
-            durable: ledger.durable.clone(),
-            operations: ledger.operations,
-            checkpoint: None,
-            random: Random(ledger.random),
-        };
+        let mut harness = Harness::new(llama, epochs, ledger);
         assert!(recovered.pages.is_sorted());
         for page in &recovered.pages {
             assert_eq!(page.tree, TREE);
@@ -262,7 +246,7 @@ impl Harness {
         let deltas = snapshot.head().map_or(0, |head| head.chain_length());
         self.llama.install(page, snapshot, OwnedNode::delta(&payload), &guard).expect("nobody else is here");
         drop(guard);
-        self.random.0 ^= value;
+        self.random = Random::new(self.random.next() ^ value);
         self.now.insert(key, value);
         self.history.entry(key).or_default().insert(value);
         if deltas >= 4 * DELTAS_MAX {
@@ -501,7 +485,7 @@ impl Harness {
                 self.epochs.collect();
             }
             _ => {
-                let mut inner = Random(random.next());
+                let mut inner = Random::new(random.next());
                 self.checkpoint(|harness| {
                     let key = inner.below(200) as u32;
                     harness.upsert(key);
@@ -526,9 +510,9 @@ impl Harness {
 /// Runs `count` actions, crashing now and then. How many pages were merged before the last crash.
 pub fn run(seed: u64, count: usize, options: &Options) -> u64 {
     let disk = SimulatedDisk::new(seed);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut harness = Harness::create(Arc::new(disk.directory()), options).unwrap();
-    harness.random.0 = seed;
+    harness.random = Random::new(seed);
     let mut merges = 0;
     for _ in 0..count {
         if random.below(120) == 0 {
