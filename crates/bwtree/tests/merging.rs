@@ -4,6 +4,7 @@ mod support;
 
 use deuteron_bwtree::{Options, Tree};
 use deuteron_device::MemoryDirectory;
+use deuteron_device::simulated::effort;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +17,8 @@ fn expected(model: &BTreeMap<u64, u64>) -> Vec<(u64, u64)> {
 #[test]
 fn random_inserts_deletes_and_merges_agree_with_a_sorted_map() {
     let mut merges = 0;
-    for seed in 0..60 {
+    let seeds = 60 * effort();
+    for seed in 0..seeds {
         let directory = Arc::new(MemoryDirectory::new());
         let mut tree = tree_in(&directory, Options::tiny_for_tests());
         let mut random = Random::new(seed);
@@ -67,6 +69,7 @@ fn random_inserts_deletes_and_merges_agree_with_a_sorted_map() {
         tree.check().unwrap();
         merges += tree.statistics().leaf_merges;
     }
+    println!("merges: {seeds} seeds, 0 failures");
     assert!(merges > 1000, "only {merges} merges");
 }
 
@@ -111,7 +114,8 @@ fn writers_readers_and_scanners_lose_nothing_to_merges() {
     const KEYS: u64 = 600;
     const WRITERS: u64 = 3;
     let (mut merges, mut freed) = (0, 0);
-    for seed in 0..12 {
+    let seeds = 12 * effort();
+    for seed in 0..seeds {
         let directory = Arc::new(MemoryDirectory::new());
         let tree = tree_in(&directory, Options::tiny_for_tests());
         // Per key: the version of its last completed write.
@@ -216,5 +220,6 @@ fn writers_readers_and_scanners_lose_nothing_to_merges() {
         assert_eq!(live(&tree), expected, "seed {seed}, opened again");
         tree.check().unwrap();
     }
+    println!("merges beside threads: {seeds} seeds, 0 failures");
     assert!(merges > 200 && freed > 100, "{merges} merges, {freed} pages freed");
 }

@@ -3,6 +3,7 @@
 mod support;
 
 use deuteron_bwtree::{Cursor, Options, Tree, Upsert};
+use deuteron_device::simulated::effort;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use support::{Random, tree};
@@ -118,19 +119,23 @@ fn run(seed: u64, options: Options) {
 
 #[test]
 fn the_tree_holds_the_newest_version_of_every_key() {
-    for seed in 0..60 {
+    let seeds = 60 * effort();
+    for seed in 0..seeds {
         run(seed, Options::tiny_for_tests());
     }
+    println!("tree: {seeds} seeds, 0 failures");
 }
 
 #[test]
 fn so_it_does_with_other_shapes() {
-    for seed in 0..12 {
+    let seeds = 12 * effort();
+    for seed in 0..seeds {
         let tiny = Options::tiny_for_tests();
         run(seed, Options { consolidate_at: 1, chain_length_max: 1, ..tiny.clone() });
         run(seed, Options { consolidate_at: 9, chain_length_max: 30, ..tiny.clone() });
         run(seed, Options { page_bytes_max: 700, inner_entries_max: 7, delta_bytes_max: 0, ..tiny });
     }
+    println!("tree of three other shapes: {seeds} seeds, 0 failures");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Bulk loads: what is loaded is there, in full pages; what is out of order is refused; a crash leaves all or nothing.
 
-use deuteron_contract::{DataComponent, Direction, Lsn, Operation, ScanRequest, TableId, Timestamp};
+mod support;
+
+use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions, LoadError};
+use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, FaultPlan, MemoryDirectory, SimulatedDisk};
 use deuteron_epoch::Epochs;
-use std::ops::Bound;
 use std::sync::Arc;
 
 const TABLE: TableId = TableId(3);
@@ -30,11 +32,7 @@ fn load(dc: &Arc<BwTreeDc>, count: u32) -> Result<u64, LoadError> {
 }
 
 fn records(dc: &BwTreeDc, table: TableId) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
-    let request = ScanRequest { table, lower, upper, direction: Direction::Forward, bytes_max: usize::MAX };
-    let batch = dc.scan(&request).expect("reads");
-    assert!(batch.complete);
-    batch.records.into_iter().filter_map(|record| Some((record.key, record.value?))).collect()
+    support::live(dc, table).expect("reads")
 }
 
 fn expected(count: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -42,8 +40,7 @@ fn expected(count: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 fn open(disk: &SimulatedDisk) -> Arc<BwTreeDc> {
-    let options = DcOptions { memory_bytes: 16 << 10, ..DcOptions::tiny_for_tests() };
-    BwTreeDc::open(Arc::new(disk.directory()), Epochs::with_threshold(16 << 10), options).expect("opens")
+    support::open(Arc::new(disk.directory()), support::tiny(16 << 10)).expect("opens")
 }
 
 #[test]
@@ -146,15 +143,14 @@ fn a_crash_leaves_all_of_a_load_or_nothing_and_other_tables_as_they_were() {
     let begin = disk.operations();
     load(&open(&disk), COUNT).expect("loads");
     let operations = disk.operations();
-    let (mut all, mut nothing) = (0, 0);
-    for crash_at in begin..operations {
-        for policy in [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random] {
-            let disk = SimulatedDisk::new(crash_at);
+    let (mut all, mut nothing, mut count) = (0, 0, Sweep::default());
+    for (round, crash_at) in (0..effort()).flat_map(|round| (begin..operations).map(move |at| (round, at))) {
+        for policy in CrashPolicy::ALL {
+            count.point();
+            let disk = SimulatedDisk::new(round * operations + crash_at);
             prepare(&disk);
             disk.set_faults(FaultPlan::new().crash_after(crash_at));
-            let options = DcOptions { memory_bytes: 16 << 10, ..DcOptions::tiny_for_tests() };
-            let opened =
-                BwTreeDc::open(Arc::new(disk.directory()), Epochs::with_threshold(16 << 10), options);
+            let opened = support::open(Arc::new(disk.directory()), support::tiny(16 << 10));
             let loaded = opened.is_ok_and(|dc| load(&dc, COUNT).is_ok());
             disk.crash(policy);
             let dc = open(&disk);
@@ -175,7 +171,9 @@ fn a_crash_leaves_all_of_a_load_or_nothing_and_other_tables_as_they_were() {
                 assert_eq!(found, expected(COUNT), "after {crash_at} {policy:?}");
                 all += 1;
             }
+            count.recovered(crash_at, Ok(()));
         }
     }
+    count.report("bulk loads");
     assert!(all > 0 && nothing > 20, "{all} {nothing}");
 }

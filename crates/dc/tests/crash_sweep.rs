@@ -1,11 +1,13 @@
 //! The machine stops at every operation that changes the disk; after a restart, everything up to the last
 //! completed redo scan start point is there, the trees are sound, and a replay of the log restores the rest.
 
+mod support;
+
 use deuteron_contract::conformance::SplitMix;
 use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
-use deuteron_dc::{BwTreeDc, DcOptions};
+use deuteron_dc::BwTreeDc;
+use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, FaultPlan, SimulatedDisk};
-use deuteron_epoch::Epochs;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,8 +41,7 @@ fn operation(log: &[Logged], lsn: usize) -> Operation<'_> {
 }
 
 fn open(disk: &SimulatedDisk) -> Result<Arc<BwTreeDc>, DcError> {
-    let options = DcOptions { memory_bytes: 16 << 10, ..DcOptions::tiny_for_tests() };
-    BwTreeDc::open(Arc::new(disk.directory()), Epochs::with_threshold(16 << 10), options)
+    support::open(Arc::new(disk.directory()), support::tiny(16 << 10))
 }
 
 /// Applies the log from `from` on, with maintenance and checkpoints between; notes how far checkpoints have got.
@@ -86,7 +87,7 @@ fn verify(dc: &BwTreeDc, log: &[Logged], safe: usize) {
     }
 }
 
-fn sweep(seed: u64, stride: u64) {
+fn sweep(seed: u64, stride: u64, count: &mut Sweep) {
     let log = log(seed, 500);
     let disk = SimulatedDisk::new(seed);
     work(&open(&disk).unwrap(), &log, 0, &mut 0).unwrap();
@@ -102,8 +103,17 @@ fn sweep(seed: u64, stride: u64) {
             assert!(stopped || !disk.is_stopped());
         }
         reached = reached.max(safe);
-        let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
-        disk.crash(policy[(crash_at / stride) as usize % 3]);
+        count.point();
+        disk.crash(CrashPolicy::of(crash_at / stride));
+        // It stops again while it recovers, and redoes; then it recovers for good.
+        disk.set_faults(FaultPlan::new().crash_after(disk.operations() + crash_at % 31));
+        if let Ok(dc) = open(&disk) {
+            let redo = dc.recovered_redo_scan_start_point().0 as usize;
+            let stopped = work(&dc, &log, redo, &mut safe).is_err();
+            assert!(stopped || !disk.is_stopped());
+        }
+        disk.set_faults(FaultPlan::new());
+        disk.crash(CrashPolicy::of(crash_at / stride / 3));
         let dc = open(&disk).unwrap_or_else(|error| panic!("after a crash at {crash_at}: {error:?}"));
         verify(&dc, &log, safe);
         // Redo, then everything is as if there had been no crash.
@@ -113,15 +123,19 @@ fn sweep(seed: u64, stride: u64) {
         drop(dc);
         disk.crash(CrashPolicy::LoseAll);
         verify(&open(&disk).unwrap(), &log, log.len());
+        count.recovered(crash_at, Ok(()));
     }
     assert!(reached > 300);
 }
 
 #[test]
 fn a_crash_at_any_operation_loses_nothing_below_the_redo_scan_start_point() {
-    for seed in 1..=4 {
-        sweep(seed, 5);
+    let mut count = Sweep::default();
+    let stride = if effort() > 1 { 1 } else { 5 };
+    for seed in 1..=4 * effort() {
+        sweep(seed, stride, &mut count);
     }
+    count.report("trees, checkpoints, recovery");
 }
 
 #[test]

@@ -1,39 +1,31 @@
 //! A dropped table is gone at once, its space soon, and a crash half-way changes neither.
 
-use deuteron_contract::{DataComponent, DcError, Direction, Lsn, Operation, ScanRequest, TableId, Timestamp};
-use deuteron_dc::{BwTreeDc, DcOptions};
+mod support;
+
+use deuteron_contract::{DataComponent, DcError, Lsn, TableId};
+use deuteron_dc::BwTreeDc;
+use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
-use deuteron_epoch::Epochs;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const KEPT: TableId = TableId(1);
 const DROPPED: TableId = TableId(2);
 
-fn options() -> DcOptions {
-    DcOptions { memory_bytes: 32 << 10, ..DcOptions::tiny_for_tests() }
-}
-
 fn open(directory: Arc<dyn Directory>) -> Result<Arc<BwTreeDc>, DcError> {
-    BwTreeDc::open(directory, Epochs::with_threshold(16 << 10), options())
+    support::open(directory, support::tiny(32 << 10))
 }
 
 fn fill(dc: &BwTreeDc, table: TableId, count: u64, lsn: u64) -> Result<(), DcError> {
     for number in 0..count {
         let (key, value) = (number.to_be_bytes(), [number as u8; 50]);
-        let (timestamp, lsn) = (Timestamp(lsn + number), Lsn(lsn + number));
-        dc.apply(&[Operation { table, key: &key, value: Some(&value), timestamp, lsn }])?;
+        dc.apply(&[support::row(table, &key, Some(&value), lsn + number)])?;
     }
     Ok(())
 }
 
 fn count(dc: &BwTreeDc, table: TableId) -> usize {
-    let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
-    let request = ScanRequest { table, lower, upper, direction: Direction::Forward, bytes_max: usize::MAX };
-    let batch = dc.scan(&request).unwrap();
-    assert!(batch.complete);
-    batch.records.len()
+    support::live(dc, table).unwrap().len()
 }
 
 #[test]
@@ -119,17 +111,21 @@ fn history(dc: &BwTreeDc, safe: &mut u32) -> Result<(), DcError> {
 
 #[test]
 fn a_crash_at_any_operation_leaves_the_table_whole_or_dropped() {
+    let mut sweep = Sweep::default();
     let disk = SimulatedDisk::new(1);
     history(&open(Arc::new(disk.directory())).unwrap(), &mut 0).unwrap();
-    for crash_at in 0..disk.operations() {
-        let disk = SimulatedDisk::new(crash_at);
+    let operations = disk.operations();
+    // One history; with each round a crash survives in another way.
+    for point in 0..operations * effort() {
+        let (crash_at, round) = (point % operations, point / operations);
+        let disk = SimulatedDisk::new(point);
         disk.set_faults(FaultPlan::new().crash_after(crash_at));
         let mut safe = 0;
         if let Ok(dc) = open(Arc::new(disk.directory())) {
             assert!(history(&dc, &mut safe).is_err() || !disk.is_stopped());
         }
-        let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
-        disk.crash(policy[(crash_at % 3) as usize]);
+        sweep.point();
+        disk.crash(CrashPolicy::of(crash_at + round));
         let dc = open(Arc::new(disk.directory()))
             .unwrap_or_else(|error| panic!("after a crash at {crash_at}: {error:?}"));
         dc.check().unwrap();
@@ -147,5 +143,7 @@ fn a_crash_at_any_operation_leaves_the_table_whole_or_dropped() {
         let dc = open(Arc::new(disk.directory())).unwrap();
         assert_eq!((count(&dc, KEPT), count(&dc, DROPPED)), (kept, 0));
         dc.check().unwrap();
+        sweep.recovered(crash_at, Ok(()));
     }
+    sweep.report("dropped tables");
 }

@@ -1,25 +1,16 @@
 //! Most of the data is deleted: the space comes back, in bytes, and a crash on the way loses nothing that was kept.
 
+mod support;
+
 use deuteron_contract::conformance::SplitMix;
-use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
+use deuteron_contract::{DataComponent, DcError, Lsn, TableId};
 use deuteron_dc::{BwTreeDc, DcOptions};
+use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
-use deuteron_epoch::Epochs;
 use std::sync::Arc;
+use support::{counter, key, open, row, tiny};
 
 const TABLE: TableId = TableId(2);
-
-fn open(directory: Arc<dyn Directory>, options: DcOptions) -> Result<Arc<BwTreeDc>, DcError> {
-    BwTreeDc::open(directory, Epochs::with_threshold(16 << 10), options)
-}
-
-fn key(number: u64) -> [u8; 8] {
-    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20).to_be_bytes()
-}
-
-fn row<'a>(key: &'a [u8], value: Option<&'a [u8]>, lsn: u64) -> Operation<'a> {
-    Operation { table: TABLE, key, value, timestamp: Timestamp(lsn), lsn: Lsn(lsn) }
-}
 
 /// Writes (or deletes) keys `numbers`, at ascending LSNs from `lsn` on; where they end.
 fn write(
@@ -29,7 +20,7 @@ fn write(
     mut lsn: u64,
 ) -> Result<u64, DcError> {
     for number in numbers {
-        dc.apply(&[row(&key(number), value, lsn)])?;
+        dc.apply(&[row(TABLE, &key(number), value, lsn)])?;
         lsn += 1;
     }
     Ok(lsn)
@@ -141,15 +132,14 @@ fn verify(dc: &BwTreeDc, safe: u64) {
 
 #[test]
 fn a_crash_while_pages_are_merged_and_freed_loses_nothing() {
-    let options = || DcOptions { memory_bytes: 16 << 10, ..DcOptions::tiny_for_tests() };
-    for seed in 1..=3u64 {
+    let options = || tiny(16 << 10);
+    let mut count = Sweep::default();
+    for seed in 1..=3 * effort() {
         let disk = SimulatedDisk::new(seed);
         let dc = open(Arc::new(disk.directory()), options()).unwrap();
         history(&dc, &mut SplitMix::new(seed), &mut 0).unwrap();
         let operations = disk.operations();
-        let counters = dc.statistics().counters;
-        let count = |wanted| counters.iter().find(|(name, _)| *name == wanted).expect("a counter").1;
-        assert!(count("leaf_merges") > 10 && count("pages_freed") > 10, "{counters:?}");
+        assert!(counter(&dc, "leaf_merges") > 10 && counter(&dc, "pages_freed") > 10);
         drop(dc);
         for crash_at in 0..operations {
             let disk = SimulatedDisk::new(seed + crash_at);
@@ -159,8 +149,8 @@ fn a_crash_while_pages_are_merged_and_freed_loses_nothing() {
                 let stopped = history(&dc, &mut SplitMix::new(seed), &mut safe).is_err();
                 assert!(stopped || !disk.is_stopped());
             }
-            let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
-            disk.crash(policy[(crash_at % 3) as usize]);
+            count.point();
+            disk.crash(CrashPolicy::of(crash_at));
             let dc = open(Arc::new(disk.directory()), options())
                 .unwrap_or_else(|error| panic!("after a crash at {crash_at}: {error:?}"));
             verify(&dc, safe);
@@ -171,6 +161,8 @@ fn a_crash_while_pages_are_merged_and_freed_loses_nothing() {
             drop(dc);
             disk.crash(CrashPolicy::LoseAll);
             verify(&open(Arc::new(disk.directory()), options()).unwrap(), redo);
+            count.recovered(crash_at, Ok(()));
         }
     }
+    count.report("merges, cleaning, compaction");
 }

@@ -2,6 +2,7 @@
 
 mod harness;
 
+use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, FaultPlan, SimulatedDisk};
 use deuteron_llama::Options;
 use harness::{Harness, Random};
@@ -24,7 +25,7 @@ fn history(disk: &SimulatedDisk, seed: u64, options: &Options) -> Option<Harness
 }
 
 /// How many pages the history frees.
-fn sweep(seed: u64, options: &Options) -> u64 {
+fn sweep(seed: u64, options: &Options, count: &mut Sweep) -> u64 {
     let whole = SimulatedDisk::new(seed);
     let history_to_its_end = history(&whole, seed, options).unwrap();
     history_to_its_end.check_all().unwrap();
@@ -33,11 +34,12 @@ fn sweep(seed: u64, options: &Options) -> u64 {
         let disk = SimulatedDisk::new(seed ^ stop);
         disk.set_faults(FaultPlan::new().crash_after(stop));
         let harness = history(&disk, seed, options);
-        let policies = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
-        let directory = Arc::new(disk.crash(policies[(stop % 3) as usize]));
+        count.point();
+        let directory = Arc::new(disk.crash(CrashPolicy::of(stop)));
         let Some(harness) = harness else {
             // It stopped while the store was made. Whatever is there, a store opens on it.
             Harness::create(directory, options).unwrap();
+            count.recovered(stop, Ok(()));
             continue;
         };
         let ledger = harness.into_ledger();
@@ -47,13 +49,14 @@ fn sweep(seed: u64, options: &Options) -> u64 {
         assert!(again.is_ok() || disk.is_stopped(), "stop {stop}: {:?}", again.err());
         drop(again);
         disk.set_faults(FaultPlan::new());
-        let directory = Arc::new(disk.crash(policies[(stop / 3 % 3) as usize]));
+        let directory = Arc::new(disk.crash(CrashPolicy::of(stop / 3)));
         let mut harness = Harness::reopen(&ledger, directory, options).unwrap();
         let mut random = Random::new(stop);
         for _ in 0..30 {
             harness.act(&mut random).unwrap();
         }
         harness.check_all().unwrap();
+        count.recovered(stop, Ok(()));
     }
     freed
 }
@@ -61,11 +64,12 @@ fn sweep(seed: u64, options: &Options) -> u64 {
 #[test]
 fn a_stop_at_any_operation_loses_nothing_durable_and_no_half_split_or_merge() {
     let tiny = Options::tiny_for_tests();
-    let mut freed = 0;
-    for seed in (4..14).chain([51]) {
-        freed += sweep(seed, &tiny);
+    let (mut freed, mut count) = (0, Sweep::default());
+    for seed in (4..4 + 10 * effort()).chain([51]) {
+        freed += sweep(seed, &tiny, &mut count);
     }
-    sweep(2, &Options { fragments_max: 4, flush_buffer_bytes: 4096, ..tiny.clone() });
-    sweep(3, &Options { fragments_max: 1, flush_buffer_bytes: 32 << 10, ..tiny });
+    sweep(2, &Options { fragments_max: 4, flush_buffer_bytes: 4096, ..tiny.clone() }, &mut count);
+    sweep(3, &Options { fragments_max: 1, flush_buffer_bytes: 32 << 10, ..tiny }, &mut count);
+    count.report("pages, and recovery");
     assert!(freed > 30, "only {freed} pages were freed");
 }

@@ -1,6 +1,7 @@
 //! The machine stops at every operation that changes the disk. After a restart each record is as one of its writes since the
 //! last completed persist left it, or that persist; nothing is older, nothing is made up, and later writes win.
 
+use deuteron_store::device::simulated::{Random, Sweep, effort};
 use deuteron_store::device::{CrashPolicy, FaultPlan, SimulatedDisk};
 use deuteron_store::{Batch, Error, Options, Store, Table};
 use std::collections::BTreeMap;
@@ -37,8 +38,7 @@ fn name(key: u64) -> Vec<u8> {
 }
 
 fn mixed(number: u64) -> u64 {
-    let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (z ^ (z >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+    Random::new(number).next() >> 20
 }
 
 fn open(disk: &SimulatedDisk) -> Result<(Store, Table), Error> {
@@ -84,10 +84,11 @@ fn a_crash_anywhere_keeps_what_was_persisted() {
     let disk = SimulatedDisk::new(1);
     work(&disk, 0..60, &mut Allowed::default()).expect("works");
     let operations = disk.operations();
-    let mut points = 0;
-    for crash_at in 0..operations {
-        for policy in [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random] {
-            let disk = SimulatedDisk::new(crash_at);
+    let mut count = Sweep::default();
+    for (round, crash_at) in (0..effort()).flat_map(|round| (0..operations).map(move |at| (round, at))) {
+        for policy in CrashPolicy::ALL {
+            count.point();
+            let disk = SimulatedDisk::new(round * operations + crash_at);
             disk.set_faults(FaultPlan::new().crash_after(crash_at));
             let mut allowed = Allowed::default();
             let ended = work(&disk, 0..60, &mut allowed);
@@ -101,17 +102,18 @@ fn a_crash_anywhere_keeps_what_was_persisted() {
             work(&disk, 60..75, &mut allowed).expect("works");
             disk.crash(CrashPolicy::LoseAll);
             allowed.verify(&open(&disk).expect("opens").1);
-            points += 1;
+            count.recovered(crash_at, Ok(()));
         }
     }
-    println!("crash sweep: {points} points, 0 failures");
-    assert!(points > 200, "only {points} points");
+    count.report("the store");
+    assert!(count.points() > 200);
 }
 
 #[test]
 fn two_crashes_in_a_row_do_not_bring_an_old_value_back() {
     // The numbers of writes that no checkpoint has seen must not be given out again.
-    for seed in 0..40 {
+    let seeds = 40 * effort();
+    for seed in 0..seeds {
         let disk = SimulatedDisk::new(seed);
         drop(open(&disk).expect("creates"));
         let mut allowed = Allowed::default();
@@ -130,4 +132,5 @@ fn two_crashes_in_a_row_do_not_bring_an_old_value_back() {
         }
         allowed.verify(&open(&disk).expect("opens").1);
     }
+    println!("numbers of writes: {seeds} seeds, 0 failures");
 }

@@ -1,6 +1,7 @@
 //! The data component by itself: in memory, larger than memory, how soon it opens.
 
 use super::planned::planned;
+use super::sweeps::sweep;
 use super::{Figure, Point, Quick};
 use crate::workspace::{cargo, displayed, output, release_binary, scratch, succeeds, target_directory};
 use serde_json::Value;
@@ -36,7 +37,8 @@ pub const POINTS: &[Point] = &[
         run: Some(open),
     },
     planned("latency-under-cleaning", "read p99.9 within 3 times"),
-    planned("crash", "0 failures"),
+    Point { name: "crash", bar: "0 failures", run: Some(crash) },
+    Point { name: "churn", bar: "15 minutes, 0 differences from a sorted map", run: Some(churn) },
 ];
 
 /// Builds the example that measures the store; its path.
@@ -214,9 +216,43 @@ fn open(quick: Quick) -> Result<Figure, String> {
     Ok(Figure { figure, ok: clean < 1.0 && crashed < 1.0 })
 }
 
+/// Every I/O as the last one, of histories that flush, split, merge, drop, load, clean, take checkpoints and recover; and the
+/// models' seeds.
+fn crash(quick: Quick) -> Result<Figure, String> {
+    let packages = ["deuteron-llama", "deuteron-bwtree", "deuteron-dc", "deuteron-store"];
+    let targets = ["crash_sweep", "model", "merging", "reclaim", "drop_table", "bulk", "conformance"];
+    sweep(quick.pick(1, 20), &packages, &targets)
+}
+
+/// Everything at once over ten times the memory, on files.
+fn churn(quick: Quick) -> Result<Figure, String> {
+    let seconds: u64 = quick.pick(20, 15 * 60);
+    let mut test = cargo();
+    test.args(["test", "--quiet", "--locked", "--release", "--package", "deuteron-dc", "--test", "churn"]);
+    test.args(["--", "--nocapture"]).env("DEUTERON_CHURN_SECONDS", seconds.to_string());
+    eprintln!("+ {}", displayed(&test));
+    churn_figure(seconds, &output(&mut test)?)
+}
+
+/// Reads the line `churn: N operations, …, N differences`.
+fn churn_figure(seconds: u64, said: &str) -> Result<Figure, String> {
+    let counts = said.lines().find_map(|line| Some(line.split_once("churn: ")?.1));
+    let counts = counts.ok_or("the test did not say what it did")?;
+    let ok = counts.ends_with(", 0 differences") && !counts.starts_with("0 operations");
+    Ok(Figure { figure: format!("{seconds} s: {counts}"), ok })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_churn_that_says_nothing_or_finds_a_difference_is_short() {
+        assert!(churn_figure(1, "running\nchurn: 5 operations, 0 differences\n").unwrap().ok);
+        assert!(!churn_figure(1, "churn: 0 operations, 0 differences").unwrap().ok);
+        assert!(!churn_figure(1, "churn: 5 operations, 1 differences").unwrap().ok);
+        assert!(churn_figure(1, "running 0 tests").is_err());
+    }
 
     #[test]
     fn the_least_ratio_counts() {

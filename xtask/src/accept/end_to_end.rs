@@ -1,5 +1,6 @@
 //! End to end: the newcomer's two commands, throughput, memory, kills, crashes, dependencies.
 
+use super::sweeps::sweep;
 use super::{Figure, Point, Quick};
 use crate::workspace::{cargo, displayed, last_line, output, release_binary, root, scratch};
 use serde_json::Value;
@@ -139,35 +140,7 @@ fn kill(quick: Quick) -> Result<Figure, String> {
 
 /// Every I/O of a short workload as the last one.
 fn crash_sweep(_quick: Quick) -> Result<Figure, String> {
-    let mut test = cargo();
-    test.args(["test", "--quiet", "--locked", "--release", "--package", "deuteron", "--test", "crash_sweep"]);
-    test.args(["--", "--nocapture"]);
-    eprintln!("+ {}", displayed(&test));
-    sweep_figure(&output(&mut test)?)
-}
-
-/// Adds up the lines `WHAT: N points, N recoveries, N failures`.
-fn sweep_figure(said: &str) -> Result<Figure, String> {
-    let (mut sweeps, mut failures) = (Vec::new(), 0);
-    for line in said.lines() {
-        let Some((what, counts)) = line.trim_start_matches('.').split_once(": ") else { continue };
-        let counts: Vec<(u64, &str)> = counts
-            .split(", ")
-            .filter_map(|count| count.split_once(' '))
-            .filter_map(|(count, of)| Some((count.parse().ok()?, of)))
-            .collect();
-        let [(points, "points"), (recoveries, "recoveries"), (failed, "failures")] = counts[..] else {
-            continue;
-        };
-        sweeps.push((points, format!("{what} {points} points, {recoveries} recoveries")));
-        failures += failed;
-    }
-    if sweeps.is_empty() {
-        return Err("the test did not say how many points it swept".into());
-    }
-    let all: Vec<&str> = sweeps.iter().map(|(_, sweep)| sweep.as_str()).collect();
-    let ok = failures == 0 && sweeps.iter().all(|(points, _)| *points > 0);
-    Ok(Figure { figure: format!("{}; {failures} failures", all.join("; ")), ok })
+    sweep(1, &["deuteron"], &["crash_sweep"])
 }
 
 /// What the library pulls in, and whether each has its reason.
@@ -202,18 +175,6 @@ fn number(report: &Value, field: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_sweeps_lines_add_up() {
-        let said = "running 2 tests\ncrash sweep: 120 points, 480 recoveries, 0 failures\n\
-                    .full disk: 30 points, 30 recoveries, 1 failures\ntest result: ok. 2 passed; 0 failed\n";
-        let expected =
-            "crash sweep 120 points, 480 recoveries; full disk 30 points, 30 recoveries; 1 failures";
-        assert_eq!(sweep_figure(said).unwrap(), Figure { figure: expected.into(), ok: false });
-        assert!(sweep_figure("crash sweep: 1 points, 1 recoveries, 0 failures").unwrap().ok);
-        assert!(sweep_figure("running 0 tests").is_err());
-        assert!(!sweep_figure("crash sweep: 0 points, 0 recoveries, 0 failures").unwrap().ok);
-    }
 
     #[test]
     fn the_demos_time_is_read() {

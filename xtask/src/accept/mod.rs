@@ -7,6 +7,7 @@ mod data_component;
 mod end_to_end;
 mod planned;
 mod speed;
+mod sweeps;
 mod transaction_component;
 
 use std::time::Instant;

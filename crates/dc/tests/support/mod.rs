@@ -66,8 +66,11 @@ pub fn scan(
     Ok(records)
 }
 
+/// A key and its value.
+pub type Entry = (Vec<u8>, Vec<u8>);
+
 /// Every key and value of a table that is not deleted.
-pub fn live(dc: &BwTreeDc, table: TableId) -> Result<Vec<(Vec<u8>, Vec<u8>)>, DcError> {
+pub fn live(dc: &BwTreeDc, table: TableId) -> Result<Vec<Entry>, DcError> {
     let everything = (Bound::Unbounded, Bound::Unbounded);
     let records = scan(dc, table, everything, Direction::Forward, usize::MAX)?;
     Ok(records.into_iter().filter_map(|record| Some((record.key, record.value?))).collect())

@@ -516,8 +516,7 @@ pub fn run(seed: u64, count: usize, options: &Options) -> u64 {
     let mut merges = 0;
     for _ in 0..count {
         if random.below(120) == 0 {
-            let policy = [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random];
-            let directory = disk.crash(policy[random.below(3) as usize]);
+            let directory = disk.crash(CrashPolicy::of(random.below(3)));
             merges += harness.merges;
             harness = Harness::reopen(&harness.into_ledger(), Arc::new(directory), options).unwrap();
             harness.check_all().unwrap();
