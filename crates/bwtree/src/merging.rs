@@ -10,7 +10,7 @@
 //! | 3 | left's new base holds the content of both and disowns right | the merge is a fact |
 //! | 4 | right's separator is taken out of the index, the holds are released | left may be flushed, and right freed once that is durable |
 //!
-//! Between 2 and 3 a reader that comes to right looks at left: if that still ends where right begins, what right holds
+//! Between 2 and 3 a reader that comes to right looks at left: if that still names right as its neighbour, what right holds
 //! counts at that moment. A writer does step 3 itself ([`Tree::finish_merge`]), and writes to left. Nothing can stand in
 //! its way but other changes of left, and those are progress. After step 3 everybody goes on to the page that covers right's
 //! low key now.
@@ -22,6 +22,9 @@
 //!   Taking a separator out replaces the node even if it was not there. So a belated helper of a split cannot bring it back.
 //! - **G3** Right is never the first child of its inner node, whose low key must not change. If it becomes so between the
 //!   look and step 4, by a split of that node, it stays in the index: sealed, held, and in memory, it leads to left.
+//! - **G4** Whether a merge has happened is told by the *identifier* of left's neighbour, not by the key at which left ends: after the
+//!   merge left may be split again at that very key. Under a guard under which right was met, its identifier is not given out
+//!   again, and a page does not live again.
 //!
 //! At a crash the merge has happened, or has not; see [`Llama::seal`](deuteron_llama::Llama::seal).
 
@@ -63,9 +66,14 @@ impl Tree {
         }
     }
 
-    /// Looks for the heir of the page whose newest node is `sealed` (G1).
+    /// Looks for the heir of page `right`, whose newest node is `sealed` (G1, G4).
     #[cold]
-    pub(crate) fn heir_of<'g>(&self, sealed: NodeRef<'_>, guard: &'g Guard<'_>) -> Result<Heir<'g>, Miss> {
+    pub(crate) fn heir_of<'g>(
+        &self,
+        right: PageId,
+        sealed: NodeRef<'_>,
+        guard: &'g Guard<'_>,
+    ) -> Result<Heir<'g>, Miss> {
         let low = base_of(sealed).expect("a sealed page is whole").low();
         let mut page = self.index.find_before(Some(low), guard);
         // A sealed page on the way, and where it begins.
@@ -88,12 +96,14 @@ impl Tree {
                 continue;
             }
             match base.high() {
-                Some(high) if high < low => match passed {
+                Some(high) if high <= low => match passed {
+                    _ if base.right() == right => return Ok(Heir::Unmerged(page, snapshot)),
                     // That one is not merged itself yet, so it is the one.
-                    Some((passed, begins)) if begins == high => return Ok(Heir::Merged(passed)),
+                    Some((passed, begins)) if begins == high && base.right() == passed => {
+                        return Ok(Heir::Merged(passed));
+                    }
                     _ => page = self.go_right(high, base.right(), guard),
                 },
-                Some(high) if high == low => return Ok(Heir::Unmerged(page, snapshot)),
                 _ => return Ok(Heir::Merged(page)),
             }
         }
@@ -231,7 +241,7 @@ impl Tree {
                 continue;
             };
             if head.is_sealed() {
-                match self.heir_of(head, guard)? {
+                match self.heir_of(page, head, guard)? {
                     Heir::Merged(heir) => page = heir,
                     // There is no merge under way but ours, which has not begun.
                     Heir::Unmerged(..) => return Err(Miss(page)),
@@ -292,7 +302,7 @@ impl Tree {
             let head = snapshot.head().expect("a held page with a new base stays in memory");
             let base = base_of(head).expect("and it stays whole");
             // Another thread may have been faster.
-            if base.high() != Some(low) || self.finish_merge(left, snapshot, right, sealed, guard) {
+            if base.right() != right || self.finish_merge(left, snapshot, right, sealed, guard) {
                 self.counters.leaf_merges.add(1);
                 return true;
             }

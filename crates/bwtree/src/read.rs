@@ -24,7 +24,7 @@ impl Tree {
             };
             let mut found = chain::lookup(head, key);
             if matches!(found, Lookup::Sealed) {
-                match self.heir_of(head, guard)? {
+                match self.heir_of(page, head, guard)? {
                     Heir::Unmerged(..) => {
                         found = chain::lookup(head.next().expect("a seal lies on a chain"), key)
                     }

@@ -190,7 +190,7 @@ impl Tree {
                 continue;
             };
             if head.is_sealed()
-                && let Heir::Merged(heir) = self.heir_of(head, guard)?
+                && let Heir::Merged(heir) = self.heir_of(page, head, guard)?
             {
                 page = heir;
                 continue;

@@ -160,7 +160,7 @@ impl Tree {
             let snapshot = self.llama.snapshot(page, guard);
             let head = match snapshot.state() {
                 PageState::Resident(sealed) if sealed.is_sealed() => {
-                    match self.heir_of(sealed, guard)? {
+                    match self.heir_of(page, sealed, guard)? {
                         Heir::Merged(heir) => (page, past_seal) = (heir, true),
                         Heir::Unmerged(left, expected) => {
                             self.finish_merge(left, expected, page, sealed, guard);
