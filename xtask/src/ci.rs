@@ -71,6 +71,7 @@ fn stages() -> Result<Vec<Stage>, String> {
         // The README's command; doctests included.
         Stage { name: "test", commands: vec![cargo_with("test --workspace --locked")] },
         Stage { name: "loom", commands: loom_commands()? },
+        Stage { name: "shuttle", commands: vec![shuttle_command()] },
         Stage { name: "kill", commands: vec![cargo_with("xtask accept end-to-end kill --quick")] },
     ])
 }
@@ -102,6 +103,18 @@ fn loom_commands() -> Result<Vec<Command>, String> {
             command
         })
         .collect())
+}
+
+/// Random schedules of the assembled data component, a bounded number.
+fn shuttle_command() -> Command {
+    let mut command = cargo();
+    command
+        .args(["test", "--locked", "--release", "--package", "deuteron-dc", "--test", "shuttle"])
+        .env("DEUTERON_SCHEDULES", "1000")
+        .env("RUSTFLAGS", "--cfg shuttle")
+        .env("CARGO_TARGET_DIR", target_directory().join("shuttle"))
+        .env("CARGO_PROFILE_RELEASE_LTO", "off");
+    command
 }
 
 /// Whether a source file under `directory` has a module of loom models.

@@ -23,7 +23,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the gate: format, tidy, clippy, docs, tests, loom, kill.
+    /// Run the gate: format, tidy, clippy, docs, tests, loom, shuttle, kill.
     Ci {
         /// Run only these stages.
         stages: Vec<String>,

@@ -1,7 +1,8 @@
 //! [`Marks`]: the pages that consolidation has found worth another look.
 
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// Pages by their low keys, in memory only: what is lost at a restart is found again by the next consolidation.
 #[derive(Default)]

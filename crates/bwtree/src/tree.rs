@@ -6,11 +6,11 @@ use crate::index::Index;
 use crate::marks::Marks;
 use crate::merging::Merging;
 use crate::page;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::{BwTreeError, Options};
 use deuteron_epoch::Guard;
 use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;

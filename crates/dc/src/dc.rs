@@ -6,6 +6,7 @@ use crate::large_values::Claims;
 use crate::options::DcOptions;
 use crate::stored_value::{self, is_table};
 use crate::sweep::Sweeps;
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
 use crate::table_directory::TableDirectory;
 use crate::tombstones::Tombstones;
 use deuteron_bwtree::{Check, Cursor, Miss, Tree, TreeReport, TreeStatistics};
@@ -18,8 +19,7 @@ use deuteron_epoch::Epochs;
 use deuteron_llama::{CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId, RecoveredPage};
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 
 /// Pages that are loaded at the same time: what a device takes at once.
 const LOADS_AT_ONCE: usize = 64;
@@ -300,7 +300,7 @@ impl BwTreeDc {
                     if waits {
                         self.llama.await_flush();
                     } else {
-                        std::thread::yield_now();
+                        yield_now();
                     }
                 }
             } else {
@@ -426,7 +426,7 @@ impl BwTreeDc {
             match self.llama.checkpoint_begin(&self.encode_user_data(lsn)) {
                 Ok(checkpoint) => break checkpoint,
                 // Somebody uses the store below us.
-                Err(LlamaError::CheckpointBusy) => std::thread::yield_now(),
+                Err(LlamaError::CheckpointBusy) => yield_now(),
                 Err(error) => return Err(failed(error)),
             }
         };
@@ -434,7 +434,7 @@ impl BwTreeDc {
             match self.llama.checkpoint_flush_step(&mut checkpoint).map_err(failed)? {
                 CheckpointProgress::Wrote { .. } => {}
                 // Held by splits that other threads are about to finish.
-                CheckpointProgress::Blocked { .. } => std::thread::yield_now(),
+                CheckpointProgress::Blocked { .. } => yield_now(),
                 CheckpointProgress::Done => break,
             }
         }

@@ -9,11 +9,12 @@
 //! The first leaf of the table stays, at about a hundred bytes; so does, until the next opening, the first leaf of each inner node.
 
 use crate::stored_value::chunk_tree;
+use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::Tree;
 use deuteron_contract::{DcError, TableId};
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::PoisonError;
 
 /// Leaves that one step empties.
 const STEP_LEAVES: usize = 16;

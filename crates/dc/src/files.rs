@@ -1,10 +1,11 @@
 //! The component's files as of a moment, for backups.
 
+use crate::sync::{MutexGuard, yield_now};
 use crate::tombstones::Tombstones;
 use crate::{BwTreeDc, error};
 use deuteron_contract::DcError;
 use deuteron_llama::{FileHold, LlamaError, StoreFile};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// Keeps the files of a moment from being removed, as long as it lives.
 pub struct HeldFiles<'d> {
@@ -43,7 +44,7 @@ impl BwTreeDc {
             match self.llama().hold_files() {
                 Ok(hold) => return Ok(HeldFiles { hold, _one_at_a_time: one_at_a_time }),
                 // Somebody uses the store below us.
-                Err(LlamaError::CheckpointBusy) => std::thread::yield_now(),
+                Err(LlamaError::CheckpointBusy) => yield_now(),
                 Err(error) => return Err(error::store("backup", error)),
             }
         }

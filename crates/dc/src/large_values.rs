@@ -33,13 +33,13 @@
 
 use crate::options::VALUE_BYTES_MAX;
 use crate::stored_value::{self, CHUNK_KEY_BYTES, LargeValue, StoredValue, ValueNumber, chunk_tree};
+use crate::sync::{Mutex, MutexGuard, Ordering, yield_now};
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::{Tree, Upsert};
 use deuteron_contract::{DcError, Operation, Record, ScanBatch, ScanRequest, TableId};
 use deuteron_llama::CheckpointProgress;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// Chunks that are read ahead at once.
 const CHUNKS_AHEAD: usize = 16;
@@ -124,7 +124,7 @@ impl BwTreeDc {
             match self.claims.try_claim(&numbers) {
                 Some(claim) => break claim,
                 // Somebody brings the same operation, or is about to remove what an earlier attempt has left.
-                None => std::thread::yield_now(),
+                None => yield_now(),
             }
         };
         let mut needed = Vec::new();
@@ -224,7 +224,7 @@ impl BwTreeDc {
             match self.llama.flush_round_step(&mut round).map_err(failed)? {
                 CheckpointProgress::Wrote { .. } => {}
                 // Held by splits that other threads are about to finish.
-                CheckpointProgress::Blocked { .. } => std::thread::yield_now(),
+                CheckpointProgress::Blocked { .. } => yield_now(),
                 CheckpointProgress::Done => return Ok(()),
             }
         }

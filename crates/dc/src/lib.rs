@@ -65,6 +65,7 @@ mod options;
 mod reclaim;
 mod stored_value;
 mod sweep;
+mod sync;
 mod table_directory;
 mod tombstones;
 

@@ -1,9 +1,9 @@
 //! Operations on records as the trees keep them, with the loads that they need.
 
 use crate::BwTreeDc;
+use crate::sync::Ordering;
 use deuteron_bwtree::{RecordRef, Tree, Upsert};
 use deuteron_contract::{DcError, Operation, Record, TableId, Timestamp};
-use std::sync::atomic::Ordering;
 
 impl BwTreeDc {
     /// Applies operations whose values are as the trees keep them.

@@ -7,11 +7,11 @@
 //! | segments that are partly dead | cleaning, and a round of flushing that writes what the cleaner has marked |
 //! | dead segments that a recovery would scan | a checkpoint, at the redo scan start point as it is |
 
+use crate::sync::Ordering;
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::Tree;
 use deuteron_contract::DcError;
 use deuteron_llama::FlushProgress;
-use std::sync::atomic::Ordering;
 
 /// Trees that one step asks whether there is something to merge.
 const STEP_TREES: usize = 64;

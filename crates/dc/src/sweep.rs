@@ -9,12 +9,12 @@
 use crate::BwTreeDc;
 use crate::large_values::Claim;
 use crate::stored_value::{self, LargeValue, StoredValue, ValueNumber, chunk_tree, is_table};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use deuteron_bwtree::Cursor;
 use deuteron_contract::{DcError, TableId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// About how many bytes of headers a step goes through.
 const STEP_BYTES: usize = 4 << 10;

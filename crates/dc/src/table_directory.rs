@@ -4,10 +4,12 @@
 //! found stays good as long as the directory. Small identifiers, which is all that a catalogue hands out, share
 //! their first two nodes, which are then in the cache.
 
+use crate::sync::{Mutex, MutexGuard};
 use deuteron_bwtree::Tree;
 use std::ptr;
+use std::sync::PoisonError;
+// Shuttle's are too large for so many slots.
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const BITS: [u32; 3] = [10, 11, 11];
 

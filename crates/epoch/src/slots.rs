@@ -8,9 +8,9 @@ use crate::sync::{AtomicPtr, AtomicU64, Mutex, Ordering};
 use std::cell::Cell;
 use std::ptr;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const FIRST: usize = 16;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const FIRST: usize = 2;
 /// 16 << 20 threads: more than a kernel can number.
 #[cfg(not(loom))]

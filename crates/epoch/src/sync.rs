@@ -1,13 +1,29 @@
-//! The synchronisation primitives of this crate: those of std, or loom's models of them under `cfg(loom)`.
+//! The synchronisation primitives of this crate: those of std, loom's models of them under `cfg(loom)`, or shuttle's under
+//! `cfg(shuttle)`.
 
-#[cfg(not(loom))]
-pub(crate) use std::sync::{
-    Mutex,
-    atomic::{AtomicPtr, AtomicU64, Ordering, fence},
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicPtr, AtomicU64, Ordering, fence},
+    },
+    thread_local,
 };
 
 #[cfg(loom)]
-pub(crate) use loom::sync::{
-    Mutex,
-    atomic::{AtomicPtr, AtomicU64, Ordering, fence},
+pub(crate) use loom::{
+    sync::{
+        Mutex,
+        atomic::{AtomicPtr, AtomicU64, Ordering, fence},
+    },
+    thread_local,
+};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
+    sync::{
+        Mutex,
+        atomic::{AtomicPtr, AtomicU64, Ordering, fence},
+    },
+    thread_local,
 };

@@ -14,6 +14,7 @@
 //! Therefore the state itself has no destructor (it stays readable to the very end), and an index whose thread is
 //! past that point goes back with the last guard instead.
 
+use crate::sync::thread_local;
 use std::cell::Cell;
 #[cfg(not(loom))]
 use std::{
@@ -84,21 +85,33 @@ impl Local {
 }
 
 #[cfg(not(loom))]
-std::thread_local! {
+thread_local! {
     static LOCAL: Local = const { Local::new() };
+}
+
+#[cfg(not(any(loom, shuttle)))]
+thread_local! {
     static RECYCLER: Recycler = const { Recycler };
 }
 
 #[cfg(loom)]
-loom::thread_local! {
+thread_local! {
     static LOCAL: Local = Local::new();
 }
 
+/// Shuttle destroys every thread-local of a thread that exits, whether it needs it or not.
+#[cfg(shuttle)]
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
 /// Exists for its destructor, which runs when the thread exits.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 struct Recycler;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 impl Drop for Recycler {
     fn drop(&mut self) {
         LOCAL.with(|local| {
@@ -114,7 +127,7 @@ impl Drop for Recycler {
 fn assign(local: &Local) -> u32 {
     let index = new_index();
     local.index.set(index);
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     if RECYCLER.try_with(|_| ()).is_err() {
         local.exiting.set(true);
     }

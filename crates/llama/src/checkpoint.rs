@@ -22,9 +22,9 @@ use crate::flush_buffer::Position;
 use crate::image::{ImageStart, ImageWriter, image_name, image_number};
 use crate::llama::Llama;
 use crate::page_id::PageId;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, MutexGuard, Ordering};
 use deuteron_device::DeviceError;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 /// Pages gathered before their addresses are asked for, under the flush lock.
 const GATHERED: usize = 512;

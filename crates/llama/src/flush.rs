@@ -38,10 +38,11 @@ use crate::load::missing_in;
 use crate::mapping_table::{Fragments, Word};
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
+use crate::sync::MutexGuard;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES};
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{PoisonError, TryLockError, Weak};
 
 /// Pages that a flush loads at once, at most.
 const ROW_PAGES_MAX: usize = 64;

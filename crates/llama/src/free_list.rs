@@ -6,7 +6,8 @@
 //! of bugs (noisepage replaced its own by this).
 
 use crate::page_id::PageId;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::PoisonError;
 
 pub(crate) struct FreeList {
     lists: Mutex<Lists>,

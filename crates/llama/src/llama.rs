@@ -12,11 +12,11 @@ use crate::page_id::PageId;
 use crate::snapshot::{PageState, Snapshot};
 use crate::statistics::{Counters, Statistics};
 use crate::store::Store;
-use crate::sync::{AtomicBool, AtomicU64};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, yield_now};
 use deuteron_epoch::{Epochs, Guard};
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The store of pages. All methods may be called from any thread.
 pub struct Llama {
@@ -154,6 +154,8 @@ impl Llama {
         let untold = untold_kin(state);
         let claim = untold.and_then(|_| self.table.try_claim(page));
         if untold.is_some() && claim.is_none() {
+            // A flush is at the page, for as long as it takes to copy it. Callers try again, and shall not keep it from going on.
+            yield_now();
             return Err(new);
         }
         let new = match untold_kin(state) {

@@ -1,7 +1,8 @@
 //! [`Loading`]: which pages are being loaded, so that each is read once however many need it.
 
 use crate::page_id::PageId;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::PoisonError;
 
 /// Pages are spread over so many lists, so that threads that load different pages do not meet.
 const SHARDS: usize = 64;

@@ -53,9 +53,9 @@ use std::ptr;
 pub const FRAGMENTS_MAX: usize = 4;
 
 /// Entries of the first chunk; each further one has twice as many.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const FIRST_CHUNK: u64 = 1024;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const FIRST_CHUNK: u64 = 64;
 /// Enough for 2^42 pages.
 #[cfg(not(loom))]
@@ -160,7 +160,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     fn new(entries: u64) -> Chunk {
         let entries = entries as usize;
         // SAFETY: zero is a valid AtomicU64 and Cold. Zeroed memory comes from the operating system page by page
@@ -174,13 +174,13 @@ impl Chunk {
         }
     }
 
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     fn new(entries: u64) -> Chunk {
-        // Loom counts every atomic; its models use page 0 and 1 only.
-        let entries = entries.min(2);
+        // Loom counts every atomic; its models use page 0 and 1 only. Shuttle's have a past, so that zeros are none.
+        let entries = if cfg!(loom) { entries.min(2) } else { entries };
         Chunk {
             words: (0..entries).map(|_| AtomicU64::new(0)).collect(),
-            dirty: std::iter::once(AtomicU64::new(0)).collect(),
+            dirty: (0..entries.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             cold: (0..entries).map(|_| Cold::default()).collect(),
         }
     }

@@ -30,12 +30,12 @@ use crate::page_id::PageId;
 use crate::segments::{Segments, segment_index};
 use crate::statistics::Counters;
 use crate::store::Store;
-use crate::sync::{AtomicBool, AtomicU64};
+use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
 use deuteron_epoch::Epochs;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// What [`Llama::open`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -22,8 +22,9 @@ use crate::mapping_table::{Fragments, Word};
 use crate::node::OwnedNode;
 use crate::page_id::PageId;
 use crate::snapshot::Snapshot;
+use crate::sync::MutexGuard;
 use deuteron_epoch::Guard;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 impl Llama {
     fn sealed(&self) -> MutexGuard<'_, std::collections::BTreeSet<PageId>> {

@@ -22,9 +22,10 @@ use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{FORMAT_VERSION, is_known};
 use crate::fragment::{Defect, Fragment, Layout, read_u32, read_u64, write_u32, write_u64};
 use crate::read_buffer::ReadBuffer;
+use crate::sync::RwLock;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 /// Bytes of a segment before its first flush buffer.

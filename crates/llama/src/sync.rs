@@ -1,10 +1,25 @@
-//! The atomics of this crate: std's, or loom's under `cfg(loom)`.
+//! The atomics and locks of this crate: std's, loom's under `cfg(loom)`, or shuttle's under `cfg(shuttle)`. Loom's models are of
+//! the mapping table, which has no lock.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+#[cfg(not(shuttle))]
+pub(crate) use std::{
+    sync::{Condvar, Mutex, MutexGuard, RwLock},
+    thread::yield_now,
+};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
+    sync::{
+        Condvar, Mutex, MutexGuard, RwLock,
+        atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering},
+    },
+    thread::yield_now,
+};
 
 /// Orders a sequentially consistent store-like operation before a following sequentially consistent load.
 ///

@@ -20,6 +20,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use support::clock::Clock;
 use support::{counter, live, open};
 use writer::{Writer, decode};
 
@@ -51,36 +52,6 @@ struct Bed {
     stop: AtomicBool,
     scans: AtomicU64,
     peak_bytes: AtomicU64,
-}
-
-/// Gives out the numbers of the writes, and knows up to which all have been applied.
-struct Clock {
-    next: AtomicU64,
-    /// A number not above the lowest that each writer is at work on; `u64::MAX` between its batches.
-    busy: [AtomicU64; WRITERS as usize],
-}
-
-impl Clock {
-    fn new(next: u64) -> Clock {
-        Clock { next: AtomicU64::new(next), busy: [const { AtomicU64::new(u64::MAX) }; WRITERS as usize] }
-    }
-
-    /// `count` numbers for a writer, until it calls [`Clock::done`].
-    fn take(&self, writer: u64, count: u64) -> u64 {
-        // A lower bound first: who asks for the oldest between the two must not pass by.
-        self.busy[writer as usize].store(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
-        self.next.fetch_add(count, Ordering::SeqCst)
-    }
-
-    fn done(&self, writer: u64) {
-        self.busy[writer as usize].store(u64::MAX, Ordering::SeqCst);
-    }
-
-    /// Everything below has been applied.
-    fn oldest(&self) -> u64 {
-        let next = self.next.load(Ordering::SeqCst);
-        self.busy.iter().map(|busy| busy.load(Ordering::SeqCst)).fold(next, u64::min)
-    }
 }
 
 /// The second table's keys are long, share most of their bytes, and differ in length.
@@ -128,7 +99,7 @@ fn maintain(bed: &Bed, seed: u64) {
     while !bed.stop.load(Ordering::Relaxed) {
         bed.peak_bytes.fetch_max(dc.memory_bytes(), Ordering::Relaxed);
         match random.below(1000) {
-            0 => drop(dc.compact().expect("compacts")),
+            0 => dc.compact().expect("compacts"),
             1..3 => drop(dc.check().expect("is sound")),
             3..30 => {
                 dc.redo_scan_start_point(Lsn(bed.clock.oldest())).expect("takes a checkpoint");
@@ -182,7 +153,7 @@ fn churn(directory: &Arc<dyn Directory>, scale: Scale) {
         compare(&dc, &writers, &format!("at the beginning of life {life}"));
         let bed = Bed {
             dc,
-            clock: Clock::new(next),
+            clock: Clock::new(next, WRITERS),
             stop: AtomicBool::new(false),
             scans: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
@@ -204,7 +175,7 @@ fn churn(directory: &Arc<dyn Directory>, scale: Scale) {
         compare(&bed.dc, &writers, &format!("at the end of life {life}"));
         bed.dc.compact().expect("compacts");
         compare(&bed.dc, &writers, &format!("after the compaction of life {life}"));
-        next = bed.clock.next.load(Ordering::SeqCst);
+        next = bed.clock.next();
         bed.dc.redo_scan_start_point(Lsn(next)).expect("takes a checkpoint");
         for name in [
             "leaf_splits",
@@ -236,11 +207,8 @@ fn churn(directory: &Arc<dyn Directory>, scale: Scale) {
     for (name, count) in totals {
         assert!(count > 0, "no {name}");
     }
-    assert!(
-        peak_bytes <= scale.memory_bytes / 4 * 5,
-        "memory rose to {peak_bytes} of {}",
-        scale.memory_bytes
-    );
+    // Each of five threads may have loaded an eighth of the budget ahead when it is looked at.
+    assert!(peak_bytes <= 2 * scale.memory_bytes, "memory rose to {peak_bytes} of {}", scale.memory_bytes);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod clock;
+
 use deuteron_contract::{
     DataComponent, DcError, Direction, Lsn, Operation, Record, ScanRequest, TableId, Timestamp,
 };

@@ -1,0 +1,251 @@
+//! Schedules of the assembled component: splits, merges, evictions, flushes, cleaning, checkpoints and recovery under writers,
+//! readers and scans, with a switch of threads at any access to shared memory, chosen by shuttle. What is there in the end is what a
+//! sorted map holds, also after a reopening; no reader sees a key go back.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg shuttle" DEUTERON_SCHEDULES=1000 cargo test -p deuteron-dc --release --test shuttle
+//! ```
+//!
+//! What fails names the file of its schedule; with `DEUTERON_REPLAY` set to that, it is run again.
+
+#![cfg(shuttle)]
+
+mod support;
+
+use deuteron_contract::conformance::SplitMix;
+use deuteron_contract::{DataComponent, Direction, Lsn, TableId};
+use deuteron_dc::BwTreeDc;
+use deuteron_device::MemoryDirectory;
+use deuteron_llama::FlushProgress;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
+use shuttle::{Config, FailurePersistence, MaxSteps, Runner, thread};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use support::clock::Clock;
+use support::{counter, open, row, scan};
+
+const TABLE: TableId = TableId(1);
+const WRITERS: u64 = 2;
+const KEYS: u64 = 40;
+const EVERYTHING: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
+
+/// What is counted over all schedules: that what should meet is there to meet.
+const COUNTED: [&str; 7] = [
+    "leaf_splits",
+    "leaf_merges",
+    "blind_deltas",
+    "pages_evicted",
+    "loads",
+    "pages_freed",
+    "consolidations_lost",
+];
+static COUNTS: [AtomicU64; COUNTED.len()] = [const { AtomicU64::new(0) }; COUNTED.len()];
+
+struct Bed {
+    dc: Arc<BwTreeDc>,
+    /// Of std, as [`Bed::known`]: no place to switch threads.
+    clock: Clock,
+    /// For each key the last write that is known to be applied, and whether it has left a record.
+    known: Vec<AtomicU64>,
+}
+
+impl Bed {
+    /// Writes or deletes some keys of a writer as one batch.
+    fn write(&self, writer: u64, keys: &[u64], deletes: bool) {
+        let first = self.clock.take(writer, keys.len() as u64);
+        let rows: Vec<_> = keys.iter().map(|key| (key.to_be_bytes(), [*key as u8; 28])).collect();
+        let operations: Vec<_> = (first..)
+            .zip(&rows)
+            .map(|(number, (key, value))| row(TABLE, key, (!deletes).then_some(&value[..]), number))
+            .collect();
+        self.dc.apply(&operations).expect("applies");
+        self.clock.done(writer);
+        for (number, &key) in (first..).zip(keys) {
+            self.known[key as usize].store(number << 1 | u64::from(!deletes), Ordering::SeqCst);
+        }
+    }
+
+    fn known(&self) -> Vec<u64> {
+        self.known.iter().map(|last| last.load(Ordering::SeqCst)).collect()
+    }
+
+    /// All keys that have a record, and their stamps.
+    fn scan(&self, direction: Direction, bytes_max: usize) -> BTreeMap<u64, u64> {
+        let found = scan(&self.dc, TABLE, EVERYTHING, direction, bytes_max).expect("scans");
+        found
+            .into_iter()
+            .filter(|record| record.value.is_some())
+            .map(|record| {
+                (u64::from_be_bytes(record.key.try_into().expect("eight bytes")), record.timestamp.0)
+            })
+            .collect()
+    }
+
+    fn verify(&self) {
+        let expected: BTreeMap<u64, u64> = (0..)
+            .zip(self.known())
+            .filter(|(_, last)| last & 1 == 1)
+            .map(|(key, last)| (key, last >> 1))
+            .collect();
+        assert_eq!(self.scan(Direction::Forward, usize::MAX), expected);
+        assert_eq!(self.scan(Direction::Reverse, 200), expected);
+        for key in 0..KEYS {
+            let found =
+                self.dc.get(TABLE, &key.to_be_bytes()).expect("reads").filter(|found| found.value.is_some());
+            assert_eq!(found.map(|found| found.timestamp.0), expected.get(&key).copied(), "key {key}");
+        }
+        self.dc.check().expect("is sound");
+    }
+}
+
+/// Its own keys, in stretches that fill and empty pages; what it has written is what it reads.
+fn writer(bed: &Bed, writer: u64, seed: u64) {
+    let mut random = SplitMix::new(seed);
+    for _ in 0..5 {
+        let from = random.below(KEYS);
+        let deletes = random.sometimes(60);
+        let keys: Vec<u64> = (from..KEYS.min(from + 16)).filter(|key| key % WRITERS == writer).collect();
+        for batch in keys.chunks(1 + random.index(4)) {
+            bed.write(writer, batch, deletes);
+        }
+        for key in keys {
+            let found = bed.dc.get(TABLE, &key.to_be_bytes()).expect("reads");
+            let last = bed.known[key as usize].load(Ordering::SeqCst);
+            match found {
+                // A tombstone may have been forgotten.
+                None => assert!(deletes, "key {key} is lost"),
+                Some(found) => assert_eq!((found.timestamp.0, found.value.is_some()), (last >> 1, !deletes)),
+            }
+        }
+    }
+}
+
+/// No key is older than what was known before the look; none is missing that has been there all the time.
+fn reader(bed: &Bed, seed: u64) {
+    let mut random = SplitMix::new(seed);
+    for _ in 0..4 {
+        let direction = if random.sometimes(50) { Direction::Forward } else { Direction::Reverse };
+        let before = bed.known();
+        let found = bed.scan(direction, 50 + random.index(1000));
+        let after = bed.known();
+        for (key, (before, after)) in (0..).zip(before.into_iter().zip(after)) {
+            match found.get(&key) {
+                Some(&seen) => assert!(seen >= before >> 1, "key {key} of {before} is back at {seen}"),
+                // A delete may be under way: then something newer is there, or nothing.
+                None if before == after && before & 1 == 1 => {
+                    let now = bed.dc.get(TABLE, &key.to_be_bytes()).expect("reads");
+                    let now = now.filter(|now| now.value.is_some()).map(|now| now.timestamp.0);
+                    assert_ne!(
+                        now,
+                        Some(before >> 1),
+                        "the scan {direction:?} has missed key {key}, found {found:?}"
+                    );
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+fn maintain(bed: &Bed, seed: u64) {
+    let (dc, mut random) = (&bed.dc, SplitMix::new(seed));
+    for _ in 0..40 {
+        match random.below(16) {
+            0 => drop(dc.llama().evict_step(u64::MAX)),
+            1 => drop(dc.llama().flush_step().expect("flushes")),
+            2..6 => {
+                // All that can be flushed, and then all that can be evicted: second chances first.
+                while let FlushProgress::Wrote { .. } = dc.llama().flush_step().expect("flushes") {}
+                for _ in 0..2 {
+                    dc.llama().evict_step(u64::MAX);
+                }
+            }
+            6 => drop(dc.llama().clean_step().expect("cleans")),
+            7 => dc.redo_scan_start_point(Lsn(bed.clock.oldest())).expect("takes a checkpoint"),
+            8 => drop(dc.check().expect("is sound")),
+            _ => drop(dc.maintain_step().expect("maintains")),
+        }
+    }
+}
+
+fn scenario() {
+    let directory = Arc::new(MemoryDirectory::new());
+    // Nodes are larger under shuttle: all but a few pages fit.
+    let options = || support::tiny(64 << 10);
+    let bed = |next: u64, known: Vec<u64>| Bed {
+        dc: open(directory.clone(), options()).expect("opens"),
+        clock: Clock::new(next, WRITERS),
+        known: known.into_iter().map(AtomicU64::new).collect(),
+    };
+    let bed_of_threads = Arc::new(bed(1, vec![0; KEYS as usize]));
+    // Several pages, durable, not all of them in memory; tombstones that may be forgotten.
+    for writer in 0..WRITERS {
+        let keys: Vec<u64> = (0..KEYS).filter(|key| key % WRITERS == writer).collect();
+        keys.chunks(5).for_each(|keys| bed_of_threads.write(writer, keys, false));
+        bed_of_threads.write(writer, &keys[4..16], true);
+    }
+    for _ in 0..2 {
+        let lsn = Lsn(bed_of_threads.clock.oldest());
+        bed_of_threads.dc.redo_scan_start_point(lsn).expect("takes a checkpoint");
+    }
+    let seeds: Vec<u64> = (0..4).map(|_| thread_rng().r#gen()).collect();
+    let roles: [fn(&Bed, u64); 4] =
+        [|bed, seed| writer(bed, 0, seed), |bed, seed| writer(bed, 1, seed), reader, maintain];
+    let threads: Vec<_> = roles
+        .into_iter()
+        .zip(seeds)
+        .map(|(role, seed)| {
+            let bed = Arc::clone(&bed_of_threads);
+            thread::spawn(move || role(&bed, seed))
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    let ended = Arc::into_inner(bed_of_threads).expect("all others are gone");
+    ended.verify();
+    for (name, count) in COUNTED.iter().zip(&COUNTS) {
+        count.fetch_add(counter(&ended.dc, name), Ordering::Relaxed);
+    }
+    let (next, known) = (ended.clock.next(), ended.known());
+    ended.dc.redo_scan_start_point(Lsn(next)).expect("takes a checkpoint");
+    drop(ended);
+    bed(next, known).verify();
+}
+
+fn run(scheduler: impl Scheduler + 'static) -> usize {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    config.max_steps = MaxSteps::FailAfter(20_000_000);
+    config.silence_warnings = true;
+    config.failure_persistence = FailurePersistence::File(Some(env!("CARGO_TARGET_TMPDIR").into()));
+    Runner::new(scheduler, config).run(scenario)
+}
+
+#[test]
+fn a_schedule_that_failed_is_run_again() {
+    if let Ok(file) = std::env::var("DEUTERON_REPLAY") {
+        run(ReplayScheduler::new_from_file(file).expect("a schedule"));
+    }
+}
+
+#[test]
+fn whatever_the_schedule_the_component_holds_what_a_sorted_map_holds() {
+    let schedules = std::env::var("DEUTERON_SCHEDULES").map_or(300, |count| count.parse().expect("a number"));
+    let run = [
+        run(RandomScheduler::new(schedules)),
+        run(PctScheduler::new(3, schedules)),
+        run(PctScheduler::new(30, schedules)),
+    ];
+    let counts: Vec<_> = COUNTED
+        .iter()
+        .zip(&COUNTS)
+        .map(|(name, count)| {
+            let count = count.load(Ordering::Relaxed);
+            assert!(count > 0, "no {name} in any schedule");
+            format!("{count} {name}")
+        })
+        .collect();
+    println!("shuttle: {} schedules, {}, 0 failures", run.iter().sum::<usize>(), counts.join(", "));
+}
