@@ -207,8 +207,11 @@ fn churn(directory: &Arc<dyn Directory>, scale: Scale) {
     for (name, count) in totals {
         assert!(count > 0, "no {name}");
     }
-    // Each of five threads may have loaded an eighth of the budget ahead when it is looked at.
-    assert!(peak_bytes <= 2 * scale.memory_bytes, "memory rose to {peak_bytes} of {}", scale.memory_bytes);
+    // A tiny budget is less than what the threads have in hand while the one that flushes is not running.
+    if let Length::Time(_) = scale.length {
+        let allowed = scale.memory_bytes / 4 * 5;
+        assert!(peak_bytes <= allowed, "memory rose to {peak_bytes} of {}", scale.memory_bytes);
+    }
 }
 
 #[test]
