@@ -18,8 +18,8 @@ pub(crate) enum Lookup<'g> {
 }
 
 /// Lines of a node that are asked for before its header has said how large it is: the slots of a page of about thirty
-/// records.
-const FIRST_LINES: usize = 8;
+/// records, or as many deltas in front of it.
+const FIRST_LINES: usize = 20;
 
 /// The lines of a node in which the slots of its run lie, those asked for already left out.
 #[inline]
@@ -36,12 +36,17 @@ fn slot_lines(run: &Run<'_>) -> Range<usize> {
 pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
     let mut best: Option<RecordRef<'g>> = None;
     let mut node = Some(head);
+    // The header is waited for anyway; meanwhile the next lines come, too.
+    head.prefetch(1..FIRST_LINES);
     while let Some(current) = node {
-        // The header is waited for anyway; meanwhile the next lines come, too.
-        current.prefetch(1..FIRST_LINES);
         match current.kind() {
             NodeKind::Stub => return Lookup::Missing,
             NodeKind::Seal => return Lookup::Sealed,
+            NodeKind::Delta if current.is_near() && !Run::delta_may_hold(current.payload(), key) => {
+                // Most deltas are of one other key.
+                node = current.next();
+                continue;
+            }
             NodeKind::Base | NodeKind::Delta => {}
         }
         let run = Run::new(current.payload());
@@ -53,7 +58,9 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
             }
             // A search goes back and forth among the slots: a miss after the other, unless all are on their way.
             current.prefetch(slot_lines(&run));
-        } else if let Some(next) = current.next() {
+        } else if !current.is_near()
+            && let Some(next) = current.next()
+        {
             next.prefetch(0..FIRST_LINES);
         }
         if best.is_none_or(|best| run.newest_stamp() >= best.stamp)

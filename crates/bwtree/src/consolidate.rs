@@ -92,12 +92,17 @@ impl Tree {
             write_merged(merge, bytes);
             debug_assert!(Run::verify(bytes).is_ok());
             self.mark_if_sparse(bytes);
-            OwnedNode::base(bytes, self.descriptor(merge.base().low()), &[])
+            OwnedNode::base_with_slack(bytes, self.descriptor(merge.base().low()), &[], self.slack_bytes())
         });
         match self.llama.install(page, snapshot, base, guard) {
             Ok(_) => Consolidation::Done,
             Err(_) => Consolidation::Lost,
         }
+    }
+
+    /// Room for the next deltas of a page that is changed, as long as there is memory to spare.
+    fn slack_bytes(&self) -> usize {
+        if self.llama.has_spare_memory() { self.options.slack_bytes } else { 0 }
     }
 
     /// Whether a page of so many bytes should be merged, if it has a left neighbour with room.
@@ -156,7 +161,7 @@ impl Tree {
             split.write(index, rights.get(index).copied().unwrap_or(PageId::NONE), bytes);
             debug_assert!(Run::verify(bytes).is_ok());
             self.mark_if_sparse(bytes);
-            OwnedNode::base(bytes, descriptor, adopts)
+            OwnedNode::base_with_slack(bytes, descriptor, adopts, self.slack_bytes())
         })
     }
 

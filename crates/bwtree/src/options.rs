@@ -14,8 +14,11 @@ use crate::tree::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub struct Options {
     /// A page is split when, consolidated, it takes more bytes than this, unless it is a single record.
     pub page_bytes_max: usize,
-    /// A page is consolidated by the upsert that makes its chain this long.
+    /// A page is consolidated by the upsert that makes its chain this long; of deltas in the slack three count like one.
     pub consolidate_at: usize,
+    /// Room in front of a page that is being changed, for its next deltas, while half of the store's budget is free: about so many
+    /// bytes, at most [`SLACK_BYTES_MAX`](deuteron_llama::SLACK_BYTES_MAX).
+    pub slack_bytes: usize,
     /// No chain gets longer than this. An upsert that finds one so long consolidates first, or, if the page is not in
     /// memory, has it loaded: the back-pressure that bounds unread deltas.
     pub chain_length_max: usize,
@@ -30,6 +33,7 @@ impl Default for Options {
         Options {
             page_bytes_max: 4 << 10,
             consolidate_at: 4,
+            slack_bytes: 1536,
             chain_length_max: 16,
             delta_bytes_max: 64 << 10,
             inner_entries_max: 256,
@@ -43,6 +47,7 @@ impl Options {
         Options {
             page_bytes_max: 256,
             consolidate_at: 2,
+            slack_bytes: 256,
             chain_length_max: 4,
             delta_bytes_max: 128,
             inner_entries_max: 4,

@@ -28,9 +28,16 @@ pub(crate) fn compare(left: &[u8], right: &[u8]) -> Ordering {
     match (left.split_first_chunk::<8>(), right.split_first_chunk::<8>()) {
         (Some((left, left_rest)), Some((right, right_rest))) => {
             let (left, right) = (u64::from_be_bytes(*left), u64::from_be_bytes(*right));
-            if left != right { left.cmp(&right) } else { left_rest.cmp(right_rest) }
+            if left != right || (left_rest.is_empty() && right_rest.is_empty()) {
+                left.cmp(&right)
+            } else {
+                left_rest.cmp(right_rest)
+            }
         }
-        _ => left.cmp(right),
+        _ => match left.iter().zip(right).find(|(left, right)| left != right) {
+            Some((left, right)) => left.cmp(right),
+            None => left.len().cmp(&right.len()),
+        },
     }
 }
 

@@ -22,14 +22,19 @@ use crate::consolidate::Consolidation;
 use crate::error::Miss;
 use crate::merging::Heir;
 use crate::page::batch::{Batch, Upsert};
-use crate::scratch;
 use crate::tree::KEY_BYTES_MAX;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
-use deuteron_llama::{NodeRef, OwnedNode, PageId, PageState, Snapshot};
+use deuteron_llama::{NodeRef, PageId, PageState, Snapshot};
 
 /// For how many operations pages are fetched ahead: about as many lines as a processor waits for at once.
 const AHEAD: usize = 16;
+
+/// How many deltas in the slack of their base count like one elsewhere.
+const NEAR_DELTAS: usize = 3;
+
+/// Lines of a chain that are asked for just before it is consolidated; by then the processor has seen where this leads.
+const CONSOLIDATED_LINES: usize = 24;
 
 /// A page that may take a delta.
 pub(crate) struct Target<'g> {
@@ -63,13 +68,18 @@ impl Tree {
                 self.consolidate_page(target.page, target.snapshot, guard);
                 continue;
             }
+            if target.whole
+                && let Some(head) = target.head.filter(|head| self.is_due_soon(*head))
+            {
+                // The consolidation reads all of it.
+                head.prefetch(2..CONSOLIDATED_LINES);
+            }
             let batch = Batch::new(self.fitting(operations, target.until), target.until);
             let stamp_below = target.head.map_or(u64::MAX, chain::newest_stamp);
-            let delta = scratch::with(batch.bytes(), |bytes| {
-                batch.write(bytes, stamp_below);
-                OwnedNode::delta(bytes)
-            });
-            let Ok(installed) = self.llama.install(target.page, target.snapshot, delta, guard) else {
+            let write = |bytes: &mut [u8]| batch.write(bytes, stamp_below);
+            let Some(installed) =
+                self.llama.install_delta(target.page, target.snapshot, batch.bytes(), write, guard)
+            else {
                 self.counters.upserts_lost.add(1);
                 continue;
             };
@@ -128,6 +138,9 @@ impl Tree {
         // Those about to be consolidated are needed down to the base. A round for each node of the longest chain.
         for node in &mut nodes {
             *node = node.filter(|head| head.chain_length() + 1 >= self.options.consolidate_at);
+            if let Some(near) = node.take_if(|head| head.is_near()) {
+                near.prefetch(2..16);
+            }
         }
         for _ in 0..self.options.consolidate_at {
             for node in &mut nodes {
@@ -158,6 +171,9 @@ impl Tree {
         let mut past_seal = false;
         loop {
             let snapshot = self.llama.snapshot(page, guard);
+            if let Some(head) = snapshot.head() {
+                head.prefetch_for_delta();
+            }
             let head = match snapshot.state() {
                 PageState::Resident(sealed) if sealed.is_sealed() => {
                     match self.heir_of(page, sealed, guard)? {
@@ -217,9 +233,16 @@ impl Tree {
             || head.delta_bytes() >= self.options.chain_bytes_max()
     }
 
+    /// Whether one more delta makes the chain long enough to be consolidated.
+    fn is_due_soon(&self, head: NodeRef<'_>) -> bool {
+        head.is_near() && head.chain_length() + 1 >= NEAR_DELTAS * self.options.consolidate_at
+    }
+
     /// Whether the chain has got long enough to be consolidated.
     fn is_due(&self, head: NodeRef<'_>) -> bool {
-        head.chain_length() >= self.options.consolidate_at
+        // A delta in the slack costs a reader no wait. When the slack is used up the next one does.
+        let near = if head.is_near() { NEAR_DELTAS } else { 1 };
+        head.chain_length() >= near * self.options.consolidate_at
             || head.delta_bytes() >= self.options.page_bytes_max / 2
     }
 
@@ -232,7 +255,10 @@ impl Tree {
     ) -> Consolidation {
         let outcome = self.try_consolidate(page, snapshot, guard);
         match outcome {
-            Consolidation::Done => self.counters.consolidations.add(1),
+            Consolidation::Done => {
+                self.counters.consolidations.add(1);
+                self.counters.add_chain(snapshot.head().map_or(0, NodeRef::chain_length));
+            }
             Consolidation::Lost => self.counters.consolidations_lost.add(1),
             Consolidation::NotWhole => {}
         }

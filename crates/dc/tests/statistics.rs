@@ -30,6 +30,9 @@ fn amplification_is_written_over_applied_and_disk_over_live() {
         figure("space_amplification_percent"),
         dc.statistics().disk_bytes * 100 / figure("live_bytes")
     );
+    let chains = ["chains_to_2", "chains_to_4", "chains_to_8", "chains_to_16", "chains_longer"];
+    assert!(figure("consolidations") > 0);
+    assert_eq!(chains.map(figure).iter().sum::<u64>(), figure("consolidations"));
     assert_eq!(figure("epoch_lag"), 0, "nobody is pinned");
     let guard = dc.llama().pin();
     dc.llama().epochs().advance();

@@ -5,7 +5,7 @@ use crate::flush::{Consolidate, Flusher};
 use crate::free_list::FreeList;
 use crate::loading::Loading;
 use crate::mapping_table::{MappingTable, Word};
-use crate::memory::MemoryCounter;
+use crate::memory::ByteCounter;
 use crate::node::{NodeKind, NodeRef, OwnedNode, free_chain};
 use crate::options::Options;
 use crate::page_id::PageId;
@@ -27,7 +27,7 @@ pub struct Llama {
     pub(crate) sealed: Mutex<BTreeSet<PageId>>,
     /// Shared with the deferred actions that give identifiers back.
     pub(crate) pages: Arc<FreeList>,
-    pub(crate) memory: MemoryCounter,
+    pub(crate) memory: ByteCounter,
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
@@ -115,6 +115,27 @@ impl Llama {
         }
     }
 
+    /// As [`Llama::install`] of a delta of `payload_bytes` bytes, which `write` fills; they are zeros before. It lies in the slack
+    /// of the page's base if there is room. `None` if the page has changed.
+    ///
+    /// # Panics
+    /// As [`Llama::install`].
+    #[inline]
+    pub fn install_delta<'g>(
+        &self,
+        page: PageId,
+        expected: Snapshot<'g>,
+        payload_bytes: usize,
+        write: impl FnOnce(&mut [u8]),
+        guard: &'g Guard<'_>,
+    ) -> Option<Snapshot<'g>> {
+        // SAFETY: `expected` holds on to the chain for 'g (N3). The node is dropped below, or published on top of it.
+        let near = expected.head().and_then(|head| unsafe { OwnedNode::delta_in_slack(payload_bytes, head) });
+        let mut delta = near.unwrap_or_else(|| OwnedNode::delta_zeroed(payload_bytes));
+        write(delta.payload_mut());
+        self.install(page, expected, delta, guard).ok()
+    }
+
     pub(crate) fn prepend<'g>(
         &self,
         page: PageId,
@@ -159,7 +180,7 @@ impl Llama {
             return Err(new);
         }
         let new = match untold_kin(state) {
-            Some(base) => inherit(base, new),
+            Some(base) => new.with_kin(base.adopts(), base.disowns()),
             None => new,
         };
         let memory = new.as_ref().chain_memory();
@@ -260,6 +281,12 @@ impl Llama {
         self.options.memory_bytes / 16 * 15
     }
 
+    /// Whether at least half of the budget is free (about); one load.
+    #[inline]
+    pub fn has_spare_memory(&self) -> bool {
+        self.memory.about() < self.options.memory_bytes / 2
+    }
+
     /// The largest page, in bytes of its payloads and low key, that the store can write.
     pub fn page_bytes_max(&self) -> usize {
         // A sixteenth and a block are left for headers, lengths, adoptions and padding.
@@ -305,16 +332,6 @@ pub(crate) fn untold_kin(state: PageState<'_>) -> Option<NodeRef<'_>> {
         }
         _ => None,
     }
-}
-
-/// `new` with the kin of `base` in front of its own.
-fn inherit(base: NodeRef<'_>, new: OwnedNode) -> OwnedNode {
-    let own = new.as_ref();
-    let inherited = base.adopts().iter().filter(|page| !own.adopts().contains(page));
-    let adopts: Vec<PageId> = inherited.chain(own.adopts()).copied().collect();
-    let disowns: Vec<PageId> = base.disowns().iter().chain(own.disowns()).copied().collect();
-    let descriptor = own.descriptor().expect("a base has a descriptor");
-    OwnedNode::heir(own.payload(), descriptor, &adopts, &disowns)
 }
 
 /// The nodes of a chain, newest first.

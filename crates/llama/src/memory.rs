@@ -1,4 +1,4 @@
-//! [`MemoryCounter`]: how many bytes the resident pages take, counted without a shared line per install.
+//! [`ByteCounter`]: bytes that come and go, such as those of the resident pages, counted without a line that all threads write.
 
 use crate::sync::Ordering;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
@@ -10,9 +10,16 @@ const SHARDS: usize = 32;
 #[repr(align(128))]
 struct Shard(AtomicI64);
 
-/// A sum kept in shards, each of which tells the total once it has gathered `fold_bytes`. So the total, which is what
-/// `over_budget` asks for on every operation, is one rarely written word, wrong by less than `SHARDS * fold_bytes`.
-pub(crate) struct MemoryCounter {
+/// A sum kept in shards, each of which tells the total once it has gathered so many bytes. So the total, which may be asked
+/// for on every operation, is one rarely written word.
+///
+/// ```
+/// let counter = deuteron_llama::ByteCounter::new(1 << 20);
+/// counter.change(100, 40);
+/// assert_eq!(counter.sum(), 60);
+/// assert!(counter.about() <= 1 << 16);
+/// ```
+pub struct ByteCounter {
     total: Shard,
     shards: [Shard; SHARDS],
     fold_bytes: i64,
@@ -27,17 +34,20 @@ fn shard_index() -> usize {
     INDEX.try_with(|index| *index).unwrap_or(0)
 }
 
-impl MemoryCounter {
-    /// A counter whose total is wrong by at most 1/16 of `budget`.
-    pub(crate) fn new(budget: u64) -> MemoryCounter {
+impl ByteCounter {
+    /// A counter of about `budget` bytes, whose total is wrong by at most 1/16 of that (and 2 KiB at the least).
+    pub fn new(budget: u64) -> ByteCounter {
         let fold_bytes = (budget / (16 * SHARDS as u64)).clamp(64, 64 * 1024) as i64;
-        MemoryCounter { total: Shard::default(), shards: Default::default(), fold_bytes }
+        ByteCounter { total: Shard::default(), shards: Default::default(), fold_bytes }
     }
 
     /// Adds `added` bytes and takes `removed` away.
     #[inline]
-    pub(crate) fn change(&self, added: usize, removed: usize) {
+    pub fn change(&self, added: usize, removed: usize) {
         let change = added as i64 - removed as i64;
+        if change == 0 {
+            return;
+        }
         let shard = &self.shards[shard_index()].0;
         let gathered = shard.fetch_add(change, Ordering::Relaxed) + change;
         if gathered.abs() >= self.fold_bytes {
@@ -48,12 +58,12 @@ impl MemoryCounter {
 
     /// About the sum; one load.
     #[inline]
-    pub(crate) fn about(&self) -> u64 {
+    pub fn about(&self) -> u64 {
         self.total.0.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// The sum, exact when nobody changes it.
-    pub(crate) fn sum(&self) -> u64 {
+    pub fn sum(&self) -> u64 {
         let shards: i64 = self.shards.iter().map(|shard| shard.0.load(Ordering::Relaxed)).sum();
         (self.total.0.load(Ordering::Relaxed) + shards).max(0) as u64
     }
@@ -65,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_sum_is_exact_and_the_total_close() {
-        let counter = MemoryCounter::new(1 << 20);
+        let counter = ByteCounter::new(1 << 20);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -1,35 +1,42 @@
 //! Nodes: the pieces of a page in memory.
 //!
 //! A resident page is a singly linked chain of nodes, newest first: deltas over a base, or deltas over a *stub*
-//! that says where on flash the rest is. A *seal* on top closes a whole chain for good. Each node is one allocation, payload included, aligned to 16 bytes:
+//! that says where on flash the rest is. A *seal* on top closes a whole chain for good. Each node is one allocation, payload included, aligned to 16 bytes;
+//! but a base may have *slack*, room in front of it in which the deltas that come next lie, the first just before the base,
+//! each further one just before that. So a chain is one stretch of memory, read in the order of its addresses: no
+//! wait for memory at each of its nodes.
+//!
 //!
 //! | offset | bytes | field | who writes it, when |
 //! |---|---|---|---|
 //! | 0 | 8 | `next`: the older node, null in a base and a stub | owner, before publication |
 //! | 8 | 8 | `flash`: address of the fragment that, with its older fragments, holds this node and all below; 0 if none | flusher, under the page's claim |
-//! | 16 | 4 | `payload_bytes` | creation |
-//! | 20 | 4 | `delta_bytes`: payload bytes of the deltas from here down | owner, before publication |
+//! | 16 | 4 | `payload_bytes`; of a delta in the slack: in the low half, in the high one sixteenths of the way to the base | creation |
+//! | 20 | 4 | `delta_bytes`: payload bytes of the deltas from here down; of a base: how much of its slack is taken | owner, before publication; of a base anybody |
 //! | 24 | 4 | `chain_memory`: memory of the nodes from here down | owner, before publication |
 //! | 28 | 2 | `chain_length`: number of deltas from here down | owner, before publication |
-//! | 30 | 1 | kind and flags | owner, before publication |
+//! | 30 | 1 | kind and flags; in the high half of a base its slack in pieces of 128 bytes, of a delta whether it lies in one | owner, before publication |
 //! | 31 | 1 | `referenced`: second chance of the eviction clock: new, read, or gone | anybody, any time |
 //! | 32 | | payload: opaque bytes of the access method | creation |
 //! | | | *base only*, at the next multiple of 8: tree (4), low key length (4), adoption count (4), disowned count (4), root flag (4), 0 (4), adopted and disowned page identifiers (8 each), low key | creation |
 //!
 //! ## Invariants
 //!
-//! - **N1** All but `flash` and `referenced` is immutable once the node is published by the compare-and-swap on
-//!   the mapping table; those two are atomic. So any number of threads may read a published node.
+//! - **N1** All but `flash`, `referenced` and the `delta_bytes` of a base is immutable once the node is published by the
+//!   compare-and-swap on the mapping table; those are atomic. So any number of threads may read a published node.
 //! - **N2** A node belongs to one chain only: a chain is unlinked, retired and freed as a whole. Whoever needs
 //!   older nodes in a new chain copies them.
 //! - **N3** A published chain is retired through the epochs, by the one thread whose compare-and-swap replaced
 //!   it. So a pointer read from the mapping table under a guard stays good as long as the guard.
 //! - **N4** A `NonNull<Header>` in [`OwnedNode`] or [`NodeRef`] comes from [`allocate`] and carries the
-//!   provenance of the whole allocation, whose extent [`layout_of`] computes from the header and trailer.
+//!   provenance of the whole allocation, whose extent [`NodeRef::layout`] computes from the header and trailer.
+//! - **N5** The slack of a base is handed out by its counter, each byte once and never again. So whoever has got a piece is
+//!   alone with it until it publishes a node there; a piece whose node was not published stays unused until the base is
+//!   freed. Nodes in the slack are of the base's chain (N2), and are freed with the base.
 
 use crate::flash_address::FlashAddress;
 use crate::page_id::PageId;
-use crate::sync::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::marker::PhantomData;
@@ -47,6 +54,12 @@ const KIND_MASK: u8 = 3;
 const PARTIAL: u8 = 4;
 /// The chain's base lists adoptions or disowned pages.
 const KIN: u8 = 8;
+/// A base's slack in pieces; a delta for which this is not 0 lies in its base's slack.
+const SLACK_SHIFT: u32 = 4;
+/// Bytes by which the slack is counted.
+const SLACK_UNIT: usize = 128;
+/// The most slack that a base has, in bytes.
+pub const SLACK_BYTES_MAX: usize = 15 * SLACK_UNIT;
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +103,7 @@ pub(crate) struct Header {
     next: *const Header,
     flash: AtomicU64,
     payload_bytes: u32,
-    delta_bytes: u32,
+    delta_bytes: AtomicU32,
     chain_memory: u32,
     chain_length: u16,
     flags: u8,
@@ -122,16 +135,18 @@ fn trailer_offset(payload_bytes: usize) -> usize {
     (PAYLOAD + payload_bytes).next_multiple_of(8)
 }
 
-fn layout(payload_bytes: usize, trailer: Option<Trailer>) -> Layout {
-    let size = match trailer {
-        None => PAYLOAD + payload_bytes,
-        Some(trailer) => {
-            trailer_offset(payload_bytes)
-                + TRAILER_BYTES
-                + trailer.kin_bytes()
-                + trailer.low_key_bytes as usize
-        }
-    };
+/// Of a node with its slack.
+fn layout(payload_bytes: usize, trailer: Option<Trailer>, slack_bytes: usize) -> Layout {
+    let size = slack_bytes
+        + match trailer {
+            None => PAYLOAD + payload_bytes,
+            Some(trailer) => {
+                trailer_offset(payload_bytes)
+                    + TRAILER_BYTES
+                    + trailer.kin_bytes()
+                    + trailer.low_key_bytes as usize
+            }
+        };
     Layout::from_size_align(size, NODE_ALIGN).expect("a node is smaller than the address space")
 }
 
@@ -157,29 +172,38 @@ impl Contents<'_> {
     }
 }
 
-fn allocate(kind: NodeKind, contents: Contents<'_>, trailer: Option<Trailer>) -> NonNull<Header> {
+/// `slack_bytes` is a multiple of [`SLACK_UNIT`], and 0 but for a base.
+fn allocate(
+    kind: NodeKind,
+    contents: Contents<'_>,
+    trailer: Option<Trailer>,
+    slack_bytes: usize,
+) -> NonNull<Header> {
+    debug_assert!(slack_bytes <= SLACK_BYTES_MAX && slack_bytes.is_multiple_of(SLACK_UNIT));
     let payload_bytes = contents.bytes();
-    let layout = layout(payload_bytes, trailer);
+    let layout = layout(payload_bytes, trailer, slack_bytes);
     let memory = u32::try_from(charge(layout)).expect("a node is smaller than 4 GiB");
     // SAFETY: the layout is not empty, as it includes the header (N4).
-    let Some(node) = NonNull::new(unsafe { alloc(layout) }.cast::<Header>()) else {
-        handle_alloc_error(layout)
-    };
+    let Some(allocation) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
     let delta = kind == NodeKind::Delta;
     let header = Header {
         next: ptr::null(),
         flash: AtomicU64::new(0),
         payload_bytes: payload_bytes as u32,
-        delta_bytes: if delta { payload_bytes as u32 } else { 0 },
+        delta_bytes: AtomicU32::new(if delta { payload_bytes as u32 } else { 0 }),
         chain_memory: memory,
         chain_length: u16::from(delta),
         flags: kind as u8
             | if kind == NodeKind::Stub { PARTIAL } else { 0 }
-            | if trailer.is_some_and(|trailer| trailer.kin_bytes() > 0) { KIN } else { 0 },
+            | if trailer.is_some_and(|trailer| trailer.kin_bytes() > 0) { KIN } else { 0 }
+            | ((slack_bytes / SLACK_UNIT) as u8) << SLACK_SHIFT,
         // A node is created because somebody works on the page.
         referenced: AtomicU8::new(NEW),
     };
-    // SAFETY: the allocation is as large and as aligned as the layout says, and nobody else knows it (N4).
+    // SAFETY: the allocation is as large and as aligned as the layout says, and nobody else knows it (N4); the slack is
+    // a multiple of the alignment.
+    let node = unsafe { allocation.add(slack_bytes).cast::<Header>() };
+    // SAFETY: as above.
     unsafe {
         node.write(header);
         let payload = node.cast::<u8>().add(PAYLOAD);
@@ -196,15 +220,17 @@ fn allocate(kind: NodeKind, contents: Contents<'_>, trailer: Option<Trailer>) ->
     node
 }
 
-/// Frees one node.
+/// Frees one node, with its slack and what lies there. One that lies in a slack itself is freed with its base.
 ///
 /// # Safety
-/// `node` comes from [`allocate`], is not linked from anywhere, and is freed once.
+/// `node` comes from [`allocate`] or [`OwnedNode::delta_in_slack`], is not linked from anywhere, and is freed once.
 unsafe fn free(node: NonNull<Header>) {
-    // SAFETY: the caller owns the node, which is alive until the call below (N4).
+    // SAFETY: the caller owns the node, which is alive until the call below (N4, N5).
     unsafe {
-        let layout = NodeRef::new(node).layout();
-        dealloc(node.as_ptr().cast(), layout);
+        let node = NodeRef::new(node);
+        if !node.is_near() {
+            dealloc(node.as_ptr().cast::<u8>().sub(node.slack_bytes()), node.layout());
+        }
     }
 }
 
@@ -221,6 +247,18 @@ pub(crate) unsafe fn free_chain(head: *mut u8, _bytes: usize) {
             free(node);
         }
     }
+}
+
+/// Takes `bytes` of a slack of `all` bytes, of which `taken` are taken; how many are taken then. `None` if too few are left.
+/// A piece is nobody else's (N5).
+#[inline]
+fn take(taken: &AtomicU32, bytes: usize, all: usize) -> Option<usize> {
+    // Looked at first, so that the count does not grow without end. Relaxed: nothing is read that another has written.
+    if taken.load(Ordering::Relaxed) as usize + bytes > all {
+        return None;
+    }
+    let distance = taken.fetch_add(bytes as u32, Ordering::Relaxed) as usize + bytes;
+    (distance <= all).then_some(distance)
 }
 
 /// A node (with what is below it) that lives at least as long as `'g`: a guard, or the owner.
@@ -269,10 +307,52 @@ impl<'g> NodeRef<'g> {
         NonNull::new(self.header().next.cast_mut()).map(|next| unsafe { NodeRef::new(next) })
     }
 
+    /// Whether this is a delta in the slack of its base: all from here down is one stretch of memory.
+    #[inline]
+    pub fn is_near(self) -> bool {
+        self.header().flags >> SLACK_SHIFT != 0 && self.kind() == NodeKind::Delta
+    }
+
+    /// The bytes of a base's slack, taken or not.
+    fn slack_bytes(self) -> usize {
+        match self.kind() {
+            NodeKind::Base => usize::from(self.header().flags >> SLACK_SHIFT) * SLACK_UNIT,
+            _ => 0,
+        }
+    }
+
+    /// A piece of the slack of the base of this chain, for a node of so many bytes, and how far it is from the base. `None`
+    /// if there is no room, or the newest node is neither the base nor in its slack.
+    #[inline]
+    fn take_slack(self, bytes: usize) -> Option<(NonNull<Header>, usize)> {
+        let base = match self.kind() {
+            NodeKind::Base => self.node,
+            NodeKind::Delta if self.is_near() => {
+                let distance = (self.header().payload_bytes >> 16) as usize * NODE_ALIGN;
+                // SAFETY: the base lies so far behind this node in the same allocation (N5).
+                unsafe { self.node.cast::<u8>().add(distance).cast::<Header>() }
+            }
+            _ => return None,
+        };
+        // SAFETY: the base lives as long as this node (N2).
+        let base = unsafe { NodeRef::new(base) };
+        let distance =
+            take(&base.header().delta_bytes, bytes.next_multiple_of(NODE_ALIGN), base.slack_bytes())?;
+        // SAFETY: the slack lies before the base in the same allocation (N4), and is that large.
+        Some((unsafe { base.node.cast::<u8>().sub(distance).cast() }, distance))
+    }
+
+    /// The length of the payload.
+    #[inline]
+    fn payload_bytes(self) -> usize {
+        let bytes = self.header().payload_bytes;
+        (if self.is_near() { bytes & 0xffff } else { bytes }) as usize
+    }
+
     /// The bytes given at creation, aligned to 16. Empty in a stub.
     #[inline]
     pub fn payload(self) -> &'g [u8] {
-        let bytes = self.header().payload_bytes as usize;
+        let bytes = self.payload_bytes();
         // SAFETY: the payload follows the header within the allocation (N4), initialised since creation and
         // immutable (N1).
         unsafe { std::slice::from_raw_parts(self.node.cast::<u8>().add(PAYLOAD).as_ptr(), bytes) }
@@ -293,6 +373,18 @@ impl<'g> NodeRef<'g> {
         let _ = lines;
     }
 
+    /// As [`NodeRef::prefetch`] of the header, and of the slack where the next delta may go.
+    #[inline]
+    pub fn prefetch_for_delta(self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        for line in 0..4 {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            let address = self.node.as_ptr().cast::<i8>().wrapping_sub(64 * line);
+            // SAFETY: as in `prefetch`.
+            unsafe { _mm_prefetch(address, _MM_HINT_ET0) };
+        }
+    }
+
     /// How many deltas lie from here down, this node included, in memory.
     #[inline]
     pub fn chain_length(self) -> usize {
@@ -302,7 +394,10 @@ impl<'g> NodeRef<'g> {
     /// The payload bytes of those deltas.
     #[inline]
     pub fn delta_bytes(self) -> usize {
-        self.header().delta_bytes as usize
+        match self.kind() {
+            NodeKind::Base => 0,
+            _ => self.header().delta_bytes.load(Ordering::Relaxed) as usize,
+        }
     }
 
     /// Whether the chain ends in a stub, so that the page must be loaded before it can be read.
@@ -314,7 +409,7 @@ impl<'g> NodeRef<'g> {
     /// Whether this is the seal of a page that takes no more changes.
     #[inline]
     pub fn is_sealed(self) -> bool {
-        self.header().flags & KIND_MASK == NodeKind::Seal as u8
+        self.kind() == NodeKind::Seal
     }
 
     /// Gives the page its second chance against eviction. Call it on the head of a page that is used.
@@ -411,7 +506,7 @@ impl<'g> NodeRef<'g> {
     }
 
     fn layout(self) -> Layout {
-        layout(self.header().payload_bytes as usize, self.trailer())
+        layout(self.payload_bytes(), self.trailer(), self.slack_bytes())
     }
 }
 
@@ -449,7 +544,7 @@ impl OwnedNode {
     /// # Panics
     /// If the payload is 4 GiB or longer; pages are limited to [`Llama::page_bytes_max`](crate::Llama::page_bytes_max).
     pub fn delta(payload: &[u8]) -> OwnedNode {
-        OwnedNode { node: allocate(NodeKind::Delta, Contents::Copy(payload), None) }
+        OwnedNode { node: allocate(NodeKind::Delta, Contents::Copy(payload), None, 0) }
     }
 
     /// A delta with a payload of zeros, to be filled in place through [`OwnedNode::payload_mut`].
@@ -457,7 +552,33 @@ impl OwnedNode {
     /// # Panics
     /// As [`OwnedNode::delta`].
     pub fn delta_zeroed(payload_bytes: usize) -> OwnedNode {
-        OwnedNode { node: allocate(NodeKind::Delta, Contents::Zeros(payload_bytes), None) }
+        OwnedNode { node: allocate(NodeKind::Delta, Contents::Zeros(payload_bytes), None, 0) }
+    }
+
+    /// As [`OwnedNode::delta_zeroed`], in the slack of the chain that begins at `head`, if there is room.
+    ///
+    /// # Safety
+    /// The chain lives as long as the node: until it is dropped, or published on top of the chain.
+    #[inline]
+    pub(crate) unsafe fn delta_in_slack(payload_bytes: usize, head: NodeRef<'_>) -> Option<OwnedNode> {
+        let (node, distance) = head.take_slack(PAYLOAD + payload_bytes)?;
+        let header = Header {
+            next: ptr::null(),
+            flash: AtomicU64::new(0),
+            payload_bytes: ((distance / NODE_ALIGN) << 16 | payload_bytes) as u32,
+            delta_bytes: AtomicU32::new(payload_bytes as u32),
+            // It is paid for with the base.
+            chain_memory: 0,
+            chain_length: 1,
+            flags: NodeKind::Delta as u8 | 1 << SLACK_SHIFT,
+            referenced: AtomicU8::new(NEW),
+        };
+        // SAFETY: the piece is ours alone (N5), as large as asked for, and aligned as all distances are.
+        unsafe {
+            node.write(header);
+            node.cast::<u8>().add(PAYLOAD).write_bytes(0, payload_bytes);
+        }
+        Some(OwnedNode { node })
     }
 
     /// A base with this payload. `adopts` lists the pages that have been split off from the page by this very
@@ -466,7 +587,22 @@ impl OwnedNode {
     /// # Panics
     /// As [`OwnedNode::delta`].
     pub fn base(payload: &[u8], descriptor: PageDescriptor<'_>, adopts: &[PageId]) -> OwnedNode {
-        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts, &[])
+        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts, &[], 0)
+    }
+
+    /// As [`OwnedNode::base`], with about `slack_bytes` of room for deltas, at most [`SLACK_BYTES_MAX`]: for a page that is
+    /// likely to be changed again soon.
+    ///
+    /// # Panics
+    /// As [`OwnedNode::delta`].
+    pub fn base_with_slack(
+        payload: &[u8],
+        descriptor: PageDescriptor<'_>,
+        adopts: &[PageId],
+        slack_bytes: usize,
+    ) -> OwnedNode {
+        let slack_bytes = slack_bytes.min(SLACK_BYTES_MAX) / SLACK_UNIT * SLACK_UNIT;
+        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts, &[], slack_bytes)
     }
 
     /// As [`OwnedNode::base`], for a page that has taken over the content of the pages in `disowns`, all of them
@@ -480,7 +616,17 @@ impl OwnedNode {
         adopts: &[PageId],
         disowns: &[PageId],
     ) -> OwnedNode {
-        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts, disowns)
+        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts, disowns, 0)
+    }
+
+    /// This base with `adopts` and `disowns` in front of its own kin.
+    pub(crate) fn with_kin(self, adopts: &[PageId], disowns: &[PageId]) -> OwnedNode {
+        let own = self.as_ref();
+        let adopts = adopts.iter().filter(|page| !own.adopts().contains(page));
+        let adopts: Vec<PageId> = adopts.chain(own.adopts()).copied().collect();
+        let disowns: Vec<PageId> = disowns.iter().chain(own.disowns()).copied().collect();
+        let descriptor = own.descriptor().expect("a base has a descriptor");
+        OwnedNode::new_base(Contents::Copy(own.payload()), descriptor, &adopts, &disowns, own.slack_bytes())
     }
 
     /// A base with a payload of zeros, to be filled in place through [`OwnedNode::payload_mut`].
@@ -488,7 +634,7 @@ impl OwnedNode {
     /// # Panics
     /// As [`OwnedNode::delta`].
     pub fn base_zeroed(payload_bytes: usize, descriptor: PageDescriptor<'_>, adopts: &[PageId]) -> OwnedNode {
-        OwnedNode::new_base(Contents::Zeros(payload_bytes), descriptor, adopts, &[])
+        OwnedNode::new_base(Contents::Zeros(payload_bytes), descriptor, adopts, &[], 0)
     }
 
     fn new_base(
@@ -496,6 +642,7 @@ impl OwnedNode {
         descriptor: PageDescriptor<'_>,
         adopts: &[PageId],
         disowns: &[PageId],
+        slack_bytes: usize,
     ) -> OwnedNode {
         let payload_bytes = contents.bytes();
         let trailer = Trailer {
@@ -506,7 +653,7 @@ impl OwnedNode {
             root: u32::from(descriptor.root),
             zero: 0,
         };
-        let node = allocate(NodeKind::Base, contents, Some(trailer));
+        let node = allocate(NodeKind::Base, contents, Some(trailer), slack_bytes);
         // SAFETY: the allocation has room for the identifiers and the low key behind the trailer (N4), and is
         // not shared yet.
         unsafe {
@@ -525,14 +672,14 @@ impl OwnedNode {
 
     /// A stub for what lies at `address`.
     pub(crate) fn stub(address: FlashAddress) -> OwnedNode {
-        let node = OwnedNode { node: allocate(NodeKind::Stub, Contents::Zeros(0), None) };
+        let node = OwnedNode { node: allocate(NodeKind::Stub, Contents::Zeros(0), None, 0) };
         node.as_ref().set_flash(address);
         node
     }
 
     /// A seal.
     pub(crate) fn seal() -> OwnedNode {
-        OwnedNode { node: allocate(NodeKind::Seal, Contents::Zeros(0), None) }
+        OwnedNode { node: allocate(NodeKind::Seal, Contents::Zeros(0), None, 0) }
     }
 
     /// The node, to look at.
@@ -543,7 +690,7 @@ impl OwnedNode {
 
     /// The payload, to be filled in.
     pub fn payload_mut(&mut self) -> &mut [u8] {
-        let bytes = self.as_ref().header().payload_bytes as usize;
+        let bytes = self.as_ref().payload_bytes();
         // SAFETY: owned and mutably borrowed; the payload follows the header (N4), initialised at creation.
         unsafe { std::slice::from_raw_parts_mut(self.node.cast::<u8>().add(PAYLOAD).as_ptr(), bytes) }
     }
@@ -551,17 +698,17 @@ impl OwnedNode {
     /// Puts this delta or seal on top of `below`, whose figures it takes over. The link is not followed before the node
     /// is published, and [`OwnedNode::unlink`] takes it back.
     pub(crate) fn link(&mut self, below: NodeRef<'_>) {
-        let own = charge(self.as_ref().layout()) as u32;
-        let own_payload = self.as_ref().header().payload_bytes;
+        let own = if self.as_ref().is_near() { 0 } else { charge(self.as_ref().layout()) as u32 };
+        let own_payload = self.as_ref().payload_bytes() as u32;
         let kind = self.as_ref().kind();
         debug_assert!(matches!(kind, NodeKind::Delta | NodeKind::Seal));
         // SAFETY: owned and mutably borrowed, so nobody reads the header meanwhile (N4).
         let header = unsafe { self.node.as_mut() };
         header.next = below.as_ptr();
-        header.delta_bytes = own_payload.saturating_add(below.header().delta_bytes);
+        header.delta_bytes = AtomicU32::new(own_payload.saturating_add(below.delta_bytes() as u32));
         header.chain_memory = own.saturating_add(below.header().chain_memory);
         header.chain_length = below.header().chain_length.saturating_add(u16::from(kind == NodeKind::Delta));
-        header.flags = kind as u8 | (below.header().flags & !KIND_MASK);
+        header.flags = header.flags & !(PARTIAL | KIN) | below.header().flags & (PARTIAL | KIN);
     }
 
     /// Undoes [`OwnedNode::link`] after a lost race, so that dropping this node frees it alone.
@@ -599,6 +746,9 @@ impl fmt::Debug for OwnedNode {
     }
 }
 
+#[cfg(all(test, loom))]
+mod loom_tests;
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -622,6 +772,45 @@ mod tests {
                 assert_eq!(node.as_ref().chain_has_kin(), key > 0 || payload % 4 > 0);
             }
         }
+    }
+
+    #[test]
+    fn deltas_lie_in_the_slack_until_it_is_used_up() {
+        let descriptor = PageDescriptor { tree: 9, low_key: b"low", root: false };
+        let base = OwnedNode::base_with_slack(b"base", descriptor, &[PageId(3)], 300);
+        let memory = base.as_ref().chain_memory();
+        let mut nodes = vec![base];
+        for number in 0..3u8 {
+            let head = nodes[nodes.len() - 1].as_ref();
+            // SAFETY: the base is dropped last.
+            let near = unsafe { OwnedNode::delta_in_slack(5 + usize::from(number), head) };
+            let mut delta = near.expect("there is room for three");
+            assert!(delta.payload_mut().iter().all(|&byte| byte == 0));
+            delta.payload_mut().fill(number);
+            delta.link(head);
+            nodes.push(delta);
+        }
+        let head = nodes[3].as_ref();
+        // SAFETY: as above.
+        assert!(unsafe { OwnedNode::delta_in_slack(100, head) }.is_none());
+        assert_eq!((head.chain_length(), head.delta_bytes(), head.chain_memory()), (3, 18, memory));
+        assert!(head.is_near() && head.chain_has_kin());
+        for (number, pair) in nodes.windows(2).enumerate() {
+            let (below, node) = (pair[0].as_ref(), pair[1].as_ref());
+            assert_eq!(node.payload(), vec![number as u8; 5 + number]);
+            assert_eq!(node.as_ptr().addr() + 48, below.as_ptr().addr());
+        }
+        let base = nodes[0].as_ref();
+        assert_eq!(
+            (base.payload(), base.descriptor(), base.delta_bytes()),
+            (&b"base"[..], Some(descriptor), 0)
+        );
+        // A copy with other kin keeps the slack, unused.
+        let copy =
+            OwnedNode::base_with_slack(b"base", descriptor, &[PageId(3)], 200).with_kin(&[PageId(2)], &[]);
+        assert_eq!(copy.as_ref().adopts(), [PageId(2), PageId(3)]);
+        assert_eq!(copy.as_ref().slack_bytes(), 128);
+        while nodes.pop().is_some() {}
     }
 
     #[test]

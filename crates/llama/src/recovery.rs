@@ -24,7 +24,7 @@ use crate::image::{Image, ImageStart, ImageWriter, image_number, is_unfinished_i
 use crate::llama::Llama;
 use crate::loading::Loading;
 use crate::mapping_table::{Fragments, MappingTable, Word};
-use crate::memory::MemoryCounter;
+use crate::memory::ByteCounter;
 use crate::options::Options;
 use crate::page_id::PageId;
 use crate::segments::{Segments, segment_index};
@@ -187,7 +187,7 @@ impl Llama {
         flusher.image_start = image.start.start;
         flusher.image_number = image.start.number;
         let llama = Llama {
-            memory: MemoryCounter::new(options.memory_bytes),
+            memory: ByteCounter::new(options.memory_bytes),
             options,
             epochs,
             table,

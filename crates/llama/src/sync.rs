@@ -2,7 +2,7 @@
 //! the mapping table, which has no lock.
 
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(shuttle))]
 pub(crate) use std::{
     sync::{Condvar, Mutex, MutexGuard, RwLock},
@@ -10,13 +10,13 @@ pub(crate) use std::{
 };
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::{
     sync::{
         Condvar, Mutex, MutexGuard, RwLock,
-        atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     thread::yield_now,
 };

@@ -24,7 +24,7 @@
 use crate::page::key::{
     behind_head, common_prefix_bytes, compare_behind_head, compare_with_prefix, head_number,
 };
-use crate::search::{compare, lower_bound};
+use crate::search::{compare, lower_bound, prefetch};
 use std::cmp::Ordering;
 
 const HEADER_WORDS: usize = 5;
@@ -257,6 +257,11 @@ impl<'g> InnerNode<'g> {
         let heads = self.heads();
         let tops = &self.words[HEADER_WORDS..heads_at(count)];
         let group_at = GROUP * lower_bound(tops, wanted, |head| head);
+        // The child is one of these; their lines come together with those of the group.
+        let child = heads.as_ptr().wrapping_add(count + group_at);
+        prefetch(child);
+        prefetch(child.wrapping_add(GROUP / 2));
+        prefetch(child.wrapping_add(GROUP));
         let group = &heads[group_at..count.min(group_at + GROUP)];
         let first = group_at + lower_bound(group, wanted, |head| head);
         if first == count || heads[first] != wanted {

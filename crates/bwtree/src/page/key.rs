@@ -4,6 +4,7 @@
 //! big-endian integer. Two different keys may have the same head; then lengths and rests decide
 //! ([`compare_behind_head`]).
 
+use crate::search::compare;
 use std::cmp::Ordering;
 
 /// Bytes of a key head.
@@ -64,7 +65,8 @@ pub(crate) fn compare_with_prefix(key: &[u8], prefix: &[u8]) -> Ordering {
         return Ordering::Equal;
     }
     match key.get(..prefix.len()) {
-        Some(start) => start.cmp(prefix),
+        // Prefixes of bases are short, and those of small deltas whole keys: no call of a library function for either.
+        Some(start) => compare(start, prefix),
         None => key.cmp(&prefix[..key.len()]).then(Ordering::Less),
     }
 }

@@ -140,6 +140,15 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether the run in `bytes` may hold `key`, as far as the prefix of its keys says. Of a delta of one record that is
+    /// all of its key.
+    #[inline]
+    pub(crate) fn delta_may_hold(bytes: &[u8], key: &[u8]) -> bool {
+        let prefix_bytes = u16_at(bytes, 2);
+        let prefix = &bytes[DELTA_HEADER_BYTES..DELTA_HEADER_BYTES + prefix_bytes];
+        compare_with_prefix(key, prefix).is_eq()
+    }
+
     /// Whether this is a base page.
     #[inline]
     pub(crate) fn is_base(&self) -> bool {
