@@ -16,7 +16,9 @@ use deuteron_contract::{
 };
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId, RecoveredPage};
+use deuteron_llama::{
+    ByteCounter, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId, RecoveredPage,
+};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, Weak};
@@ -47,7 +49,7 @@ pub struct BwTreeDc {
     /// Held during a checkpoint: there is one at a time.
     pub(crate) checkpointing: Mutex<Tombstones>,
     /// Bytes of keys and values applied.
-    pub(crate) applied_bytes: AtomicU64,
+    pub(crate) applied_bytes: ByteCounter,
     /// As many had been applied when the last round of flushing began.
     applied_at_round: AtomicU64,
     /// About how many pages the present round has still to write; 0 between rounds.
@@ -108,13 +110,13 @@ impl BwTreeDc {
             chunk_bytes: options.chunk_bytes.min(record_bytes_max - stored_value::ESCAPE_BYTES),
             claims: Claims::default(),
             sweeps: Sweeps::default(),
+            applied_bytes: ByteCounter::new(options.unflushed_bytes_max()),
             options,
             llama: Arc::new(llama),
             tables: TableDirectory::new(),
             end_of_stable_log: AtomicU64::new(0),
             redo_scan_start_point: AtomicU64::new(redo_scan_start_point),
             checkpointing: Mutex::default(),
-            applied_bytes: AtomicU64::new(0),
             applied_at_round: AtomicU64::new(0),
             round_pages: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
@@ -151,7 +153,7 @@ impl BwTreeDc {
 
     /// A load has made a page of so many bytes.
     pub(crate) fn loaded(&self, bytes: u64) -> Result<(), DcError> {
-        self.applied_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.applied_bytes.change(bytes as usize, 0);
         if self.llama.over_budget() { self.relieve(true) } else { Ok(()) }
     }
 
@@ -233,7 +235,7 @@ impl BwTreeDc {
             // Second chances were taken away, at least.
             return Ok(evicted.spared > 0);
         }
-        let applied = self.applied_bytes.load(Ordering::Relaxed);
+        let applied = self.applied_bytes.about();
         if applied.saturating_sub(self.applied_at_round.load(Ordering::Relaxed))
             > self.options.unflushed_bytes_max()
         {
@@ -580,7 +582,7 @@ impl DataComponent for BwTreeDc {
             self.tables.all().iter().fold(TreeStatistics::default(), |sum, tree| sum.plus(tree.statistics()));
         let mut counters = store.named();
         counters.extend(trees.counters());
-        let applied = self.applied_bytes.load(Ordering::Relaxed);
+        let applied = self.applied_bytes.sum();
         let percent = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole).unwrap_or(0);
         counters.extend([
             ("applied_bytes", applied),

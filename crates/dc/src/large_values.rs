@@ -33,7 +33,7 @@
 
 use crate::options::VALUE_BYTES_MAX;
 use crate::stored_value::{self, CHUNK_KEY_BYTES, LargeValue, StoredValue, ValueNumber, chunk_tree};
-use crate::sync::{Mutex, MutexGuard, Ordering, yield_now};
+use crate::sync::{Mutex, MutexGuard, yield_now};
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::{Tree, Upsert};
 use deuteron_contract::{DcError, Operation, Record, ScanBatch, ScanRequest, TableId};
@@ -211,7 +211,7 @@ impl BwTreeDc {
             return Ok(());
         }
         let bytes = key.len() + value.map_or(0, <[u8]>::len);
-        self.applied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.applied_bytes.change(bytes, 0);
         let upsert = Upsert { key, value, stamp: attempt.number.stamp, lsn: attempt.lsn };
         self.upsert_all(self.tree(table), &[upsert])
     }

@@ -1,27 +1,27 @@
 //! Operations on records as the trees keep them, with the loads that they need.
 
 use crate::BwTreeDc;
-use crate::sync::Ordering;
+use crate::stored_value;
 use deuteron_bwtree::{RecordRef, Tree, Upsert};
-use deuteron_contract::{DcError, Operation, Record, TableId, Timestamp};
+use deuteron_contract::{DataComponent, DcError, Operation, Record, TableId, Timestamp};
+
+/// The operation as its tree takes it.
+fn upsert_of<'a>(operation: &Operation<'a>) -> Upsert<'a> {
+    Upsert { key: operation.key, value: operation.value, stamp: operation.timestamp.0, lsn: operation.lsn.0 }
+}
 
 impl BwTreeDc {
     /// Applies operations whose values are as the trees keep them.
     pub(crate) fn apply_stored(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
-        let mut bytes = 0;
-        let mut sorted: Vec<_> = operations
-            .iter()
-            .map(|operation| {
-                bytes += (operation.key.len() + operation.value.map_or(0, <[u8]>::len)) as u64;
-                let upsert = Upsert {
-                    key: operation.key,
-                    value: operation.value,
-                    stamp: operation.timestamp.0,
-                    lsn: operation.lsn.0,
-                };
-                (operation.table, upsert)
-            })
-            .collect();
+        let bytes =
+            operations.iter().map(|operation| operation.key.len() + operation.value.map_or(0, <[u8]>::len));
+        self.applied_bytes.change(bytes.sum(), 0);
+        // One write, without an allocation.
+        if let [operation] = operations {
+            return self.upsert_live(operation.table, &[upsert_of(operation)]);
+        }
+        let mut sorted: Vec<_> =
+            operations.iter().map(|operation| (operation.table, upsert_of(operation))).collect();
         let by_place = |left: &(TableId, Upsert<'_>), right: &(TableId, Upsert<'_>)| {
             // Older versions of a key first: a delete is not to be forgotten before what it deletes has come.
             let by_age = || (left.1.stamp, left.1.lsn).cmp(&(right.1.stamp, right.1.lsn));
@@ -30,20 +30,24 @@ impl BwTreeDc {
         if !sorted.is_sorted_by(|left, right| by_place(left, right).is_le()) {
             sorted.sort_unstable_by(by_place);
         }
-        self.applied_bytes.fetch_add(bytes, Ordering::Relaxed);
 
         let mut upserts = Vec::with_capacity(sorted.len());
         for group in sorted.chunk_by(|left, right| left.0 == right.0) {
-            let table = group[0].0;
             upserts.clear();
             upserts.extend(group.iter().map(|(_, upsert)| *upsert));
-            if self.is_dropped(table) {
-                // Nobody can ask for it any more. A replay may bring it.
-                continue;
-            }
-            self.upsert_all(self.tree(table), &upserts)?;
-            self.sweeps.note(table, group.len());
+            self.upsert_live(group[0].0, &upserts)?;
         }
+        Ok(())
+    }
+
+    /// Applies upserts, which are sorted by key, to a table, unless it was dropped.
+    fn upsert_live(&self, table: TableId, upserts: &[Upsert<'_>]) -> Result<(), DcError> {
+        if self.is_dropped(table) {
+            // Nobody can ask for it any more. A replay may bring it.
+            return Ok(());
+        }
+        self.upsert_all(self.tree(table), upserts)?;
+        self.sweeps.note(table, upserts.len());
         Ok(())
     }
 
@@ -99,6 +103,48 @@ impl BwTreeDc {
             };
             self.load(tree, miss, "get")?;
         }
+    }
+
+    /// As [`DataComponent::get`](deuteron_contract::DataComponent::get), with the value put into the caller's buffer, whose
+    /// former contents go; it is empty if there is no value. The version's timestamp, and whether it is a value rather than a
+    /// delete. No allocation, unless the buffer is too small or the value large.
+    ///
+    /// # Errors
+    /// [`DcError`] if the device fails or a page is corrupt.
+    ///
+    /// ```
+    /// # use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// # let (table, timestamp, lsn) = (TableId(1), Timestamp(7), Lsn(7));
+    /// dc.apply(&[Operation { table, key: b"one", value: Some(b"1"), timestamp, lsn }])?;
+    /// let mut value = Vec::new();
+    /// assert_eq!(dc.get_into(table, b"one", &mut value)?, Some((timestamp, true)));
+    /// assert_eq!(value, b"1");
+    /// assert_eq!(dc.get_into(table, b"two", &mut value)?, None);
+    /// assert!(value.is_empty());
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn get_into(
+        &self,
+        table: TableId,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<(Timestamp, bool)>, DcError> {
+        value.clear();
+        let found = self.look_at(table, key, |record| {
+            value.extend_from_slice(record.value.unwrap_or(&[]));
+            (Timestamp(record.stamp), record.value.is_some())
+        })?;
+        if !stored_value::is_marked(value) {
+            return Ok(found);
+        }
+        value.clear();
+        let Some(record) = self.get(table, key)? else { return Ok(None) };
+        let is_value = record.value.is_some();
+        *value = record.value.unwrap_or_default();
+        Ok(Some((record.timestamp, is_value)))
     }
 
     /// The newest version of `key` as the tree keeps it.

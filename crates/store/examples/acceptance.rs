@@ -12,12 +12,18 @@
 use crossbeam_skiplist::SkipMap;
 use deuteron_store::device::MemoryDirectory;
 use deuteron_store::{Batch, Error, Options, Store, Table};
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const VALUE: [u8; 100] = [7; 100];
+
+thread_local! {
+    /// What a thread has read last.
+    static VALUE_READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Spreads the numbers over the whole key space; each number has its own key.
 fn spread(number: u64) -> u64 {
@@ -49,8 +55,10 @@ fn in_memory(records: u64) -> Result<(), Error> {
             table.upsert(&spread(number).to_be_bytes(), &u64::to_le_bytes(number)).expect("writes");
         };
         let lookup = |number| {
-            let found = table.get(&spread(number).to_be_bytes()).expect("reads");
-            assert_eq!(found.as_deref(), Some(&u64::to_le_bytes(number)[..]));
+            VALUE_READ.with_borrow_mut(|value| {
+                assert!(table.get_into(&spread(number).to_be_bytes(), value).expect("reads"));
+                assert_eq!(value[..], u64::to_le_bytes(number));
+            });
         };
         let own = [rate(threads, records, insert), rate(threads, records, lookup)];
         store.close()?;

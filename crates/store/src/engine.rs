@@ -120,6 +120,13 @@ impl Engine {
         Ok(self.component.get(table, key)?.and_then(|record| record.value))
     }
 
+    /// As [`Engine::get`], with the value put into `value`; whether there is one.
+    #[inline]
+    pub(crate) fn get_into(&self, table: TableId, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.usable()?;
+        Ok(self.component.get_into(table, key, value)?.is_some_and(|(_, is_value)| is_value))
+    }
+
     /// Loads the pages of several keys together, before they are read one by one.
     pub(crate) fn prefetch(&self, table: TableId, keys: &[&[u8]]) -> Result<(), Error> {
         self.usable()?;

@@ -18,33 +18,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const HEADROOM: u64 = 1 << 32;
 
 pub(crate) struct Stamps {
-    next: AtomicU64,
+    next: Next,
     ceiling: AtomicU64,
 }
+
+/// The line that every write of every thread changes: apart from what they only read.
+#[repr(align(128))]
+struct Next(AtomicU64);
 
 impl Stamps {
     /// Goes on at `ceiling`, the one that recovery found.
     pub(crate) fn new(ceiling: u64) -> Stamps {
         // 0 would be before every write.
-        Stamps { next: AtomicU64::new(ceiling.max(1)), ceiling: AtomicU64::new(ceiling.max(1)) }
+        Stamps { next: Next(AtomicU64::new(ceiling.max(1))), ceiling: AtomicU64::new(ceiling.max(1)) }
     }
 
     /// The first of `count` numbers of the caller's own, or `None` if the ceiling must be raised first.
     pub(crate) fn take(&self, count: u64) -> Option<u64> {
         // Relaxed: a number orders writes to one key, and whoever has seen a write has synchronized with its page.
-        let first = self.next.fetch_add(count, Ordering::Relaxed);
+        let first = self.next.0.fetch_add(count, Ordering::Relaxed);
         // Acquire pairs with the release in `raised`. Numbers that were taken in vain are lost, which does not matter.
         (first + count <= self.ceiling.load(Ordering::Acquire)).then_some(first)
     }
 
     /// The ceiling for the next checkpoint.
     pub(crate) fn higher_ceiling(&self) -> u64 {
-        self.next.load(Ordering::Relaxed) + HEADROOM
+        self.next.0.load(Ordering::Relaxed) + HEADROOM
     }
 
     /// Whether the ceiling is nearer than it should be.
     pub(crate) fn is_ceiling_near(&self) -> bool {
-        let (next, ceiling) = (self.next.load(Ordering::Relaxed), self.ceiling.load(Ordering::Relaxed));
+        let (next, ceiling) = (self.next.0.load(Ordering::Relaxed), self.ceiling.load(Ordering::Relaxed));
         // Before the first write there is no need.
         next > ceiling.saturating_sub(HEADROOM / 2) && next < ceiling
     }

@@ -84,6 +84,30 @@ impl Table {
         self.engine.get(self.id()?, key)
     }
 
+    /// As [`Table::get`], with the value put into a buffer of the caller's, whose former contents go; whether there is a
+    /// value. With a buffer that is used again and again no read allocates memory.
+    ///
+    /// # Errors
+    /// As [`Table::get`]; the buffer is empty then.
+    ///
+    /// ```
+    /// # let store = deuteron_store::Options::tiny_for_tests()
+    /// #     .open_in(std::sync::Arc::new(deuteron_store::device::MemoryDirectory::new()))?;
+    /// let table = store.table("planets")?;
+    /// table.upsert(b"mars", b"2 moons")?;
+    /// let mut value = Vec::new();
+    /// assert!(table.get_into(b"mars", &mut value)?);
+    /// assert_eq!(value, b"2 moons");
+    /// assert!(!table.get_into(b"vulcan", &mut value)? && value.is_empty());
+    /// # store.close()?;
+    /// # Ok::<(), deuteron_store::Error>(())
+    /// ```
+    #[inline]
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        value.clear();
+        self.engine.get_into(self.id()?, key, value)
+    }
+
     /// The values of `keys`, in their order, read together: the pages that are not in memory are loaded with all their reads in
     /// flight at once. Each record is as of a moment of its own, as with [`Table::get`].
     ///
