@@ -27,7 +27,8 @@ pub enum Error {
         /// The longest in bytes.
         limit: usize,
     },
-    /// A value is too long.
+    /// A value is too long: over 64 MiB, a quarter of the [memory](crate::Options::memory), or half of
+    /// [`Options::writer_log_max`](crate::Options::writer_log_max).
     #[error("value of {found} bytes; the limit is {limit} bytes")]
     ValueSize {
         /// Its length in bytes.

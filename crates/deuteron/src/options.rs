@@ -171,6 +171,11 @@ impl Options {
         self
     }
 
+    /// The longest value for which there is memory, of which the proxy has one at a time and a reader another, and log.
+    pub(crate) fn value_bytes_max(&self) -> usize {
+        (self.memory_bytes / 4).min((self.writer_log_bytes_max() / 2) as usize)
+    }
+
     pub(crate) fn writer_log_bytes_max(&self) -> u64 {
         self.writer_log_bytes.unwrap_or(self.checkpoint_log_bytes.saturating_mul(4))
     }

@@ -118,6 +118,7 @@ pub fn open(
         TcOptions { memory_bytes: shares.tc as usize, ..TcOptions::default() }
     };
     let tc_options = TcOptions {
+        value_bytes_max: dc.value_bytes_max().min(options.value_bytes_max()),
         clock_start,
         retains: !options.retention.is_zero(),
         concurrency_control: options.concurrency_control,

@@ -9,7 +9,8 @@ use crate::flusher::{FlushCounters, Flusher};
 use crate::memory_window::MemoryWindow;
 use crate::reader::{BufferReader, LogBuffer};
 use crate::record::{
-    COMMIT_BYTES, HEAD_BYTES, OwnedRecord, Record, RecordView, UPDATE_HEAD_BYTES, bytes_from_head,
+    COMMIT_BYTES, HEAD_BYTES, OwnedRecord, PIECE_HEAD_BYTES, Record, RecordView, UPDATE_HEAD_BYTES,
+    bytes_from_head,
 };
 use crate::recovery::{Opening, Recovery};
 use crate::ring::Ring;
@@ -25,6 +26,9 @@ use deuteron_device::{Directory, Operation};
 use deuteron_epoch::{Epochs, Guard};
 use std::sync::{Arc, TryLockError};
 use std::task::{Poll, Wake, Waker};
+
+/// The most bytes of a value in one record, if it does not fit whole.
+const PIECE_BYTES_MAX: usize = 256 << 10;
 
 /// The recovery log. See the [crate's document](crate).
 ///
@@ -133,6 +137,11 @@ impl Log {
         self.record_bytes_max.saturating_sub(UPDATE_HEAD_BYTES + key_bytes)
     }
 
+    /// How many bytes of a long value go into a piece: a quarter of a buffer at most, so that little of one stays empty.
+    pub fn piece_bytes(&self) -> usize {
+        (self.record_bytes_max / 4).min(PIECE_BYTES_MAX) - PIECE_HEAD_BYTES
+    }
+
     /// Copies the record into the log and returns its LSN. Never waits. Not durable until the log is stable beyond it.
     ///
     /// Call it without an epoch guard: a thread that holds one keeps memory from being reused that it may be
@@ -142,7 +151,10 @@ impl Log {
     /// See [`AppendError`]; nothing was appended.
     #[inline]
     pub fn append(&self, record: &Record<'_>) -> Result<Lsn, AppendError> {
-        let is_update = matches!(record, Record::Upsert { .. } | Record::Delete { .. });
+        let is_update = matches!(
+            record,
+            Record::Upsert { .. } | Record::Delete { .. } | Record::Piece { .. } | Record::LargeUpsert { .. }
+        );
         let size = record.encoded_bytes();
         if size > self.record_bytes_max || !record.is_representable() {
             return Err(AppendError::TooLarge { found: size, limit: self.record_bytes_max });

@@ -17,13 +17,23 @@
 //! | 16 | 4 | table | timestamp (8) | | | |
 //! | 20 | … | key, value | outcome token (8, at 24) | | | |
 //!
+//! | offset | bytes | piece | large upsert |
+//! |---|---|---|---|
+//! | 0 | 1 | kind 7 | kind 8 |
+//! | 1 | 1 | 0 | 0 |
+//! | 2 | 2 | 0 | key bytes |
+//! | 4 | 4 | bytes of the piece | 0 |
+//! | 8 | 8 | transaction | transaction |
+//! | 16 | 8 | LSN of the piece before, 0 for the first | table (4), 0 (4) |
+//! | 24 | … | the bytes | length of the value (8), LSN of the last piece (8), key |
+//!
 //! *Link* is the offset, from the buffer's base, of another commit record of the same buffer, or 0: the chain starts
 //! in the buffer's header and visits each commit record once (paper 2.3.2), in the order in which they were filled
 //! backwards, which is nearly that of their offsets. Kind 0 is no record, so that zeros are never taken for one.
 //!
 //! The bytes of a cancelled commit record become padding, whose contents mean nothing.
 
-use deuteron_contract::{TableId, Timestamp, TransactionId};
+use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 
 /// Bytes of an update before its key.
 pub(crate) const UPDATE_HEAD_BYTES: usize = 20;
@@ -40,6 +50,13 @@ const COMMIT: u8 = 3;
 const ABORT: u8 = 4;
 const CLOCK_CEILING: u8 = 5;
 const PADDING: u8 = 6;
+const PIECE: u8 = 7;
+const LARGE_UPSERT: u8 = 8;
+
+/// Bytes of a piece before its bytes of the value.
+pub(crate) const PIECE_HEAD_BYTES: usize = 24;
+/// Bytes of a large upsert before its key.
+const LARGE_HEAD_BYTES: usize = 40;
 
 /// A log record whose key and value are borrowed: from the caller on the way in, from the ring or a buffer read from
 /// disk on the way out.
@@ -75,6 +92,28 @@ pub enum Record<'a> {
         table: TableId,
         /// The key, of at most 65 535 bytes.
         key: &'a [u8],
+    },
+    /// A part of a value that is too long for one record. Behind the last part comes the [`Record::LargeUpsert`].
+    Piece {
+        /// The transaction.
+        transaction: TransactionId,
+        /// The part before it; 0 if it is the first.
+        before: Lsn,
+        /// Its bytes.
+        bytes: &'a [u8],
+    },
+    /// A transaction gives a key a value that lies in pieces.
+    LargeUpsert {
+        /// The transaction.
+        transaction: TransactionId,
+        /// The table.
+        table: TableId,
+        /// The key, of at most 65 535 bytes.
+        key: &'a [u8],
+        /// The length of the value.
+        length: u64,
+        /// Its last piece.
+        last: Lsn,
     },
     /// A transaction has committed.
     Commit {
@@ -148,6 +187,8 @@ impl<'a> Record<'a> {
         match *self {
             Record::Upsert { transaction, .. }
             | Record::Delete { transaction, .. }
+            | Record::Piece { transaction, .. }
+            | Record::LargeUpsert { transaction, .. }
             | Record::Commit { transaction, .. }
             | Record::Abort { transaction } => Some(transaction),
             Record::ClockCeiling { .. } | Record::Padding { .. } => None,
@@ -160,6 +201,8 @@ impl<'a> Record<'a> {
         match *self {
             Record::Upsert { key, value, .. } => update_bytes(key.len(), value.len()),
             Record::Delete { key, .. } => update_bytes(key.len(), 0),
+            Record::Piece { bytes, .. } => padded(PIECE_HEAD_BYTES, bytes.len()),
+            Record::LargeUpsert { key, .. } => padded(LARGE_HEAD_BYTES, key.len()),
             Record::Commit { .. } => COMMIT_BYTES,
             Record::Abort { .. } | Record::ClockCeiling { .. } => SHORT_BYTES,
             Record::Padding { bytes } => bytes as usize,
@@ -173,7 +216,8 @@ impl<'a> Record<'a> {
             Record::Upsert { key, value, .. } => {
                 key.len() <= u16::MAX as usize && value.len() <= u32::MAX as usize
             }
-            Record::Delete { key, .. } => key.len() <= u16::MAX as usize,
+            Record::Delete { key, .. } | Record::LargeUpsert { key, .. } => key.len() <= u16::MAX as usize,
+            Record::Piece { bytes, .. } => bytes.len() <= u32::MAX as usize,
             Record::Padding { bytes } => bytes as usize >= HEAD_BYTES && bytes.is_multiple_of(8),
             _ => true,
         }
@@ -192,6 +236,23 @@ impl<'a> Record<'a> {
             }
             Record::Delete { transaction, table, key } => {
                 encode_update(DELETE, transaction, table, key, &[], out);
+            }
+            Record::Piece { transaction, before, bytes } => {
+                // The tail first: up to seven of its bytes are not covered by what follows.
+                put_u64(out, out.len() - 8, 0);
+                put_u64(out, 0, head(PIECE, 0, bytes.len() as u32));
+                put_u64(out, 8, transaction.0);
+                put_u64(out, 16, before.0);
+                out[PIECE_HEAD_BYTES..][..bytes.len()].copy_from_slice(bytes);
+            }
+            Record::LargeUpsert { transaction, table, key, length, last } => {
+                put_u64(out, out.len() - 8, 0);
+                put_u64(out, 0, head(LARGE_UPSERT, key.len() as u16, 0));
+                put_u64(out, 8, transaction.0);
+                put_u64(out, 16, u64::from(table.0));
+                put_u64(out, 24, length);
+                put_u64(out, 32, last.0);
+                out[LARGE_HEAD_BYTES..][..key.len()].copy_from_slice(key);
             }
             Record::Commit { transaction, timestamp, token } => {
                 put_u64(out, 0, head(COMMIT, 0, link));
@@ -242,6 +303,18 @@ impl<'a> Record<'a> {
                     Record::Delete { transaction, table, key }
                 }
             }
+            PIECE => Record::Piece {
+                transaction: TransactionId(get_u64(body, 8)),
+                before: Lsn(get_u64(body, 16)),
+                bytes: &body[PIECE_HEAD_BYTES..][..word as usize],
+            },
+            LARGE_UPSERT => Record::LargeUpsert {
+                transaction: TransactionId(get_u64(body, 8)),
+                table: TableId(u32::from_le_bytes([body[16], body[17], body[18], body[19]])),
+                key: &body[LARGE_HEAD_BYTES..][..key_bytes],
+                length: get_u64(body, 24),
+                last: Lsn(get_u64(body, 32)),
+            },
             COMMIT => {
                 link = word;
                 Record::Commit {
@@ -265,6 +338,12 @@ pub(crate) const fn update_bytes(key_bytes: usize, value_bytes: usize) -> usize 
     UPDATE_HEAD_BYTES.saturating_add(key_bytes).saturating_add(value_bytes).saturating_add(7) & !7
 }
 
+/// The length of a record with so many bytes behind its head.
+#[inline]
+const fn padded(head_bytes: usize, bytes: usize) -> usize {
+    head_bytes.saturating_add(bytes).saturating_add(7) & !7
+}
+
 /// The length of the record that starts with `head`.
 #[inline]
 pub(crate) fn bytes_from_head(head: [u8; HEAD_BYTES]) -> Result<usize, RecordError> {
@@ -282,7 +361,9 @@ pub(crate) fn bytes_from_head(head: [u8; HEAD_BYTES]) -> Result<usize, RecordErr
         PADDING if key_bytes == 0 && word as usize >= HEAD_BYTES && word.is_multiple_of(8) => {
             Ok(word as usize)
         }
-        0 | 7.. => Err(RecordError::Kind { found: kind }),
+        PIECE if key_bytes == 0 => Ok(padded(PIECE_HEAD_BYTES, word as usize)),
+        LARGE_UPSERT if word == 0 => Ok(padded(LARGE_HEAD_BYTES, key_bytes)),
+        0 | 9.. => Err(RecordError::Kind { found: kind }),
         _ => Err(RecordError::Malformed { kind }),
     }
 }
@@ -378,7 +459,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(kind in 0..6u8, transaction: u64, timestamp: u64, token: u64, table: u32, link: u32,
+        fn round_trip(kind in 0..8u8, transaction: u64, timestamp: u64, token: u64, table: u32, link: u32,
             key in prop::collection::vec(any::<u8>(), 0..40), value in prop::collection::vec(any::<u8>(), 0..200)) {
             let transaction = TransactionId(transaction);
             let timestamp = Timestamp(timestamp);
@@ -389,6 +470,8 @@ mod tests {
                 2 => Record::Commit { transaction, timestamp, token },
                 3 => Record::Abort { transaction },
                 4 => Record::ClockCeiling { timestamp },
+                6 => Record::Piece { transaction, before: Lsn(token), bytes: &value },
+                7 => Record::LargeUpsert { transaction, table, key: &key, length: timestamp.0, last: Lsn(token) },
                 _ => Record::Padding { bytes: 8 + 8 * (table.0 % 100) },
             };
             let mut bytes = encoded(&record, link);
@@ -405,7 +488,7 @@ mod tests {
         }
 
         #[test]
-        fn decoder_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0..8u8) {
+        fn decoder_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0..10u8) {
             let _ = Record::decode(&bytes);
             let mut bytes = bytes;
             if bytes.len() > 4 {

@@ -30,6 +30,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// Operations, or a large one with its pieces, whose bytes stay in the log.
+    pub fn of_log(lsns: Vec<Lsn>) -> Held {
+        Held { left_in_log: lsns, ..Held::default() }
+    }
+
     /// The position of the first operation.
     pub fn first_lsn(&self) -> Option<Lsn> {
         self.left_in_log.first().copied().or(self.operations.first().map(|operation| operation.lsn))
@@ -80,6 +85,12 @@ impl Held {
         let operations = std::mem::take(&mut self.operations);
         self.left_in_log.extend(operations.iter().map(|operation| operation.lsn));
         self.bytes = Vec::new();
+    }
+
+    /// Adds a large operation, whose bytes stay in the log, with its pieces; and so do all others from now on.
+    pub fn push_large(&mut self, lsns: Vec<Lsn>) {
+        self.leave_in_log();
+        self.left_in_log.extend(lsns);
     }
 
     /// The operations whose bytes are here.

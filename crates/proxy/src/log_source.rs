@@ -16,6 +16,10 @@ impl<'r> From<Record<'r>> for Entry<'r> {
             Record::Delete { transaction, table, key } => {
                 Entry::Update { transaction, table, key, value: None }
             }
+            Record::Piece { transaction, bytes, .. } => Entry::Piece { transaction, bytes },
+            Record::LargeUpsert { transaction, table, key, length, .. } => {
+                Entry::Large { transaction, table, key, length }
+            }
             Record::Commit { transaction, timestamp, .. } => Entry::Commit { transaction, timestamp },
             Record::Abort { transaction } => Entry::Abort { transaction },
             _ => Entry::Other,

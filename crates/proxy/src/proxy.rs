@@ -17,6 +17,7 @@
 //!   that it has been told, nor one whose commit record is.
 //! - **P2** An operation below `delayed_at` is applied, or its transaction is aborted, or it is held exactly once: in
 //!   `side` (no commit record below `eager_at`), in `waiting` (final timestamp at or above `horizon`), or in `ready`.
+//!   A value in pieces is held by its pieces' LSNs, in `pieces` until its large operation is met, and with that afterwards.
 //! - **P3** Progress is reported with `ready` empty, so it holds as [`Progress`] says. Each part only grows.
 //! - **P4** The redo scan start point is at or below `delayed_at` and every held operation, and only grows: what is
 //!   held below `delayed_at` was met at or above the `delayed_at` of its time.
@@ -31,7 +32,7 @@
 
 use crate::batch::{Batch, Buffers};
 use crate::held::Held;
-use crate::outcomes::Outcomes;
+use crate::outcomes::{ByTransaction, Outcomes};
 use crate::side_buffer::{Kept, SideBuffer};
 use crate::waiting_list::WaitingList;
 use crate::{
@@ -74,6 +75,8 @@ struct Passes {
     outcomes: Outcomes,
     side: SideBuffer,
     waiting: WaitingList,
+    /// The pieces met of large values whose operation has not been met yet.
+    pieces: ByTransaction<Vec<Lsn>>,
     /// Committed below the horizon, to be applied before anything is reported.
     ready: VecDeque<(Timestamp, Held)>,
     reported: Progress,
@@ -95,6 +98,7 @@ impl Proxy {
             outcomes: Outcomes::default(),
             side: SideBuffer::new(options.side_buffer_bytes_max),
             waiting: WaitingList::default(),
+            pieces: ByTransaction::default(),
             ready: VecDeque::new(),
             reported: Progress::default(),
             statistics: ProxyStatistics::default(),
@@ -126,7 +130,9 @@ impl Proxy {
             passes.eager_pass(source, Timestamp::MAX);
             self.dc.end_of_stable_log(passes.eager_at);
             self.apply_ready(passes, log)?;
-            self.delayed_pass(passes, std::slice::from_ref(source), Timestamp::MAX)
+            self.delayed_pass(passes, std::slice::from_ref(source), Timestamp::MAX)?;
+            self.apply_ready(passes, log)?;
+            Ok(())
         })
     }
 
@@ -141,6 +147,7 @@ impl Proxy {
                 return Err(ProxyError::ReplayIncomplete { after: passes.delayed_at });
             }
             passes.statistics.operations_aborted += passes.side.clear() as u64;
+            passes.pieces.clear();
             passes.outcomes = Outcomes::default();
             passes.eager_at = passes.eager_at.max(tail);
             passes.delayed_at = passes.eager_at;
@@ -228,6 +235,8 @@ impl Proxy {
         let round = self.next_round(passes, log)?;
         self.delayed_pass(passes, &round, horizon)?;
         drop(round);
+        // Large values are read back.
+        self.apply_ready(passes, log)?;
         log.release(passes.delayed_at);
         self.report(passes);
         Ok(true)
@@ -281,7 +290,8 @@ impl Proxy {
         round: &[S],
         horizon: Timestamp,
     ) -> Result<(), ProxyError> {
-        let Passes { delayed_at, met, outcomes, side, waiting, statistics, buffers, .. } = passes;
+        let Passes { delayed_at, met, outcomes, side, waiting, pieces, ready, statistics, buffers, .. } =
+            passes;
         let dc = &*self.dc;
         let mut batch = Batch::new(self.options.batch_operations_max, std::mem::take(buffers));
         let mut meet = |lsn, entry| {
@@ -308,7 +318,29 @@ impl Proxy {
                         }
                     }
                 }
+                // Kept in an earlier attempt.
+                Entry::Piece { .. } | Entry::Large { .. } if lsn < *met => {}
+                Entry::Piece { transaction, .. } => pieces.entry(transaction).or_default().push(lsn),
+                Entry::Large { transaction, .. } => {
+                    let mut lsns = pieces.remove(&transaction).unwrap_or_default();
+                    lsns.push(lsn);
+                    match outcomes.committed_at(transaction) {
+                        Some(timestamp) if timestamp < horizon => {
+                            ready.push_back((timestamp, Held::of_log(lsns)));
+                        }
+                        Some(timestamp) => {
+                            waiting.insert(timestamp, Held::of_log(lsns));
+                            statistics.operations_waited += 1;
+                        }
+                        None => {
+                            side.push_large(transaction, lsns);
+                            statistics.operations_undecided += 1;
+                            statistics.operations_left_in_log += 1;
+                        }
+                    }
+                }
                 Entry::Abort { transaction } => {
+                    pieces.remove(&transaction);
                     let void = side.take(transaction).map_or(0, |held| held.len());
                     statistics.operations_aborted += void as u64;
                 }
@@ -363,30 +395,53 @@ impl Proxy {
         statistics: &mut ProxyStatistics,
     ) -> Result<(), ProxyError> {
         let mut left = lsns;
+        // The pieces of a large value so far.
+        let mut long = Vec::new();
         while let Some(&next) = left.first() {
-            let mut part = Held::default();
+            let (mut part, mut taken, mut large) = (Held::default(), 0, None);
             let read = log.read_back(left, &mut |entry| {
-                let (Entry::Update { table, key, value, .. }, Some(&lsn)) = (entry, left.get(part.len()))
-                else {
-                    return ControlFlow::Break(());
-                };
-                part.push(lsn, table, key, value);
-                let full = part.len() >= self.options.batch_operations_max
+                let Some(&lsn) = left.get(taken) else { return ControlFlow::Break(()) };
+                match entry {
+                    Entry::Update { table, key, value, .. } => part.push(lsn, table, key, value),
+                    Entry::Piece { bytes, .. } => long.extend_from_slice(bytes),
+                    Entry::Large { table, key, length, .. } => {
+                        large = Some((lsn, table, key.to_vec(), length))
+                    }
+                    _ => return ControlFlow::Break(()),
+                }
+                taken += 1;
+                let full = large.is_some()
+                    || part.len() >= self.options.batch_operations_max
                     || part.cost() >= self.options.side_buffer_bytes_max;
                 if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             // What was read before the failure is read again by the next step.
             read.map_err(|source| ProxyError::ReadBack { lsn: next, source })?;
-            if part.len() == 0 {
+            if taken == 0 {
                 return Err(ProxyError::NotAnUpdate { lsn: next });
             }
-            statistics.operations_read_back += part.len() as u64;
-            left = &left[part.len()..];
+            left = &left[taken..];
+            statistics.operations_read_back += (part.len() + usize::from(large.is_some())) as u64;
             let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for operation in part.operations(timestamp) {
                 batch.push(operation, &*self.dc, statistics)?;
             }
+            if let Some((lsn, table, key, length)) = &large {
+                if long.len() as u64 != *length {
+                    return Err(ProxyError::NotAnUpdate { lsn: *lsn });
+                }
+                let (table, lsn) = (*table, *lsn);
+                batch.push(
+                    Operation { table, key, value: Some(&long), timestamp, lsn },
+                    &*self.dc,
+                    statistics,
+                )?;
+            }
             batch.apply(&*self.dc, statistics)?;
+            drop(batch);
+            if large.is_some() {
+                long = Vec::new();
+            }
         }
         Ok(())
     }
@@ -417,7 +472,8 @@ impl Passes {
     /// P4. Linear in the held transactions, once per step.
     fn redo_scan_start_point(&self) -> Lsn {
         let ready = self.ready.iter().filter_map(|(_, held)| held.first_lsn()).min();
-        let held = [self.side.first_lsn(), self.waiting.first_lsn(), ready];
+        let pieces = self.pieces.values().filter_map(|pieces| pieces.first().copied()).min();
+        let held = [self.side.first_lsn(), self.waiting.first_lsn(), ready, pieces];
         held.into_iter().flatten().fold(self.delayed_at, Lsn::min)
     }
 

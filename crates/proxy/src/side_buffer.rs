@@ -48,6 +48,14 @@ impl SideBuffer {
         if held.is_left_in_log() { Kept::LeftInLog } else { Kept::Copied }
     }
 
+    /// Keeps a large operation, its pieces and itself, until its transaction ends.
+    pub fn push_large(&mut self, transaction: TransactionId, lsns: Vec<Lsn>) {
+        let held = self.transactions.entry(transaction).or_default();
+        let before = held.cost();
+        held.push_large(lsns);
+        self.bytes = self.bytes - before + held.cost();
+    }
+
     /// The transaction has ended; its operations, if it has any here.
     pub fn take(&mut self, transaction: TransactionId) -> Option<Held> {
         let held = self.transactions.remove(&transaction)?;

@@ -20,6 +20,24 @@ pub enum Entry<'a> {
         /// The value, or `None` for a delete.
         value: Option<&'a [u8]>,
     },
+    /// A transaction has logged a part of a long value; the next [`Entry::Large`] of the transaction says whose.
+    Piece {
+        /// The transaction.
+        transaction: TransactionId,
+        /// The bytes that follow those of the pieces before.
+        bytes: &'a [u8],
+    },
+    /// A transaction gives a key the value that lies in its pieces before.
+    Large {
+        /// The transaction.
+        transaction: TransactionId,
+        /// The table.
+        table: TableId,
+        /// The key.
+        key: &'a [u8],
+        /// The length of the value.
+        length: u64,
+    },
     /// A transaction has committed; all of its updates lie before.
     Commit {
         /// The transaction.

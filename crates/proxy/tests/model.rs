@@ -106,7 +106,28 @@ impl World {
         let length = self.random.index(60);
         let value = (!self.random.sometimes(25)).then(|| vec![self.random.next() as u8; length]);
         let transaction = TransactionId(self.active[at].id);
-        self.log.append(OwnedEntry::Update { transaction, table, key: key.clone(), value });
+        match value {
+            Some(value) if value.len() > 20 => {
+                // In pieces, over several buffers perhaps; the proxy may be at work between them.
+                for bytes in value.chunks(1 + self.random.index(20)) {
+                    self.log.append(OwnedEntry::Piece { transaction, bytes: bytes.to_vec() });
+                    if self.random.sometimes(15) {
+                        self.log.flush();
+                    }
+                    if self.random.sometimes(15) {
+                        self.step();
+                    }
+                }
+                if self.random.sometimes(10) {
+                    // The rest finds no room, say.
+                    return self.end(at, false);
+                }
+                self.log.append(OwnedEntry::Large { transaction, table, key: key.clone(), value });
+            }
+            value => {
+                self.log.append(OwnedEntry::Update { transaction, table, key: key.clone(), value });
+            }
+        }
         self.active[at].to_install = Some((table, key));
     }
 
@@ -161,6 +182,10 @@ impl World {
                 let (commit_lsn, timestamp) = outcomes.get(transaction)?;
                 Some(((*table, key.clone()), (*timestamp, *lsn, value.clone()), *commit_lsn))
             }
+            OwnedEntry::Large { transaction, table, key, value } => {
+                let (commit_lsn, timestamp) = outcomes.get(transaction)?;
+                Some(((*table, key.clone()), (*timestamp, *lsn, Some(value.clone())), *commit_lsn))
+            }
             _ => None,
         });
         updates.collect()
@@ -204,7 +229,8 @@ impl World {
     fn check_bounds(&self) {
         let statistics = self.proxy.statistics();
         let buffer = self.log.buffers.iter().map(|buffer| buffer.end - buffer.start).max().unwrap_or(0) * 4;
-        let lsns = statistics.operations_left_in_log * 8;
+        // Of operations left in the log, and of their pieces.
+        let lsns = self.log.buffers.iter().map(|buffer| buffer.entries.len() as u64).sum::<u64>() * 8;
         let side = self.options.side_buffer_bytes_max as u64 + lsns;
         assert!(statistics.side_buffer_bytes <= side, "{statistics:?}");
         let waiting = self.options.waiting_list_bytes_max as u64 + buffer + side;

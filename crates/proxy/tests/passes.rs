@@ -100,6 +100,30 @@ fn a_transaction_too_large_for_the_side_buffer_is_read_back_from_the_log() {
 }
 
 #[test]
+fn a_value_in_pieces_is_one_operation_and_holds_the_log_from_its_first_piece_on() {
+    let mut setup = setup(Options { lag_bytes: 0, ..Options::default() }, Host::new(100, false));
+    let first = setup.log.write(vec![piece(5, "one "), put(6, "b", "2"), commit(6, 6)])[0];
+    setup.run();
+    setup.log.write(vec![piece(7, "void"), piece(5, "two "), piece(5, "three"), abort(7)]);
+    setup.run();
+    assert_eq!(setup.proxy.redo_scan_start_point(), first);
+    setup.log.write(vec![large(5, "a", "one two three"), put(5, "c", "3")]);
+    setup.run();
+    assert_eq!((setup.proxy.redo_scan_start_point(), setup.dc.value("a")), (first, None));
+    setup.log.write(vec![commit(5, 9)]);
+    setup.run();
+    assert_eq!(setup.proxy.redo_scan_start_point(), setup.log.released());
+    assert_eq!(setup.dc.value("a"), Some(("one two three".into(), 9)));
+    assert_eq!(setup.dc.value("c"), Some(("3".into(), 9)));
+    // The eager pass knows of the commit before the delayed pass meets the pieces.
+    let pieces =
+        vec![piece(10, "half "), piece(10, "and half"), large(10, "d", "half and half"), commit(10, 10)];
+    setup.log.write(pieces);
+    setup.run();
+    assert_eq!(setup.dc.value("d"), Some(("half and half".into(), 10)));
+}
+
+#[test]
 fn versions_at_or_above_the_horizon_wait_for_it() {
     let mut setup = setup(Options::default(), Host::new(10, false));
     let lsns = setup.log.write(vec![put(5, "a", "old"), commit(5, 5), put(8, "a", "new"), commit(8, 10)]);

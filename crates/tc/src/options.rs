@@ -17,7 +17,7 @@ pub struct TcOptions {
     pub hash_seed: u64,
     /// The longest key.
     pub key_bytes_max: usize,
-    /// The longest value, should it be less than what the log takes.
+    /// The longest value. What does not fit into one record of the log is logged in pieces.
     pub value_bytes_max: usize,
     /// The clock starts above it: the ceiling that recovery found.
     pub clock_start: Timestamp,
@@ -49,7 +49,7 @@ impl Default for TcOptions {
             memory_bytes: 256 << 20,
             hash_seed: 0x0D15_EA5E,
             key_bytes_max: 4096,
-            value_bytes_max: usize::MAX,
+            value_bytes_max: 64 << 20,
             clock_start: Timestamp(0),
             clock_lease: 1 << 32,
             range_timestamps: 256,
@@ -74,6 +74,7 @@ impl TcOptions {
         TcOptions {
             memory_bytes: 64 << 10,
             key_bytes_max: 256,
+            value_bytes_max: 128 << 10,
             clock_lease: 256,
             range_timestamps: 2,
             reads_max: 64,

@@ -13,6 +13,7 @@ use crate::transaction_table::SlotIndex;
 use crate::version::{PRUNED, Payload, Version, VersionState};
 use deuteron_contract::{Lsn, Timestamp};
 use deuteron_epoch::Guard;
+use deuteron_log::{LogError, Record as LogRecord};
 use std::ptr;
 
 /// Who reads, and as of when.
@@ -85,6 +86,15 @@ pub(crate) struct Fetched {
     generation: u64,
     pub(crate) timestamp: Timestamp,
     pub(crate) value: Option<Vec<u8>>,
+}
+
+/// Longer values are not kept here when they have been read: the data component keeps what of them is read often.
+const CACHED_BYTES_MAX: usize = 2 << 20;
+
+impl Fetched {
+    fn is_cacheable(&self) -> bool {
+        self.value.as_ref().is_none_or(|value| value.len() <= CACHED_BYTES_MAX)
+    }
 }
 
 impl Core {
@@ -256,7 +266,7 @@ impl Core {
             return Some(Attempt::Miss { generation });
         };
         let publishes = reader.protection == Protection::Published;
-        if !self.account.admits(reader.at.0 ^ u64::from(key.hash)) {
+        if !fetched.is_cacheable() || !self.account.admits(reader.at.0 ^ u64::from(key.hash)) {
             // The floor of the stripe protects the read, instead of a record.
             if publishes && !is_planted(Bug::NoReadTimestamp) {
                 stripe.raise_floor(reader.at);
@@ -316,7 +326,7 @@ impl Core {
 
     /// Keeps what has been fetched as the base of a record: the read cache. Does nothing if that cannot be done at once.
     fn resolve_base(&self, record: &Record, fetched: &Fetched) {
-        if self.account.is_over_soft() {
+        if !fetched.is_cacheable() || self.account.is_over_soft() {
             return;
         }
         let Some(_maintenance) = record.try_maintain() else { return };
@@ -374,7 +384,7 @@ impl Core {
         written: Option<(Timestamp, Lsn)>,
     ) -> Result<Option<Vec<u8>>, TcError> {
         let Some((at, _)) = written.filter(|(at, commit)| self.versions.is_applied(lsn, *commit, *at)) else {
-            return match self.versions.read_stable(lsn) {
+            return match self.read_logged(lsn) {
                 Ok(value) => Ok(Some(value)),
                 // It may have been applied, and the log cut, in between.
                 Err(_) if written.is_some_and(|(at, commit)| self.versions.is_applied(lsn, commit, at)) => {
@@ -386,19 +396,62 @@ impl Core {
         let record = self.versions.get(key.table, key.key).map_err(TcError::DataComponent)?;
         match record {
             Some(record) if record.timestamp == at => {
-                if let Some(value) = &record.value {
+                if let Some(value) = record.value.as_ref().filter(|value| value.len() <= CACHED_BYTES_MAX) {
                     self.cache_version(key, lsn, at, value);
                 }
                 Ok(record.value)
             }
             // The data component does not have what it was said to have: the log may still.
-            Some(record) if record.timestamp < at => {
-                self.versions.read_stable(lsn).map(Some).map_err(TcError::Log)
-            }
+            Some(record) if record.timestamp < at => self.read_logged(lsn).map(Some).map_err(TcError::Log),
             // A newer version has been posted since, perhaps a delete that is forgotten already: the reader may be below the
             // forced horizon, or it finds the newer version now.
             _ => Ok(None),
         }
+    }
+
+    /// The value of the version at `lsn` from the log, in memory or on disk. Never under a guard.
+    fn read_logged(&self, lsn: Lsn) -> Result<Vec<u8>, LogError> {
+        let (length, last) = match self.with_record(lsn, |record| match record {
+            LogRecord::Upsert { value, .. } => Some(Logged::Whole(value.to_vec())),
+            LogRecord::LargeUpsert { length, last, .. } => Some(Logged::Pieces(length, last)),
+            _ => None,
+        })? {
+            Logged::Whole(value) => return Ok(value),
+            Logged::Pieces(length, last) => (length, last),
+        };
+        let mut value = vec![0; length as usize];
+        // From the last piece to the first.
+        let (mut end, mut at) = (value.len(), last);
+        while end > 0 {
+            (end, at) = self.with_record(at, |record| match record {
+                LogRecord::Piece { before, bytes, .. } if bytes.len() <= end && !bytes.is_empty() => {
+                    let start = end - bytes.len();
+                    value[start..end].copy_from_slice(bytes);
+                    Some((start, before))
+                }
+                _ => None,
+            })?;
+        }
+        Ok(value)
+    }
+
+    /// Gives the record at `lsn` to `take`, which says `None` if it is not what it should be.
+    fn with_record<T>(
+        &self,
+        lsn: Lsn,
+        mut take: impl FnMut(LogRecord<'_>) -> Option<T>,
+    ) -> Result<T, LogError> {
+        let taken = {
+            let guard = self.epochs.pin();
+            // SAFETY: the writer of a version has its LSN, and those of its pieces, from `append`.
+            unsafe { self.versions.record_cached(lsn, &guard) }.map(&mut take)
+        };
+        // What is not in memory any more is stable.
+        let taken = match taken {
+            Some(taken) => taken,
+            None => take(self.versions.record_stable(lsn)?.view()),
+        };
+        taken.ok_or(LogError::NotARecord { lsn })
     }
 
     /// Puts an inline copy in the place of an applied version whose bytes the log has no longer: the read cache.
@@ -449,6 +502,13 @@ impl Core {
     }
 }
 
+/// What a record of the log says of a value.
+enum Logged {
+    Whole(Vec<u8>),
+    /// Its length, and where the last piece lies.
+    Pieces(u64, Lsn),
+}
+
 enum Settled {
     Invisible,
     Newer,
@@ -491,6 +551,8 @@ pub(crate) enum Copied {
     Present,
     /// Recycled from the log's memory.
     Recycled(Lsn),
+    /// In the log, in pieces.
+    Large(Lsn),
 }
 
 impl Core {
@@ -512,6 +574,7 @@ impl Core {
                 Some(bytes) => bytes,
                 None => return Copied::Recycled(lsn),
             },
+            Payload::Large(lsn) => return Copied::Large(lsn),
         };
         value.clear();
         value.extend_from_slice(bytes);

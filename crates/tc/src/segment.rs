@@ -196,13 +196,17 @@ impl Core {
             count += 1;
             let (visible, _) = self.visible(head, reader, &guard);
             let key = || record.key().to_vec();
-            let mut value = Vec::new();
+            let (mut value, mut large) = (Vec::new(), false);
             match visible {
                 Visible::Own(version) => {
                     let what = match self.copy_value(version, &mut value, &guard) {
                         Copied::Absent => What::Own(None),
                         Copied::Present => What::Own(Some(value)),
                         Copied::Recycled(lsn) => What::OwnRecycled(lsn),
+                        Copied::Large(lsn) => {
+                            large = true;
+                            What::OwnRecycled(lsn)
+                        }
                     };
                     known.push(Known { key: key(), what, at: reader.at, commit_lsn: Lsn(0) });
                 }
@@ -211,6 +215,10 @@ impl Core {
                         Copied::Absent => What::Absent,
                         Copied::Present => What::Present(value),
                         Copied::Recycled(lsn) => What::Recycled(lsn),
+                        Copied::Large(lsn) => {
+                            large = true;
+                            What::Recycled(lsn)
+                        }
                     };
                     known.push(Known { key: key(), what, at, commit_lsn });
                 }
@@ -219,7 +227,8 @@ impl Core {
                 Visible::Pruned => failed = Some(Failure::TooOld),
                 Visible::Undecided(other) => failed = Some(Failure::GivesWay(other)),
             }
-            if count >= self.options.scan_batch_records_max {
+            // One large value is enough for the memory of a batch.
+            if large || count >= self.options.scan_batch_records_max {
                 walked_to = Some(key());
             }
             walked_to.is_none() && failed.is_none()

@@ -287,7 +287,7 @@ impl Transaction {
                     drop(guard);
                     workspace.read_lsn = workspace.read_lsn.max(commit_lsn);
                     let recycled = match copied {
-                        Copied::Recycled(lsn) => Some(lsn),
+                        Copied::Recycled(lsn) | Copied::Large(lsn) => Some(lsn),
                         Copied::Present | Copied::Absent => None,
                     };
                     let absent = matches!(copied, Copied::Absent);
@@ -301,10 +301,12 @@ impl Transaction {
                     }
                 }
                 Attempt::Own(version) => {
-                    match workspace.core.copy_value(version, &mut workspace.value, &guard) {
+                    let copied = workspace.core.copy_value(version, &mut workspace.value, &guard);
+                    drop(guard);
+                    match copied {
                         Copied::Absent => return Ok(false),
                         Copied::Present => return Ok(true),
-                        Copied::Recycled(lsn) => (lsn, None),
+                        Copied::Recycled(lsn) | Copied::Large(lsn) => (lsn, None),
                     }
                 }
                 Attempt::Fetched => {

@@ -8,6 +8,7 @@
 //!               otherwise the low bits are the LSN of the log record that holds the value
 //!               bit 61 EMBEDDED: the version lies inside its record's allocation
 //!               bit 59 SPILLED: there is room behind the header, of so many bytes as its first 8 say
+//!               bit 58 LARGE: the value lies in pieces before the log record
 //!   commit_lsn  where the writer's commit record lies; while pending: see V4; of a base 0
 //! ```
 //!
@@ -46,7 +47,8 @@ const EMBEDDED: u64 = 1 << 61;
 /// Set when it is retired, in builds with debug assertions: once.
 const RETIRED: u64 = 1 << 60;
 const SPILLED: u64 = 1 << 59;
-const LOW: u64 = SPILLED - 1;
+const LARGE: u64 = 1 << 58;
+const LOW: u64 = LARGE - 1;
 
 /// Of an inline payload: the length in the lower half of these bits, the room in the upper.
 const LENGTH_BITS: u32 = 29;
@@ -80,6 +82,8 @@ pub(crate) enum Written<'v> {
     Absent,
     /// The value stays in the log alone.
     Logged,
+    /// So it does, in pieces.
+    Large,
     /// The value is kept inline as well.
     Inline(&'v [u8]),
 }
@@ -93,6 +97,8 @@ pub(crate) enum Payload<'v> {
     Inline(&'v [u8]),
     /// In the log.
     Logged(Lsn),
+    /// In the log, in pieces.
+    Large(Lsn),
 }
 
 /// See the [module](self).
@@ -106,9 +112,15 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    fn encode_logged(lsn: Lsn, absent: bool) -> u64 {
+    /// Of what stays in the log, and of what is not there.
+    fn encode_logged(lsn: Lsn, written: Written<'_>) -> u64 {
         debug_assert!(lsn.0 <= LOW);
-        lsn.0 | if absent { ABSENT } else { 0 }
+        let kind = match written {
+            Written::Absent => ABSENT,
+            Written::Large => LARGE,
+            _ => 0,
+        };
+        lsn.0 | kind
     }
 
     fn encode_inline(length: usize, room: usize) -> u64 {
@@ -124,8 +136,7 @@ impl Version {
         ordinal: u64,
     ) -> *mut Version {
         let (room, payload) = match written {
-            Written::Absent => (0, Self::encode_logged(lsn, true)),
-            Written::Logged => (0, Self::encode_logged(lsn, false)),
+            Written::Absent | Written::Logged | Written::Large => (0, Self::encode_logged(lsn, written)),
             Written::Inline(value) => {
                 let room = value.len().max(ROOM_MIN);
                 (room, Self::encode_inline(value.len(), room))
@@ -303,7 +314,7 @@ impl Version {
                 Self::encode_inline(value.len(), room)
             }
             _ => {
-                let logged = Self::encode_logged(lsn, matches!(written, Written::Absent));
+                let logged = Self::encode_logged(lsn, written);
                 if before & INLINE != 0 {
                     // SAFETY: as above; the room is never less than this takes.
                     unsafe { self.room().cast::<u64>().write_unaligned(room as u64) };
@@ -335,6 +346,8 @@ impl Version {
             // SAFETY: so many bytes behind the header have been written, and nobody writes them while they can be looked
             // at (V5); they live as long as the version (V1).
             Payload::Inline(unsafe { std::slice::from_raw_parts(self.room(), (payload & LENGTH) as usize) })
+        } else if payload & LARGE != 0 {
+            Payload::Large(Lsn(payload & LOW))
         } else {
             Payload::Logged(Lsn(payload & LOW))
         }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | of a base version | the version itself |
 //! | recently written | the log's ring in memory (the version cache) |
+//! | in pieces, being too long for a record, and not applied yet | the ring and the log on disk, piece by piece |
 //! | recycled from the ring and *applied* | the data component |
 //! | recycled and not applied yet | the log on disk |
 //!
@@ -15,7 +16,7 @@
 use crate::sync::{AtomicU64, Ordering};
 use deuteron_contract::{DataComponent, DcError, Lsn, Record, ScanBatch, ScanRequest, TableId, Timestamp};
 use deuteron_epoch::Guard;
-use deuteron_log::{AppendError, CommitReservation, Log, LogError, Record as LogRecord};
+use deuteron_log::{AppendError, CommitReservation, Log, LogError, OwnedRecord, Record as LogRecord};
 use std::sync::Arc;
 
 /// See the [module](self).
@@ -57,7 +58,7 @@ impl VersionManager {
         self.log.request_flush(upto);
     }
 
-    /// The longest value that the log takes under a key of `key_bytes`.
+    /// The longest value that one record takes under a key of `key_bytes`.
     pub(crate) fn value_bytes_max(&self, key_bytes: usize) -> usize {
         self.log.value_bytes_max(key_bytes)
     }
@@ -84,13 +85,27 @@ impl VersionManager {
         self.log.prefetch(lsn);
     }
 
-    /// The value of the version at `lsn` from the log on disk.
-    pub(crate) fn read_stable(&self, lsn: Lsn) -> Result<Vec<u8>, LogError> {
-        let owned = self.log.read_stable(lsn)?;
-        match owned.view() {
-            LogRecord::Upsert { value, .. } => Ok(value.to_vec()),
-            _ => Err(LogError::NotARecord { lsn }),
-        }
+    /// The record at `lsn`, while the log has it in memory.
+    ///
+    /// # Safety
+    /// As [`VersionManager::read_cached`].
+    pub(crate) unsafe fn record_cached<'g>(
+        &'g self,
+        lsn: Lsn,
+        guard: &'g Guard<'_>,
+    ) -> Option<LogRecord<'g>> {
+        // SAFETY: the caller's contract.
+        unsafe { self.log.read(lsn, guard) }
+    }
+
+    /// The record at `lsn` from the log on disk.
+    pub(crate) fn record_stable(&self, lsn: Lsn) -> Result<OwnedRecord, LogError> {
+        self.log.read_stable(lsn)
+    }
+
+    /// How many bytes of a long value go into one record.
+    pub(crate) fn piece_bytes(&self) -> usize {
+        self.log.piece_bytes()
     }
 
     // ---- the data component ---------------------------------------------------------------------------------

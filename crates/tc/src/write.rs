@@ -65,7 +65,7 @@ impl Transaction {
             return Err(TcError::ReadOnly);
         }
         let core = &self.workspace.core;
-        let limit = core.options.value_bytes_max.min(core.versions.value_bytes_max(key.len()));
+        let limit = core.options.value_bytes_max;
         if let Some(value) = value.filter(|value| value.len() > limit) {
             return Err(TcError::ValueSize { found: value.len(), limit });
         }
@@ -124,9 +124,22 @@ impl Transaction {
             _ => {}
         }
 
+        let mut last = Lsn(0);
         let record = match value {
-            Some(value) => LogRecord::Upsert { transaction: id, table, key, value },
             None => LogRecord::Delete { transaction: id, table, key },
+            Some(value) if value.len() <= core.versions.value_bytes_max(key.len()) => {
+                LogRecord::Upsert { transaction: id, table, key, value }
+            }
+            Some(value) => {
+                for bytes in value.chunks(core.versions.piece_bytes()) {
+                    last = core.append(&LogRecord::Piece { transaction: id, before: last, bytes })?;
+                    if !self.logged {
+                        workspace.slot().set_first_lsn(last);
+                        self.logged = true;
+                    }
+                }
+                LogRecord::LargeUpsert { transaction: id, table, key, length: value.len() as u64, last }
+            }
         };
         let lsn = core.append(&record)?;
         if !self.logged {
@@ -137,6 +150,7 @@ impl Transaction {
         point();
         let written = match value {
             None => Written::Absent,
+            Some(_) if last != Lsn(0) => Written::Large,
             // A copy is for readers. A large transaction has better uses for the memory, and so has a full table.
             Some(value)
                 if value.len() <= WRITTEN_INLINE_MAX

@@ -17,9 +17,30 @@ pub const TABLE: TableId = TableId(1);
 /// An [`Entry`] with bytes of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnedEntry {
-    Update { transaction: TransactionId, table: TableId, key: Vec<u8>, value: Option<Vec<u8>> },
-    Commit { transaction: TransactionId, timestamp: Timestamp },
-    Abort { transaction: TransactionId },
+    Update {
+        transaction: TransactionId,
+        table: TableId,
+        key: Vec<u8>,
+        value: Option<Vec<u8>>,
+    },
+    Piece {
+        transaction: TransactionId,
+        bytes: Vec<u8>,
+    },
+    /// With the value that lies in its pieces.
+    Large {
+        transaction: TransactionId,
+        table: TableId,
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+    Commit {
+        transaction: TransactionId,
+        timestamp: Timestamp,
+    },
+    Abort {
+        transaction: TransactionId,
+    },
     Other,
 }
 
@@ -28,6 +49,10 @@ impl OwnedEntry {
         match self {
             OwnedEntry::Update { transaction, table, key, value } => {
                 Entry::Update { transaction: *transaction, table: *table, key, value: value.as_deref() }
+            }
+            OwnedEntry::Piece { transaction, bytes } => Entry::Piece { transaction: *transaction, bytes },
+            OwnedEntry::Large { transaction, table, key, value } => {
+                Entry::Large { transaction: *transaction, table: *table, key, length: value.len() as u64 }
             }
             OwnedEntry::Commit { transaction, timestamp } => {
                 Entry::Commit { transaction: *transaction, timestamp: *timestamp }
@@ -42,9 +67,20 @@ impl OwnedEntry {
             OwnedEntry::Update { key, value, .. } => {
                 (20 + key.len() + value.as_ref().map_or(0, Vec::len)).next_multiple_of(8) as u64
             }
+            OwnedEntry::Piece { bytes, .. } => (24 + bytes.len()).next_multiple_of(8) as u64,
+            OwnedEntry::Large { key, .. } => (40 + key.len()).next_multiple_of(8) as u64,
             _ => 32,
         }
     }
+}
+
+pub fn piece(transaction: u64, bytes: &str) -> OwnedEntry {
+    OwnedEntry::Piece { transaction: TransactionId(transaction), bytes: bytes.as_bytes().to_vec() }
+}
+
+pub fn large(transaction: u64, key: &str, value: &str) -> OwnedEntry {
+    let (key, value) = (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    OwnedEntry::Large { transaction: TransactionId(transaction), table: TABLE, key, value }
 }
 
 pub fn put(transaction: u64, key: &str, value: &str) -> OwnedEntry {
