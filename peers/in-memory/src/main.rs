@@ -1,0 +1,117 @@
+//! Random inserts and lookups of 8-byte keys and values in memory: the stand-alone store, and what a Rust program would otherwise take.
+//!
+//! | name | what it is | what it does not do |
+//! |---|---|---|
+//! | `deuteron-store` | a Bw-tree over pages; variable keys, durable, larger than memory | |
+//! | `bf-tree` | a B-tree with variable pages, of Microsoft Research; here in memory | nothing that counts here |
+//! | `skiplist` | crossbeam's `SkipMap` of two numbers | memory only, values in place |
+//! | `congee` | an adaptive radix tree of two numbers | memory only, keys of 8 bytes only |
+//!
+//! ```sh
+//! cargo run --release --manifest-path peers/in-memory/Cargo.toml -- 4000000 2   # records, threads
+//! ```
+
+use bf_tree::{BfTree, LeafInsertResult, LeafReadResult};
+use deuteron_store::Options;
+use deuteron_store::device::MemoryDirectory;
+use std::cell::RefCell;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What each thread has read last.
+fn with_buffer<R>(work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+    thread_local!(static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
+    BUFFER.with_borrow_mut(work)
+}
+
+/// Spreads the numbers over the whole key space; each number has its own key.
+fn spread(number: u64) -> u64 {
+    let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+/// Runs `work` on each of `count` numbers, shared by `threads`; how many a second.
+fn rate(threads: u64, count: u64, work: impl Fn(u64) + Sync) -> f64 {
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let work = &work;
+            scope.spawn(move || (thread..count).step_by(threads as usize).for_each(work));
+        }
+    });
+    count as f64 / begin.elapsed().as_secs_f64()
+}
+
+fn measure(
+    name: &str,
+    (records, threads): (u64, u64),
+    insert: impl Fn(u64) + Sync,
+    lookup: impl Fn(u64) + Sync,
+) {
+    let inserts = rate(threads, records, insert);
+    let lookups = rate(threads, records, lookup);
+    println!("{name:15} inserts {:.2} M/s, lookups {:.2} M/s", inserts / 1e6, lookups / 1e6);
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let records: u64 = arguments.next().ok_or("how many records?")?.parse()?;
+    let threads: u64 = arguments.next().ok_or("how many threads?")?.parse()?;
+    let work = (records, threads);
+
+    let store = Options::new().memory(8 << 30).open_in(Arc::new(MemoryDirectory::new()))?;
+    let table = store.table("t")?;
+    measure(
+        "deuteron-store",
+        work,
+        |number| table.upsert(&spread(number).to_be_bytes(), &number.to_le_bytes()).expect("writes"),
+        |number| {
+            with_buffer(|value| {
+                assert!(table.get_into(&spread(number).to_be_bytes(), value).expect("reads"));
+                assert_eq!(value[..], number.to_le_bytes());
+            });
+        },
+    );
+    store.close()?;
+
+    // All in memory, its other settings as they come. The buffer is reserved, not touched.
+    let mut config = bf_tree::Config::new(":memory:", 4 << 30);
+    config.cb_min_record_size(16);
+    let tree = BfTree::with_config(config, None).map_err(|error| format!("{error:?}"))?;
+    measure(
+        "bf-tree",
+        work,
+        |number| {
+            let inserted = tree.insert(&spread(number).to_be_bytes(), &number.to_le_bytes());
+            assert!(matches!(inserted, LeafInsertResult::Success));
+        },
+        |number| {
+            let mut value = [0; 64];
+            let found = tree.read(&spread(number).to_be_bytes(), &mut value);
+            assert!(matches!(found, LeafReadResult::Found(8)) && value[..8] == number.to_le_bytes());
+        },
+    );
+    drop(tree);
+
+    let map = crossbeam_skiplist::SkipMap::new();
+    measure(
+        "skiplist",
+        work,
+        |number| drop(map.insert(spread(number), number)),
+        |number| assert_eq!(map.get(&spread(number)).map(|entry| *entry.value()), Some(number)),
+    );
+    drop(map);
+
+    let tree = congee::Congee::<usize, usize>::default();
+    measure(
+        "congee",
+        work,
+        |number| {
+            tree.insert(spread(number) as usize, number as usize, &tree.pin()).expect("memory");
+        },
+        |number| assert_eq!(tree.get(&(spread(number) as usize), &tree.pin()), Some(number as usize)),
+    );
+    Ok(())
+}
