@@ -96,7 +96,7 @@ impl Tree {
             return vec![self.index.find_before(None, guard)];
         };
         let mut found: Vec<(Vec<u8>, PageId)> = Vec::new();
-        self.index.some_leaves(end, guard, |low, page| {
+        self.index.leaves_beside(end, guard, |low, page| {
             if low < end {
                 found.push((low.to_vec(), page));
             }

@@ -52,6 +52,8 @@ counters! {
     leaf_splits,
     /// Inner nodes that came of splits.
     inner_splits,
+    /// Inner nodes that were merged into their left neighbours, or taken over by the root.
+    inner_merges,
     /// Leaves that were merged into their left neighbours.
     leaf_merges,
     /// Upserts that lost a compare-and-swap and tried again.

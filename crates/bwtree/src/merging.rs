@@ -20,7 +20,7 @@
 //!   step 4, and step 4 comes after step 3.
 //! - **G2** A separator is posted only after its page was seen unsealed, and after the node that is to take it was read.
 //!   Taking a separator out replaces the node even if it was not there. So a belated helper of a split cannot bring it back.
-//! - **G3** Right is never the first child of its inner node, whose low key must not change. If it becomes so between the
+//! - **G3** Right is never the first child of its inner node, whose low key must not change; if that is underfull, it is merged first. If it becomes so between the
 //!   look and step 4, by a split of that node, it stays in the index: sealed, held, and in memory, it leads to left.
 //! - **G4** Whether a merge has happened is told by the *identifier* of left's neighbour, not by the key at which left ends: after the
 //!   merge left may be split again at that very key. Under a guard under which right was met, its identifier is not given out
@@ -174,7 +174,7 @@ impl Tree {
         tidied.map(|()| true)
     }
 
-    /// Has [`Tree::maintain_step`] look at some leaves, a few hundred from the one that holds `from`, whatever is known of them.
+    /// Has [`Tree::maintain_step`] look at some leaves, a few hundred from the first that begins at `from` or behind, whatever is known of them.
     /// Where to go on, or `None` at the end.
     pub fn mark_some(&self, from: &[u8]) -> Option<Vec<u8>> {
         let mut lows = Vec::new();
@@ -217,8 +217,14 @@ impl Tree {
             }
             return Ok(());
         }
-        if low.is_empty() || !self.is_sparse(chain.base.bytes()) || self.index.begins_node(low, guard) {
+        if low.is_empty() || !self.is_sparse(chain.base.bytes()) {
             return Ok(());
+        }
+        if self.index.begins_node(low, guard) {
+            self.tidy_index(low, guard);
+            if self.index.begins_node(low, guard) {
+                return Ok(());
+            }
         }
         let left = self.target_before(low, guard)?;
         let left_chain = left.1.head().and_then(WholeChain::collect).ok_or(Miss(left.0))?;
@@ -289,8 +295,14 @@ impl Tree {
         let forgotten = self.index.remove(low, right, &self.llama.pin());
         if forgotten {
             self.llama.release(right);
+            self.tidy_index(low, &self.llama.pin());
         }
         forgotten
+    }
+
+    /// Merges inner nodes around `low`. The leaf with which one of them began can be merged now.
+    fn tidy_index(&self, low: &[u8], guard: &Guard<'_>) {
+        self.marks.mark_all(self.index.tidy(low, guard));
     }
 
     /// Steps 1 to 3.

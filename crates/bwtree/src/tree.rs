@@ -120,6 +120,7 @@ impl Tree {
         TreeStatistics {
             index_bytes: self.index.bytes(),
             inner_splits: self.index.splits(),
+            inner_merges: self.index.merges(),
             ..self.counters.read()
         }
     }
@@ -132,8 +133,8 @@ impl Tree {
         self.llama.load(page).map_err(|source| BwTreeError::Load { page, source })
     }
 
-    /// Calls `visit` for the low key and the page of some leaves that the index knows, in key order from the one that
-    /// holds `from`, with a fresh guard; returns where to go on, or `None` at the end. A few hundred leaves at a time.
+    /// Calls `visit` for the low key and the page of some leaves that the index knows, in key order from the first one that
+    /// begins at `from` or behind, with a fresh guard; returns where to go on, or `None` at the end. A few hundred leaves at a time.
     pub fn some_leaves(&self, from: &[u8], visit: impl FnMut(&[u8], PageId)) -> Option<Vec<u8>> {
         self.index.some_leaves(from, &self.llama.pin(), visit)
     }

@@ -33,9 +33,10 @@ const KEYS: u64 = 40;
 const EVERYTHING: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
 /// What is counted over all schedules: that what should meet is there to meet.
-const COUNTED: [&str; 7] = [
+const COUNTED: [&str; 8] = [
     "leaf_splits",
     "leaf_merges",
+    "inner_merges",
     "blind_deltas",
     "pages_evicted",
     "loads",

@@ -1,10 +1,11 @@
 //! Cells: the places through which inner nodes are reached, so that a node can be replaced.
 //!
-//! Inner nodes are never merged, so a cell lives as long as its tree: cells are carved from chunks, each linked to the one before,
-//! and freed together. That keeps the cells of a level close to each other (a thousand cells of a level are 8 KiB), and costs no lock.
+//! A cell lives as long as its tree: cells are carved from chunks, each linked to the one before, and freed together. That keeps the
+//! cells of a level close to each other (a thousand cells of a level are 8 KiB). Those of merged nodes are used again.
 
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Cells of a chunk.
 #[cfg(not(loom))]
@@ -24,15 +25,27 @@ struct Chunk {
 /// All cells of one tree.
 pub(crate) struct Cells {
     newest: AtomicPtr<Chunk>,
+    /// Addresses of cells that nobody can meet any more. A node is still in them.
+    free: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Cells {
     pub(crate) fn new() -> Cells {
-        Cells { newest: AtomicPtr::new(ptr::null_mut()) }
+        Cells { newest: AtomicPtr::new(ptr::null_mut()), free: Arc::default() }
     }
 
-    /// A cell that nobody else uses, null. It lives as long as `self`.
+    /// What makes a cell free, to be run when nobody can meet it any more.
+    pub(crate) fn give_back(&self, cell: &Cell) -> Box<dyn FnOnce() + Send> {
+        let (free, address) = (Arc::clone(&self.free), ptr::from_ref(cell).expose_provenance());
+        Box::new(move || free.lock().unwrap_or_else(PoisonError::into_inner).push(address))
+    }
+
+    /// A cell that nobody else uses; null, or with the node of its last use, which is the caller's now. It lives as long as `self`.
     pub(crate) fn allocate(&self) -> &Cell {
+        if let Some(address) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            // SAFETY: given back by `give_back`, and cells live as long as `self`.
+            return unsafe { &*ptr::with_exposed_provenance::<Cell>(address) };
+        }
         loop {
             // Acquire pairs with the release below: the chunk's contents.
             let newest = self.newest.load(Ordering::Acquire);

@@ -3,7 +3,7 @@
 //! | word | field |
 //! |---|---|
 //! | 0 | words of the node in all |
-//! | 1 | level (1 just above the leaves) in the high half, number of separators in the low half |
+//! | 1 | level (1 just above the leaves) in the high half, its highest bit: frozen; number of separators in the low half |
 //! | 2 | right sibling: a child word of the same level, or 0 |
 //! | 3 | high key bytes + 1 (0: no upper bound) in the high half, low key bytes in the low half |
 //! | 4 | bytes of the prefix that all separators share |
@@ -28,6 +28,8 @@ use crate::search::{compare, lower_bound, prefetch};
 use std::cmp::Ordering;
 
 const HEADER_WORDS: usize = 5;
+/// In the word of the level.
+const FROZEN: u64 = 1 << 63;
 /// Heads of a group: two cache lines.
 const GROUP: usize = 16;
 
@@ -150,6 +152,28 @@ impl<'g> InnerNode<'g> {
         Some(words.into_boxed_slice())
     }
 
+    /// A copy of a node that says that it does not change any more (see `merge`).
+    pub(crate) fn frozen(node: InnerNode<'_>) -> Box<[u64]> {
+        let mut words: Box<[u64]> = node.words.into();
+        words[1] |= FROZEN;
+        words
+    }
+
+    /// Whether the node does not change any more.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.words[1] & FROZEN != 0
+    }
+
+    /// How many words it has.
+    pub(crate) fn words(&self) -> usize {
+        self.words.len()
+    }
+
+    /// A copy.
+    pub(crate) fn copy(&self) -> Box<[u64]> {
+        self.words.into()
+    }
+
     /// Reads a node.
     #[inline]
     pub(crate) fn new(words: &'g [u64]) -> InnerNode<'g> {
@@ -159,7 +183,7 @@ impl<'g> InnerNode<'g> {
     /// 1 just above the leaves.
     #[inline]
     pub(crate) fn level(&self) -> u32 {
-        (self.words[1] >> 32) as u32
+        ((self.words[1] & !FROZEN) >> 32) as u32
     }
 
     /// The number of separators.

@@ -74,6 +74,87 @@ fn a_separator_posted_twice_is_there_once() {
     });
 }
 
+/// An index of two levels, whose second bottom node has one leaf and can be merged into the first; then the root shrinks.
+fn two_nodes() -> Arc<Shared> {
+    let lows = [&b""[..], b"b", b"c", b"d"];
+    let leaves: Vec<_> = lows.iter().zip(1..).map(|(low, page)| (low.to_vec(), PageId(page))).collect();
+    let index = Index::from_leaves(&leaves, 4);
+    Arc::new(Shared { index, epochs: Epochs::new() })
+}
+
+/// M1 to M3: what is posted to a node that is being merged is routed to at once, and is there afterwards.
+#[test]
+fn a_separator_posted_during_a_merge_is_there() {
+    model(|| {
+        let shared = two_nodes();
+        let merger = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.index.tidy(b"d", &shared.epochs.pin()).len())
+        };
+        {
+            let guard = shared.epochs.pin();
+            shared.index.post(b"e", PageId(5), &guard);
+            assert_eq!(shared.index.route(b"e", &guard).0, PageId(5));
+            assert_eq!(shared.index.route(b"d", &guard).0, PageId(4));
+        }
+        let merged = merger.join().unwrap();
+        let guard = shared.epochs.pin();
+        for (key, page) in [(&b"a"[..], 1), (b"c", 3), (b"d", 4), (b"f", 5)] {
+            assert_eq!(shared.index.route(key, &guard).0, PageId(page));
+        }
+        assert!(merged == 1 || shared.index.height(&guard) == 2);
+    });
+}
+
+/// M1 to M3: who searches during a merge and a shrinking of the root finds the leaf, or one to the left of it; who asks for the
+/// route finds the leaf itself.
+#[test]
+fn searches_find_their_way_through_a_merge() {
+    model(|| {
+        let shared = two_nodes();
+        let merger = {
+            let shared = shared.clone();
+            thread::spawn(move || assert_eq!(shared.index.tidy(b"d", &shared.epochs.pin()).len(), 1))
+        };
+        {
+            let guard = shared.epochs.pin();
+            assert_eq!(shared.index.route(b"d", &guard).0, PageId(4));
+            assert_eq!(shared.index.find(b"a", &guard), PageId(1));
+            assert!(shared.index.find(b"z", &guard).0 > 2);
+        }
+        merger.join().unwrap();
+        let guard = shared.epochs.pin();
+        assert_eq!(shared.index.height(&guard), 1);
+        assert_eq!(shared.index.find(b"z", &guard), PageId(4));
+        assert_eq!(shared.index.find_before(Some(b"d"), &guard), PageId(3));
+    });
+}
+
+/// A split of the node that the root is about to take over, and so a root that grows while it shrinks.
+#[test]
+fn a_root_grows_while_it_shrinks() {
+    model(|| {
+        let epochs = Epochs::new();
+        // One bottom node, full, under a root of its own.
+        let index = Index::new(PageId(1), 2);
+        index.post(b"m", PageId(2), &epochs.pin());
+        index.grow(2, &epochs.pin());
+        let shared = Arc::new(Shared { index, epochs });
+        let poster = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.index.post(b"t", PageId(3), &shared.epochs.pin()))
+        };
+        shared.index.tidy(b"a", &shared.epochs.pin());
+        poster.join().unwrap();
+        let guard = shared.epochs.pin();
+        for (key, page) in [(&b"a"[..], 1), (b"n", 2), (b"z", 3)] {
+            assert_eq!(shared.index.route(key, &guard).0, PageId(page));
+            assert_eq!(shared.index.find(key, &guard), PageId(page));
+        }
+        assert_eq!(shared.index.height(&guard), 2);
+    });
+}
+
 /// A page that is split, flushed and evicted while a blind upsert for a key of its right half is under way.
 struct Page {
     /// The mapping word.

@@ -16,26 +16,28 @@
 //! - **X1** A node is immutable. It is published by a compare-and-swap on its cell (or on `root`), and retired
 //!   through the epochs by whoever's compare-and-swap replaced it. So a node read under a guard stays good as long
 //!   as the guard.
-//! - **X2** A cell lives as long as the index, and its node's *low* key never changes: nodes are split, never
-//!   merged. So a route read from an outdated node leads to the right child or to the left of it, never too far.
+//! - **X2** A cell is not used again before its epoch has passed, and its node's *low* key never changes: nodes are split to the right, and
+//!   merged to the left. So a route read from an outdated node leads to the right child or to the left of it, never too far. The
+//!   root's cell stays; its node is of another level when the tree has grown or shrunk.
 //! - **X3** A key behind a node's high key is found by following `right`. So a split is complete, for searches, with the
 //!   compare-and-swap that installs the left half; posting the separator above only makes the way shorter.
 //! - **X4** Once a separator is posted, every later [`Index::route`] respects it, until its leaf is merged and it is
-//!   [removed](Index::remove). Inner nodes get smaller by that, but stay, or X2 would not hold.
+//!   [removed](Index::remove). Inner nodes get smaller by that, and are [merged](Index::tidy) (M1 to M3 in `merge`).
 //! - **X5** A separator is posted only after its leaf was seen alive, and after the node that takes it was read; removing it
 //!   replaces the node in any case. As a leaf does not live again, no belated thread brings the separator back.
 //!
-//! Nobody waits for an unfinished split: searches go right, and a thread that must post above a level that
+//! Nobody waits for an unfinished split or merge: searches go right, and a thread that must post above a level that
 //! does not exist yet makes it.
 
 mod cells;
 mod inner_node;
+mod merge;
 
 #[cfg(all(test, loom))]
 mod loom_tests;
 
 use crate::search::prefetch;
-use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use cells::{Cell, Cells};
 use deuteron_epoch::Guard;
 use deuteron_llama::PageId;
@@ -44,11 +46,21 @@ use inner_node::{InnerNode, InnerParts};
 /// The index of one tree.
 pub(crate) struct Index {
     /// The cell of the root node.
-    root: AtomicPtr<Cell>,
+    root: Cell,
     cells: Cells,
     entries_max: usize,
     bytes: AtomicU64,
     splits: AtomicU64,
+    merges: AtomicU64,
+}
+
+/// A node, and where it was met.
+#[derive(Clone, Copy)]
+struct Place<'c, 'g> {
+    cell: &'c Cell,
+    /// What the cell held.
+    current: *mut u64,
+    node: InnerNode<'g>,
 }
 
 /// A node in the making, or one that is not published.
@@ -89,11 +101,12 @@ impl Index {
     /// The index over `leaves`: low keys, ascending, the first of them empty.
     pub(crate) fn from_leaves(leaves: &[(Vec<u8>, PageId)], entries_max: usize) -> Index {
         let index = Index {
-            root: AtomicPtr::new(std::ptr::null_mut()),
+            root: Cell::new(std::ptr::null_mut()),
             cells: Cells::new(),
             entries_max,
             bytes: AtomicU64::new(0),
             splits: AtomicU64::new(0),
+            merges: AtomicU64::new(0),
         };
         let mut children: Vec<(&[u8], u64)> = leaves.iter().map(|(low, page)| (&low[..], page.0)).collect();
         let mut level = 1;
@@ -101,7 +114,8 @@ impl Index {
             children = index.build_level(level, &children);
             level += 1;
             if let [(_, only)] = children[..] {
-                index.root.store(std::ptr::with_exposed_provenance_mut(only as usize), Ordering::Release);
+                let root = index.cell(only).swap(std::ptr::null_mut(), Ordering::Relaxed);
+                index.root.store(root, Ordering::Release);
                 return index;
             }
         }
@@ -140,11 +154,16 @@ impl Index {
         self.splits.load(Ordering::Relaxed)
     }
 
+    /// How many inner nodes have been merged, or taken over by the root.
+    pub(crate) fn merges(&self) -> u64 {
+        self.merges.load(Ordering::Relaxed)
+    }
+
     /// The cell behind a child word above level 1, or behind a right sibling.
     #[inline]
     fn cell(&self, word: u64) -> &Cell {
         debug_assert_ne!(word, 0);
-        // SAFETY: such words are addresses of cells, exposed by `cell_word`, which live as long as the index (X2).
+        // SAFETY: such words are addresses of cells, exposed by `cell_word`, which live as long as the index.
         unsafe { &*std::ptr::with_exposed_provenance(word as usize) }
     }
 
@@ -155,22 +174,26 @@ impl Index {
         unsafe { deref(cell.load(Ordering::Acquire)) }
     }
 
+    /// What is in a cell.
     #[inline]
-    fn root(&self) -> &Cell {
-        // SAFETY: the root word always holds a cell (X2). Acquire pairs with the publication of a new root.
-        unsafe { &*self.root.load(Ordering::Acquire) }
+    fn look<'c, 'g>(&self, cell: &'c Cell, _guard: &'g Guard<'_>) -> Place<'c, 'g> {
+        // Acquire pairs with the release that published the node.
+        let current = cell.load(Ordering::Acquire);
+        // SAFETY: a cell in use holds a published node; X1.
+        Place { cell, current, node: unsafe { deref(current) } }
     }
 
     /// The number of inner levels.
     #[cfg(test)]
     pub(crate) fn height(&self, guard: &Guard<'_>) -> u32 {
-        self.node(self.root(), guard).level()
+        self.node(&self.root, guard).level()
     }
 
-    /// The leaf that holds `key`, or one to the left of it from which it is reached by going right.
+    /// The leaf that holds `key`, or one to the left of it from which it is reached by going right; the latter also where
+    /// [`Index::route`] knows better, while inner nodes are merged.
     #[inline]
     pub(crate) fn find(&self, key: &[u8], guard: &Guard<'_>) -> PageId {
-        let mut node = self.node(self.root(), guard);
+        let mut node = self.node(&self.root, guard);
         loop {
             node = match node.child(key) {
                 None => self.node(self.cell(node.right()), guard),
@@ -182,14 +205,15 @@ impl Index {
 
     /// As [`Index::find`], and the key (exclusive) up to which the index knows of no other leaf.
     pub(crate) fn route<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> (PageId, Option<&'g [u8]>) {
-        let node = self.node(self.cell_for(key, 1, guard), guard);
-        let mut node = node;
-        loop {
-            match node.route(key) {
-                Some(route) => return (PageId(route.child), route.until),
-                None => node = self.node(self.cell(node.right()), guard),
-            }
-        }
+        let node = self.bottom(key, guard);
+        let route = node.route(key).expect("the node holds the key");
+        (PageId(route.child), route.until)
+    }
+
+    /// The node just above the leaves that holds `key`, with all that was posted before.
+    fn bottom<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> InnerNode<'g> {
+        let place = self.place(key, 1, guard).and_then(|place| self.exact(place, key, guard));
+        place.expect("there always is a level 1").node
     }
 
     /// As [`Index::route`], and where the leaf begins.
@@ -198,18 +222,14 @@ impl Index {
         key: &[u8],
         guard: &'g Guard<'_>,
     ) -> (&'g [u8], PageId, Option<&'g [u8]>) {
-        let mut node = self.node(self.cell_for(key, 1, guard), guard);
-        loop {
-            match node.route(key) {
-                Some(route) => return (node.child_low(key), PageId(route.child), route.until),
-                None => node = self.node(self.cell(node.right()), guard),
-            }
-        }
+        let node = self.bottom(key, guard);
+        let route = node.route(key).expect("the node holds the key");
+        (node.child_low(key), PageId(route.child), route.until)
     }
 
     /// The leaf that holds the greatest keys below `key` (of all keys, if `None`), or one to the left of it.
     pub(crate) fn find_before(&self, key: Option<&[u8]>, guard: &Guard<'_>) -> PageId {
-        let mut node = self.node(self.root(), guard);
+        let mut node = self.node(&self.root, guard);
         loop {
             let child = match key {
                 Some(key) => node.child_before(key),
@@ -224,16 +244,43 @@ impl Index {
         }
     }
 
-    /// The cell of the node of `level` that holds `key`, or one to the left of it. The level exists.
-    fn cell_for(&self, key: &[u8], level: u32, guard: &Guard<'_>) -> &Cell {
-        let mut cell = self.root();
-        loop {
-            let node = self.node(cell, guard);
-            if node.level() == level {
-                return cell;
-            }
-            cell = self.cell(node.child(key).unwrap_or(node.right()));
+    /// The node of `level` that holds `key`, as the way down shows it. `None` if there is no such level.
+    fn place<'c, 'g>(&'c self, key: &[u8], level: u32, guard: &'g Guard<'_>) -> Option<Place<'c, 'g>> {
+        let mut place = self.look(&self.root, guard);
+        while place.node.level() > level {
+            let next = place.node.child(key).unwrap_or(place.node.right());
+            place = self.look(self.cell(next), guard);
         }
+        (place.node.level() == level).then(|| self.right_to(place, key, guard))
+    }
+
+    /// Goes right to the node that holds `key`.
+    fn right_to<'c, 'g>(
+        &'c self,
+        mut place: Place<'c, 'g>,
+        key: &[u8],
+        guard: &'g Guard<'_>,
+    ) -> Place<'c, 'g> {
+        while place.node.high().is_some_and(|high| key >= high) {
+            place = self.look(self.cell(place.node.right()), guard);
+        }
+        place
+    }
+
+    /// The node of `level` that holds the keys just below `key`. `None` if there is no such level.
+    fn place_before<'c, 'g>(&'c self, key: &[u8], level: u32, guard: &'g Guard<'_>) -> Option<Place<'c, 'g>> {
+        let mut place = self.look(&self.root, guard);
+        while place.node.level() > level {
+            let next = place.node.child_before(key).unwrap_or(place.node.right());
+            place = self.look(self.cell(next), guard);
+        }
+        if place.node.level() != level {
+            return None;
+        }
+        while place.node.high().is_some_and(|high| key > high) {
+            place = self.look(self.cell(place.node.right()), guard);
+        }
+        Some(place)
     }
 
     /// Posts the separator of a leaf split: keys from `separator` on are in `page`. Does nothing if it is there
@@ -255,27 +302,19 @@ impl Index {
 
     /// Whether the leaf that begins at `low` is the first child of its inner node.
     pub(crate) fn begins_node(&self, low: &[u8], guard: &Guard<'_>) -> bool {
-        let mut node = self.node(self.cell_for(low, 1, guard), guard);
-        while node.high().is_some_and(|high| low >= high) {
-            node = self.node(self.cell(node.right()), guard);
-        }
-        node.low() == low
+        self.bottom(low, guard).low() == low
     }
 
     /// Takes out the separator of `page`, which is merged and does not live any more. `false`, and nothing is done, if it is
     /// the first child of its inner node, which begins with it.
     pub(crate) fn remove(&self, separator: &[u8], page: PageId, guard: &Guard<'_>) -> bool {
-        let mut cell = self.cell_for(separator, 1, guard);
-        loop {
-            let current = cell.load(Ordering::Acquire);
-            // SAFETY: a cell in use holds a published node, and we hold a guard (X1).
-            let node = unsafe { deref(current) };
-            if node.high().is_some_and(|high| separator >= high) {
-                cell = self.cell(node.right());
-                continue;
-            }
+        self.remove_at(1, separator, page.0, guard)
+    }
+
+    fn remove_at(&self, level: u32, separator: &[u8], child: u64, guard: &Guard<'_>) -> bool {
+        while let Some(Place { cell, current, node }) = self.open_place(separator, level, guard) {
             let mut parts = node.parts();
-            if node.child_at(separator) == Some(page.0) {
+            if node.child_at(separator) == Some(child) {
                 let Some(index) = node.rank_of_new(separator).checked_sub(1) else { return false };
                 parts.separators.remove(index);
                 parts.children.remove(index + 1);
@@ -285,28 +324,23 @@ impl Index {
                 return true;
             }
         }
+        // The level is gone, and what it held.
+        true
     }
 
     fn post_at(&self, level: u32, separator: &[u8], child: u64, alive: &dyn Fn() -> bool, guard: &Guard<'_>) {
-        while self.node(self.root(), guard).level() < level {
-            self.grow(guard);
-        }
-        let mut cell = self.cell_for(separator, level, guard);
         loop {
-            let current = cell.load(Ordering::Acquire);
-            // SAFETY: a cell in use holds a published node, and we hold a guard (X1).
-            let node = unsafe { deref(current) };
-            if node.high().is_some_and(|high| separator >= high) {
-                cell = self.cell(node.right());
+            let Some(Place { cell, current, node }) = self.open_place(separator, level, guard) else {
+                self.grow(level, guard);
                 continue;
-            }
+            };
             let found = node.child_at(separator);
             if found == Some(child) || !alive() {
                 return;
             }
             let rank = node.rank_of_new(separator);
             if found.is_some() {
-                // An earlier leaf that began here has been merged, and its separator not been removed yet.
+                // An earlier child that began here has been merged, and its separator not been removed yet.
                 let mut parts = node.parts();
                 parts.children[rank] = child;
                 if self.replace(cell, current, InnerNode::build(&parts), guard) {
@@ -366,7 +400,11 @@ impl Index {
     ) -> bool {
         let count = parts.separators.len();
         // Under an ascending load nobody will add to the left node again, so it keeps all but the last.
-        let middle = if inserted + 1 == count && parts.right == 0 { count - 1 } else { count / 2 };
+        let mut middle = if inserted + 1 == count && parts.right == 0 { count - 1 } else { count / 2 };
+        if parts.level > 1 && !self.is_open(parts.children[middle + 1], guard) {
+            // That one is about to be merged, and must not become a first child (M2). One is merged at a time.
+            middle -= 1;
+        }
         let separator = parts.separators[middle];
         let right = InnerNode::build(&InnerParts {
             level: parts.level,
@@ -377,8 +415,7 @@ impl Index {
             children: parts.children[middle + 1..].to_vec(),
         });
         let right_words = right.len();
-        let right_cell = self.cells.allocate();
-        right_cell.store(into_raw(right), Ordering::Release);
+        let right_cell = self.cell_with(right);
         let left = InnerNode::build(&InnerParts {
             level: parts.level,
             low: parts.low,
@@ -388,58 +425,85 @@ impl Index {
             children: parts.children[..=middle].to_vec(),
         });
         if !self.replace(cell, current, left, guard) {
-            let unused = right_cell.swap(std::ptr::null_mut(), Ordering::Relaxed);
-            // SAFETY: nobody has learnt of the cell, as its left neighbour was not published.
-            unsafe { free_node(unused.cast(), 8 * right_words) };
+            self.unused(right_cell, guard);
             return false;
         }
         self.count_bytes(right_words);
         self.splits.fetch_add(1, Ordering::Relaxed);
-        self.post_at(parts.level + 1, separator, cell_word(right_cell), &|| true, guard);
+        let word = cell_word(right_cell);
+        self.post_at(parts.level + 1, separator, word, &|| self.is_open(word, guard), guard);
         true
     }
 
-    /// Puts a root with one child above the present root, unless another thread has just done so. The separators of
-    /// the splits below are posted into it as into any node.
-    fn grow(&self, guard: &Guard<'_>) {
-        let root = self.root.load(Ordering::Acquire);
-        // SAFETY: the root word always holds a cell (X2).
-        let root_cell = unsafe { &*root };
-        let level = self.node(root_cell, guard).level() + 1;
-        let node = InnerNode::build(&InnerParts {
-            level,
+    /// A cell that holds `node`, of which nobody knows.
+    fn cell_with(&self, node: Words) -> &Cell {
+        let cell = self.cells.allocate();
+        let before = cell.swap(into_raw(node), Ordering::AcqRel);
+        if !before.is_null() {
+            // SAFETY: the node of a cell that is used again is the caller's; its first word is its size.
+            let bytes = 8 * unsafe { *before } as usize;
+            self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+            // SAFETY: as above, and it is freed once: it has been swapped out.
+            unsafe { free_node(before.cast(), bytes) };
+        }
+        cell
+    }
+
+    /// Gives back a cell of which nobody has learnt, whose node is not counted.
+    fn unused(&self, cell: &Cell, guard: &Guard<'_>) {
+        // SAFETY: a published node's first word is its size.
+        self.count_bytes(unsafe { *cell.load(Ordering::Relaxed) } as usize);
+        guard.defer(0, self.cells.give_back(cell));
+    }
+
+    /// Moves the root's node to a cell of its own and puts a node with that one child into its place, unless there is such a level
+    /// already. The separators of the splits below are posted into it as into any node.
+    fn grow(&self, level: u32, guard: &Guard<'_>) {
+        let Place { current, node, .. } = self.look(&self.root, guard);
+        if node.level() >= level {
+            return;
+        }
+        let below = self.cell_with(node.copy());
+        let new = InnerNode::build(&InnerParts {
+            level: node.level() + 1,
             low: &[],
             high: None,
             right: 0,
             separators: Vec::new(),
-            children: vec![cell_word(root_cell)],
+            children: vec![cell_word(below)],
         });
-        let words = node.len();
-        let cell = self.cells.allocate();
-        cell.store(into_raw(node), Ordering::Release);
-        let new = std::ptr::from_ref(cell).cast_mut();
+        let words = node.words();
         // Release publishes the cell's content along with the cell.
-        if self.root.compare_exchange(root, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if self.replace(&self.root, current, new, guard) {
             self.count_bytes(words);
         } else {
-            let unused = cell.swap(std::ptr::null_mut(), Ordering::Relaxed);
-            // SAFETY: nobody has learnt of the cell.
-            unsafe { free_node(unused.cast(), 8 * words) };
+            self.unused(below, guard);
         }
     }
 
-    /// Calls `visit` for every (low key, leaf) of the bottom node that holds `from`; returns where the next node
-    /// begins. A leaf that is being split may be missing its right part; that is then reached by going right.
+    /// Calls `visit` for the (low key, leaf) of the bottom node that holds `from` which begin at `from` or behind; returns where the
+    /// next node begins. A leaf that is being split may be missing its right part; that is then reached by going right.
     pub(crate) fn some_leaves(
         &self,
         from: &[u8],
         guard: &Guard<'_>,
         mut visit: impl FnMut(&[u8], PageId),
     ) -> Option<Vec<u8>> {
-        let mut node = self.node(self.cell_for(from, 1, guard), guard);
-        while node.high().is_some_and(|high| from >= high) {
-            node = self.node(self.cell(node.right()), guard);
-        }
+        self.leaves_beside(from, guard, |low, page| {
+            if low >= from {
+                visit(low, page);
+            }
+        })
+    }
+
+    /// As [`Index::some_leaves`], but all of the node.
+    pub(crate) fn leaves_beside(
+        &self,
+        key: &[u8],
+        guard: &Guard<'_>,
+        mut visit: impl FnMut(&[u8], PageId),
+    ) -> Option<Vec<u8>> {
+        let node = self.bottom(key, guard);
         visit(node.low(), PageId(node.children()[0]));
         for (at, child) in node.children()[1..].iter().enumerate() {
             visit(node.separator(at), PageId(*child));
@@ -450,14 +514,16 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        self.cells.drain(|cell| {
+        let free = |cell: &Cell| {
             let node = cell.load(Ordering::Acquire);
             if !node.is_null() {
                 // SAFETY: a node in a cell is not retired (X1), and nobody reads any more: `self` is borrowed
                 // mutably, and guards of readers borrow it too. The first word is the size.
                 unsafe { free_node(node.cast(), 8 * *node as usize) };
             }
-        });
+        };
+        free(&self.root);
+        self.cells.drain(free);
     }
 }
 
@@ -540,5 +606,124 @@ mod tests {
             .chain((0..4000).map(|number| (key(number).to_vec(), PageId(number + 2))))
             .collect();
         check(&index, &model, &epochs.pin());
+    }
+
+    /// A generator that repeats itself after a while, which is enough.
+    fn random(state: &mut u64, below: u64) -> u64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) % below
+    }
+
+    #[test]
+    fn separators_that_come_and_go_leave_what_a_sorted_map_holds_and_an_emptied_index_is_one_node() {
+        let mut merges = 0;
+        for seed in 0..40 {
+            let epochs = Epochs::with_threshold(4096);
+            let index = Index::new(PageId(1), [4, 5, 16][seed as usize % 3]);
+            let mut model = BTreeMap::from([(Vec::new(), PageId(1))]);
+            // Those that should be taken out, and are first children still.
+            let mut kept = BTreeMap::new();
+            let (mut state, mut pages) = (seed, 1);
+            for step in 0..1500 {
+                let key = random(&mut state, 400).to_be_bytes().to_vec();
+                let guard = epochs.pin();
+                let grows = (step / 300) % 2 == 0 && step < 1200;
+                if grows && !model.contains_key(&key) {
+                    pages += 1;
+                    kept.remove(&key);
+                    index.post(&key, PageId(pages), &guard);
+                    model.insert(key, PageId(pages));
+                } else if !grows && model.len() > 1 {
+                    let key = model.range(key..).next().or(model.last_key_value()).unwrap().0.clone();
+                    if !key.is_empty() {
+                        kept.insert(key.clone(), model.remove(&key).unwrap());
+                    }
+                    let mut tidied = vec![key];
+                    while let Some(low) = tidied.pop() {
+                        if let Some(&page) = kept.get(&low)
+                            && index.remove(&low, page, &guard)
+                        {
+                            kept.remove(&low);
+                        }
+                        tidied.extend(index.tidy(&low, &guard));
+                    }
+                }
+                if step % 50 == 0 {
+                    let mut all = model.clone();
+                    all.extend(kept.clone());
+                    check(&index, &all, &guard);
+                }
+            }
+            merges += index.merges();
+            let guard = epochs.pin();
+            while let Some((key, page)) = model.pop_last().filter(|(key, _)| !key.is_empty()) {
+                kept.insert(key, page);
+            }
+            while let Some(low) =
+                kept.iter().find_map(|(low, &page)| index.remove(low, page, &guard).then(|| low.clone()))
+            {
+                kept.remove(&low);
+                index.tidy(&low, &guard);
+            }
+            assert_eq!(kept, BTreeMap::new(), "seed {seed}");
+            assert_eq!(index.height(&guard), 1, "seed {seed}");
+            check(&index, &BTreeMap::from([(Vec::new(), PageId(1))]), &guard);
+        }
+        assert!(merges > 1000, "only {merges} merges");
+    }
+
+    /// Each poster knows which of its leaves are in the index; one thread removes and merges.
+    #[test]
+    fn threads_post_and_route_while_nodes_are_merged() {
+        let epochs = Epochs::with_threshold(4096);
+        let index = Index::new(PageId(1), 4);
+        let (send, dead) = std::sync::mpsc::channel::<(Vec<u8>, PageId)>();
+        let live = std::sync::Mutex::new(BTreeMap::from([(Vec::new(), PageId(1))]));
+        std::thread::scope(|scope| {
+            for thread in 0..2u64 {
+                let (epochs, index, live, send) = (&epochs, &index, &live, send.clone());
+                scope.spawn(move || {
+                    let mut state = thread;
+                    let mut own = BTreeMap::new();
+                    for number in 0..6000u64 {
+                        let guard = epochs.pin();
+                        // Each key is used once: a page does not live again.
+                        let key =
+                            [random(&mut state, 300), number * 2 + thread].map(u64::to_be_bytes).concat();
+                        let page = PageId(2 + number * 2 + thread);
+                        index.post(&key, page, &guard);
+                        own.insert(key, page);
+                        let probe = random(&mut state, 300).to_be_bytes();
+                        if let Some((key, page)) = own.range(probe.to_vec()..).next() {
+                            assert_eq!(index.route(key, &guard).0, *page);
+                        }
+                        while own.len() > 40 + 400 * (number as usize / 1000 % 2) {
+                            send.send(own.pop_first().unwrap()).unwrap();
+                        }
+                    }
+                    live.lock().unwrap().extend(own);
+                });
+            }
+            drop(send);
+            scope.spawn(|| {
+                let mut kept: BTreeMap<Vec<u8>, PageId> = BTreeMap::new();
+                for (low, page) in dead {
+                    let guard = epochs.pin();
+                    kept.insert(low.clone(), page);
+                    let mut tidied = vec![low];
+                    while let Some(low) = tidied.pop() {
+                        if let Some(&page) = kept.get(&low)
+                            && index.remove(&low, page, &guard)
+                        {
+                            kept.remove(&low);
+                        }
+                        tidied.extend(index.tidy(&low, &guard));
+                    }
+                }
+                live.lock().unwrap().extend(kept);
+            });
+        });
+        assert!(index.merges() > 100, "{} merges", index.merges());
+        check(&index, &live.lock().unwrap(), &epochs.pin());
     }
 }
