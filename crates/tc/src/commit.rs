@@ -48,6 +48,10 @@ impl Transaction {
         if self.workspace.writes.is_empty() {
             return Ok(self.commit_read_only());
         }
+        if let Err(error) = self.relog() {
+            self.roll_back();
+            return Err(error);
+        }
         // R15, after the last installation. R16: what was read last may be later than the begin.
         let fenced = !is_planted(Bug::NoFence) && self.workspace.core.fence.latest() >= self.at;
         let late = fenced || self.options.isolation == Isolation::ReadCommitted;
@@ -86,6 +90,10 @@ impl Transaction {
 
     /// A transaction that wrote nothing cannot have been pushed. Its place is where it reads (paper 2.3.1).
     fn commit_read_only(&mut self) -> Committed {
+        if self.logged {
+            // All of it was rolled back.
+            self.workspace.core.tell_abort(self.log_id);
+        }
         let read = self.workspace.read_lsn;
         let durable = read < self.workspace.core.versions.stable_lsn() || read == Lsn(0);
         self.workspace.slot().status.abort();
@@ -97,7 +105,7 @@ impl Transaction {
 
     /// R8: reserve, then swap, then fill. `None` if the transaction has been pushed meanwhile.
     fn try_commit(&mut self, lower_bound: Timestamp, at: Timestamp) -> Result<Option<Committed>, TcError> {
-        let id = self.id();
+        let id = self.log_id;
         let workspace = &mut **self.workspace;
         let reservation = workspace.core.reserve_commit()?;
         let mut lsn = reservation.lsn();
@@ -167,7 +175,7 @@ impl Transaction {
             return;
         }
         self.phase = Phase::Ended;
-        let id = self.id();
+        let id = self.log_id;
         let workspace = &mut **self.workspace;
         workspace.slot().status.abort();
         workspace.counts.add(Counter::Aborts);

@@ -151,6 +151,9 @@ pub enum TcError {
         /// The longest in bytes.
         limit: usize,
     },
+    /// A savepoint of another transaction, or one made after a savepoint that has been returned to.
+    #[error("there is no such savepoint in the transaction")]
+    NoSavepoint,
     /// A write in a transaction that was declared to be read-only.
     #[error("the transaction was declared to be read-only")]
     ReadOnly,
@@ -212,6 +215,9 @@ impl TcError {
     /// assert!(deuteron_tc::TcError::KeySize { found: 0, limit: 4096 }.is_harmless());
     /// ```
     pub fn is_harmless(&self) -> bool {
-        matches!(self, TcError::KeySize { .. } | TcError::ValueSize { .. } | TcError::ReadOnly)
+        matches!(
+            self,
+            TcError::KeySize { .. } | TcError::ValueSize { .. } | TcError::ReadOnly | TcError::NoSavepoint
+        )
     }
 }

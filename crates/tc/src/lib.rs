@@ -16,7 +16,7 @@
 //! | module | what |
 //! |---|---|
 //! | `component`, `transaction`, `scan` | what the facade uses: [`TransactionComponent`], [`Transaction`], [`Scan`], [`ScanCursor`] |
-//! | `read`, `write`, `update`, `commit`, `collect` | the rules |
+//! | `read`, `write`, `update`, `savepoint`, `commit`, `collect` | the rules |
 //! | `core` | what transactions share: the horizon, stalls, making room |
 //! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
@@ -26,7 +26,7 @@
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
 //! | `planted`, `schedule`, `counted` | for the tests |
 //!
-//! `docs/design/transactions.md` states the rules R1 to R20 that the code cites, and proves them.
+//! `docs/design/transactions.md` states the rules R1 to R21 that the code cites, and proves them.
 //!
 //! What this crate is not: it starts no threads and never sleeps ([`Host`] waits for it); it stores nothing; it does not
 //! retry. It holds no epoch guard while anything waits, and none while the user's code runs.
@@ -89,6 +89,7 @@ mod range_timestamps;
 mod read;
 mod record;
 mod retention;
+mod savepoint;
 mod scan;
 mod schedule;
 mod segment;
@@ -110,6 +111,7 @@ pub use error::{Conflict, ConflictCause, ConflictPlace, TcError};
 pub use host::{Host, Stall};
 pub use lookahead::Lookahead;
 pub use options::{BeginOptions, ConcurrencyControl, Isolation, TcOptions};
+pub use savepoint::Savepoint;
 pub use scan::{Entry, Scan, ScanCursor};
 pub use statistics::TcStatistics;
 pub use transaction::{Committed, Transaction};

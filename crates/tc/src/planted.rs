@@ -29,6 +29,8 @@ pub(crate) enum Bug {
     NoFreeze,
     /// R12: the read timestamp of an evicted record is not folded into the floor.
     NoFloor,
+    /// R21: what was rolled back is not logged anew without it.
+    NoRelog,
     /// R20: a transaction goes on from the present without refreshing its reads.
     MoveBlindly,
     /// R15: writers do not look at the fence.

@@ -184,7 +184,7 @@ impl Transaction {
         }
         let first_bytes = workspace.core.options.scan_batch_bytes;
         cursor.batch_bytes = (cursor.batch_bytes * 2).clamp(first_bytes, first_bytes * BATCH_GROWTH_MAX);
-        let own = workspace.writes.len() as u64;
+        let own = workspace.next_ordinal;
         let near = cursor.near().clone();
         let progress = match cursor.progress.take() {
             Some(progress) if progress.transaction == begin => progress,
@@ -252,6 +252,17 @@ impl Workspace {
 
     /// R7: a scan must find at `at` what it found.
     pub(crate) fn refresh_scan(&mut self, scan: usize, at: Timestamp) -> Result<(), RefreshFailure> {
+        let (digest, read_lsn) = self.digest_scan(scan, at)?;
+        let entry = &self.scans[scan];
+        if digest != entry.digest {
+            return Err(entry.failure(ConflictCause::RangeChanged, None));
+        }
+        self.read_lsn = self.read_lsn.max(read_lsn);
+        Ok(())
+    }
+
+    /// The digest of the range of a scan as of `at`, and the latest commit record read for it.
+    pub(crate) fn digest_scan(&self, scan: usize, at: Timestamp) -> Result<([u64; 2], Lsn), RefreshFailure> {
         let entry = &self.scans[scan];
         let (own, protection) = (Own::VisibleBefore(entry.own), Protection::Published);
         let reader = Reader { at, slot: self.slot, own, protection };
@@ -263,10 +274,6 @@ impl Workspace {
         let start = match entry.direction {
             Direction::Forward => whole.lower,
             Direction::Reverse => whole.upper,
-        };
-        let fail = |cause, other| {
-            let place = ConflictPlace::Range { lower: entry.lower.clone(), upper: entry.upper.clone() };
-            RefreshFailure::Changed(Box::new(Changed { cause, table: entry.table, place, other }))
         };
         let (mut digest, mut ticket, mut read_lsn) = ([0; 2], None, Lsn(0));
         let mut last: Option<Vec<u8>> = None;
@@ -291,7 +298,7 @@ impl Workspace {
             };
             let segment = match self.core.read_segment(&request, reader, &mut digest) {
                 Ok(segment) => segment,
-                Err(failure) => return Err(failure.into_error(fail)),
+                Err(failure) => return Err(failure.into_error(|cause, other| entry.failure(cause, other))),
             };
             ticket = segment.ticket;
             read_lsn = read_lsn.max(segment.read_lsn);
@@ -300,10 +307,13 @@ impl Workspace {
                 None => break,
             }
         }
-        if digest != entry.digest {
-            return Err(fail(ConflictCause::RangeChanged, None));
-        }
-        self.read_lsn = self.read_lsn.max(read_lsn);
-        Ok(())
+        Ok((digest, read_lsn))
+    }
+}
+
+impl ScanEntry {
+    fn failure(&self, cause: ConflictCause, other: Option<Timestamp>) -> RefreshFailure {
+        let place = ConflictPlace::Range { lower: self.lower.clone(), upper: self.upper.clone() };
+        RefreshFailure::Changed(Box::new(Changed { cause, table: self.table, place, other }))
     }
 }

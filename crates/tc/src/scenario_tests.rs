@@ -163,6 +163,93 @@ fn a_writer_waits_for_the_one_before_and_never_in_a_circle() {
 }
 
 #[test]
+fn a_rollback_brings_back_what_the_transaction_had_written() {
+    let bed = roomy();
+    bed.put(b"old", b"0");
+    let long = "l".repeat(700);
+    let mut tx = bed.begin();
+    for (key, value) in [("short", "1"), ("long", &*long), ("gone", "1")] {
+        put(&mut tx, key, value);
+    }
+    tx.delete(TABLE, b"gone").unwrap();
+    let first = tx.savepoint().unwrap();
+    put(&mut tx, "short", &long);
+    put(&mut tx, "long", "2");
+    put(&mut tx, "gone", "2");
+    put(&mut tx, "old", "2");
+    tx.delete(TABLE, b"short").unwrap();
+    let second = tx.savepoint().unwrap();
+    put(&mut tx, "short", "3");
+    put(&mut tx, "new", "3");
+    tx.rollback_to(&second).unwrap();
+    assert_eq!([get(&mut tx, "short"), get(&mut tx, "new")], [None, None]);
+    assert_eq!(get(&mut tx, "old").as_deref(), Some("2"));
+    tx.rollback_to(&first).unwrap();
+    assert!(matches!(tx.rollback_to(&second), Err(TcError::NoSavepoint)), "it is gone");
+    assert_eq!(get(&mut tx, "short").as_deref(), Some("1"));
+    assert_eq!(get(&mut tx, "long").as_deref(), Some(&*long));
+    assert_eq!([get(&mut tx, "gone"), get(&mut tx, "new")], [None, None]);
+    assert_eq!(get(&mut tx, "old").as_deref(), Some("0"));
+    // What is given up is free for others; what is not is not.
+    bed.put(b"new", b"9");
+    assert_eq!(cause(bed.begin().put(TABLE, b"short", b"9")), ConflictCause::WriteWrite);
+    tx.rollback_to(&first).unwrap();
+    put(&mut tx, "last", "4");
+    tx.commit().unwrap();
+    for settled in [false, true] {
+        let found = ["short", "long", "gone", "old", "new", "last"].map(|key| bed.get(key.as_bytes()));
+        let wanted = [Some("1"), Some(&*long), None, Some("0"), Some("9"), Some("4")];
+        assert_eq!(found, wanted.map(|value| value.map(|value| value.as_bytes().to_vec())), "{settled}");
+        bed.settle();
+    }
+    let stored = bed.dc.get(TABLE, b"short").unwrap().unwrap();
+    assert_eq!(stored.value.as_deref(), Some(&b"1"[..]), "nor is it posted");
+    assert_eq!(bed.dc.get(TABLE, b"old").unwrap().unwrap().value.as_deref(), Some(&b"0"[..]));
+}
+
+#[test]
+fn a_transaction_that_rolled_everything_back_has_written_nothing() {
+    let bed = tiny();
+    let mut tx = bed.begin();
+    let start = tx.savepoint().unwrap();
+    for number in 0..20u8 {
+        tx.put(TABLE, &[b'k', number], &[number; 50]).unwrap();
+        tx.rollback_to(&start).unwrap();
+    }
+    assert_eq!((tx.versions_written(), tx.commit().unwrap().durable_at), (0, None));
+    assert!(matches!(bed.begin().rollback_to(&start), Err(TcError::NoSavepoint)), "of another transaction");
+    bed.settle();
+    assert_eq!(all(&mut bed.begin(), Direction::Forward).unwrap(), []);
+    assert!(bed.dc.get(TABLE, b"k\0").unwrap().is_none());
+}
+
+#[test]
+fn what_was_read_before_a_rollback_counts_as_read() {
+    let bed = roomy();
+    bed.put(b"a", b"1");
+    let mut tx = bed.begin();
+    let start = tx.savepoint().unwrap();
+    put(&mut tx, "b", "1");
+    assert_eq!(get(&mut tx, "a").as_deref(), Some("1"));
+    assert_eq!(keys(&mut tx, "a", "z"), ["a", "b"]);
+    tx.rollback_to(&start).unwrap();
+    put(&mut tx, "c", "1");
+    // Pushed, it looks again: at `a`, and at a range in which nothing of its own is left.
+    assert_eq!(bed.get(b"c"), None);
+    let mut other = bed.begin();
+    assert_eq!(get(&mut other, "b"), None);
+    tx.commit().unwrap();
+    let mut tx = bed.begin();
+    let start = tx.savepoint().unwrap();
+    assert_eq!(get(&mut tx, "a").as_deref(), Some("1"));
+    tx.rollback_to(&start).unwrap();
+    bed.put(b"a", b"2");
+    put(&mut tx, "c", "2");
+    assert_eq!(bed.get(b"c").as_deref(), Some(&b"1"[..]), "which pushes it");
+    assert_eq!(cause(tx.commit()), ConflictCause::ReadChanged);
+}
+
+#[test]
 fn write_skew_is_refused_and_permitted_under_snapshot_isolation() {
     for (isolation, permitted) in [(Isolation::Serializable, false), (Isolation::Snapshot, true)] {
         let bed = roomy();

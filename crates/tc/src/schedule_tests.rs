@@ -237,11 +237,12 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
     };
     let begin = tx.begin;
     let (mut reads, mut scans, mut writes) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let mut savepoints = Vec::new();
     let result = (|| {
-        for step in 0..1 + random.below(4) {
+        for step in 0..1 + random.below(6) {
             schedule::point();
             let key = random.below(keys as usize) as u8;
-            match random.below(if shares { 6 } else { 12 }) {
+            match random.below(if shares { 6 } else { 14 }) {
                 0..4 => {
                     let value = tx.get(TABLE, &[key])?;
                     match writes.get(&key) {
@@ -271,6 +272,14 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
                         None => reads.push((key, value.clone())),
                     }
                     writes.insert(key, value);
+                }
+                8 => savepoints.push((tx.savepoint()?, writes.clone())),
+                9 if !savepoints.is_empty() => {
+                    savepoints.truncate(1 + random.below(savepoints.len()));
+                    if let Some((savepoint, then)) = savepoints.last() {
+                        tx.rollback_to(savepoint)?;
+                        writes = then.clone();
+                    }
                 }
                 _ if random.percent(25) => {
                     tx.delete(TABLE, &[key])?;
@@ -650,5 +659,6 @@ planted_bugs! {
     planted_no_floor_is_caught: NoFloor,
     planted_no_fence_is_caught: NoFence,
     planted_move_blindly_is_caught: MoveBlindly,
+    planted_no_relog_is_caught: NoRelog,
     planted_dc_first_is_caught: DcFirst,
 }

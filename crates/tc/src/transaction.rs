@@ -42,6 +42,8 @@ pub(crate) enum Phase {
 pub struct Transaction {
     pub(crate) workspace: ManuallyDrop<Box<Workspace>>,
     pub(crate) begin: Timestamp,
+    /// Its identity in the log.
+    pub(crate) log_id: TransactionId,
     /// As of when it reads: its begin, or later if it has gone on from there (R20).
     pub(crate) at: Timestamp,
     pub(crate) options: BeginOptions,
@@ -71,6 +73,7 @@ impl Transaction {
             covered: options.read_only || core.clock.is_covered(begin),
             workspace: ManuallyDrop::new(workspace),
             begin,
+            log_id: TransactionId(begin.0),
             at: begin,
             options,
             phase: Phase::Active,
@@ -90,6 +93,7 @@ impl Transaction {
         let mut transaction = Transaction {
             workspace: ManuallyDrop::new(workspace),
             begin: at,
+            log_id: TransactionId(at.0),
             at,
             options: BeginOptions { read_only: true, ..BeginOptions::default() },
             phase: Phase::Active,
@@ -107,11 +111,6 @@ impl Transaction {
     /// met a newer version. Under [`Isolation::ReadCommitted`], that of its begin.
     pub fn timestamp(&self) -> Timestamp {
         self.at
-    }
-
-    /// The transaction's identity in the log.
-    pub(crate) fn id(&self) -> TransactionId {
-        TransactionId(self.begin.0)
     }
 
     /// How many versions the transaction has written.

@@ -306,9 +306,9 @@ impl Version {
     /// The caller is the writer, has installed the version, and has not ended (V5).
     pub(crate) unsafe fn rewrite(&self, lsn: Lsn, written: Written<'_>) {
         let before = self.payload.load(Ordering::Relaxed);
-        let room = (before >> LENGTH_BITS & LENGTH) as usize;
+        let room = self.bytes() - size_of::<Version>();
         let payload = match written {
-            Written::Inline(value) if before & INLINE != 0 && value.len() <= room => {
+            Written::Inline(value) if value.len() <= room && room > 0 => {
                 // SAFETY: there is room, and until the writer has ended nobody else looks at it (V5).
                 unsafe { self.room().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
                 Self::encode_inline(value.len(), room)
@@ -319,7 +319,7 @@ impl Version {
                     // SAFETY: as above; the room is never less than this takes.
                     unsafe { self.room().cast::<u64>().write_unaligned(room as u64) };
                 }
-                logged | if before & (INLINE | SPILLED) != 0 { SPILLED } else { 0 }
+                logged | if room > 0 { SPILLED } else { 0 }
             }
         };
         self.payload.store(payload, Ordering::Release);
@@ -408,7 +408,7 @@ mod tests {
         rewrite(88, Written::Absent);
         assert!(matches!(written.payload(), Payload::Absent) && written.is_absent());
         rewrite(96, Written::Inline(b"less"));
-        assert!(matches!(written.payload(), Payload::Logged(Lsn(96))));
+        assert!(matches!(written.payload(), Payload::Inline(b"less")), "the room is there still");
         assert_eq!(written.bytes(), 42);
         // SAFETY: not shared.
         unsafe { Version::free(version.cast(), written.bytes()) };

@@ -11,6 +11,7 @@
 use crate::core::Core;
 use crate::memory::shard_of_thread;
 use crate::record::{KeyHash, Record};
+use crate::savepoint::Savepoints;
 use crate::statistics::Counts;
 use crate::sync::{AtomicPtr, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::{Slot, SlotIndex};
@@ -65,7 +66,7 @@ pub(crate) struct ScanEntry {
     pub(crate) upper: Bound<Vec<u8>>,
     pub(crate) direction: Direction,
     pub(crate) digest: [u64; 2],
-    /// Versions that the transaction had written by then: those keys were its own and are no part of the digest.
+    /// The next ordinal then: keys whose versions had lower ones were the transaction's own and are no part of the digest.
     pub(crate) own: u64,
 }
 
@@ -90,6 +91,9 @@ pub(crate) struct Workspace {
     pub(crate) read_lsn: Lsn,
     /// Too much was read to be remembered.
     pub(crate) reads_forgotten: bool,
+    /// The ordinal of the next version to be installed (V4).
+    pub(crate) next_ordinal: u64,
+    pub(crate) savepoints: Savepoints,
     /// How many turns are left to give to others (R19).
     pub(crate) patience: u32,
 }
@@ -115,6 +119,8 @@ impl Workspace {
             shard: shard_of_thread(),
             read_lsn: Lsn(0),
             reads_forgotten: false,
+            next_ordinal: 0,
+            savepoints: Savepoints::default(),
             patience: core.options.patience,
         })
     }
@@ -139,9 +145,12 @@ impl Workspace {
 
     /// For the next transaction: everything is as new.
     pub(crate) fn reset(&mut self) {
-        if !self.writes.is_empty() {
+        // Whatever it has installed, rolled back or not, referred to the slot.
+        if self.next_ordinal > 0 {
             self.renew_slot();
         }
+        self.next_ordinal = 0;
+        self.savepoints.clear();
         self.written_bytes = 0;
         self.read_lsn = Lsn(0);
         self.reads_forgotten = false;

@@ -30,11 +30,11 @@ pub(crate) enum Top<'g> {
 }
 
 /// What became of an installation.
-enum Installed {
+enum Installed<'g> {
     /// Version `new` is at the head, above one committed at this time (0: the base).
     Above(Timestamp),
-    /// The writer had a version there, which now refers to the new log record.
-    Rewritten,
+    /// The writer has a version there.
+    Own(&'g Version),
     /// Another transaction, at this timestamp, has an uncommitted version there.
     Conflict(Timestamp),
 }
@@ -94,7 +94,7 @@ impl Transaction {
         key: &[u8],
         value: Option<&[u8]>,
     ) -> Result<(), WriteFailure> {
-        let (id, at, begin, isolation) = (self.id(), self.at, self.begin, self.options.isolation);
+        let (id, at, begin, isolation) = (self.log_id, self.at, self.begin, self.options.isolation);
         let in_time = self.must_be_in_time();
         let workspace = &mut **self.workspace;
         let core = &*workspace.core;
@@ -216,13 +216,13 @@ impl Workspace {
         in_time: bool,
     ) -> Result<(), WriteFailure> {
         let core = &*self.core;
-        let new = Version::allocate_written(self.slot, lsn, written, self.writes.len() as u64);
+        let new = Version::allocate_written(self.slot, lsn, written, self.next_ordinal);
         // SAFETY: nobody else knows it.
         let bytes = unsafe { (*new).bytes() };
         let guard = core.epochs.pin();
         let (record, installed) = loop {
             let record = self.find_or_insert(key, &guard);
-            if let Some(installed) = self.try_install(record, new, lsn, written, &guard) {
+            if let Some(installed) = self.try_install(record, new, &guard) {
                 break (record, installed);
             }
         };
@@ -233,11 +233,18 @@ impl Workspace {
                 Installed::Conflict(other) => {
                     Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other)))
                 }
-                _ => Ok(()),
+                Installed::Own(version) => {
+                    self.written_bytes += self.savepoints.note_rewrite(version);
+                    // SAFETY: it is ours, and we have not ended.
+                    unsafe { version.rewrite(lsn, written) };
+                    Ok(())
+                }
+                Installed::Above(_) => unreachable!("matched above"),
             };
         };
         core.account.add(bytes);
         self.writes.push(WriteEntry { record, version: new });
+        self.next_ordinal += 1;
         self.written_bytes += bytes + record.bytes();
         point();
         core.index.note(record, self.shard);
@@ -273,14 +280,12 @@ impl Workspace {
 
     /// R6: puts `new` on top of the record's versions, unless another transaction's uncommitted one is there. `None`: start
     /// over.
-    fn try_install(
+    fn try_install<'g>(
         &self,
         record: &Record,
         new: *mut Version,
-        lsn: Lsn,
-        written: Written<'_>,
-        guard: &Guard<'_>,
-    ) -> Option<Installed> {
+        guard: &'g Guard<'_>,
+    ) -> Option<Installed<'g>> {
         let head = record.head.load(Ordering::SeqCst);
         if head == REMOVED {
             self.core.table.remove_frozen(record, guard);
@@ -289,11 +294,7 @@ impl Workspace {
         let below = match self.top(head, guard) {
             Top::Base => Timestamp(0),
             Top::Committed(at, _) => at,
-            Top::Own(version) => {
-                // SAFETY: it is ours, and we have not ended.
-                unsafe { version.rewrite(lsn, written) };
-                return Some(Installed::Rewritten);
-            }
+            Top::Own(version) => return Some(Installed::Own(version)),
             Top::Other { lower_bound, .. } => return Some(Installed::Conflict(lower_bound)),
         };
         point();

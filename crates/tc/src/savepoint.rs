@@ -1,0 +1,260 @@
+//! Savepoints: giving up what a transaction has written since one (rule R21).
+//!
+//! A transaction has one version of each key that it writes, and rewrites it. What a savepoint must bring back is therefore of
+//! two kinds: versions that were not there, which are aborted one by one while their writer goes on, and versions that were
+//! rewritten, whose payload before is kept aside.
+//!
+//! The log has redo records of what was rolled back, under the transaction's id, and the proxy would post them with the rest.
+//! So at the commit a transaction that has rolled back logs what is left once more, under a new id, and the old id is
+//! aborted. That costs as much log again as the transaction has written, but costs it only there.
+//!
+//! What was read stays read: timestamps and ranges are where they were, and the refresh looks at all of it. Only the digests
+//! of scans are made anew that had met keys which are the transaction's own no longer.
+
+use crate::commit::RefreshFailure;
+use crate::error::TcError;
+use crate::planted::{Bug, is_planted};
+use crate::range_timestamps::KeyRange;
+use crate::read::Copied;
+use crate::schedule::point;
+use crate::transaction::Transaction;
+use crate::version::{Payload, Version, Written};
+use crate::workspace::Workspace;
+use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_log::Record as LogRecord;
+
+/// A place in a transaction to which it can be rolled back; made by [`Transaction::savepoint`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Savepoint {
+    transaction: TransactionId,
+    depth: usize,
+    /// Different for each savepoint of a transaction.
+    serial: u64,
+}
+
+/// What a transaction knows of one of its savepoints.
+struct Mark {
+    serial: u64,
+    /// Writes, the next ordinal and the length of the undo list then.
+    writes: usize,
+    ordinal: u64,
+    undo: usize,
+}
+
+/// The payload of a version before it was rewritten. The pointer is good as those of the write set are.
+struct Undo {
+    version: *const Version,
+    before: Before,
+}
+
+enum Before {
+    Absent(Lsn),
+    Logged(Lsn),
+    Inline(Box<[u8]>),
+}
+
+/// The savepoints of a transaction, and what it takes to go back to them.
+#[derive(Default)]
+pub(crate) struct Savepoints {
+    marks: Vec<Mark>,
+    undo: Vec<Undo>,
+    next_serial: u64,
+    /// Something that was rolled back is in the log under the transaction's id.
+    pub(crate) relog: bool,
+}
+
+impl Savepoints {
+    pub(crate) fn clear(&mut self) {
+        self.marks.clear();
+        self.undo.clear();
+        self.relog = false;
+    }
+
+    /// The writer is about to rewrite a version of its own; how many bytes of memory that takes.
+    #[inline]
+    pub(crate) fn note_rewrite(&mut self, version: &Version) -> usize {
+        match self.marks.last() {
+            Some(mark) if version.ordinal() < mark.ordinal => self.keep(version),
+            _ => 0,
+        }
+    }
+
+    #[cold]
+    fn keep(&mut self, version: &Version) -> usize {
+        // Kept since the last savepoint already: what it was in between is nobody's.
+        let since = self.marks.last().map_or(0, |mark| mark.undo);
+        if self.undo.last().is_some_and(|last| self.undo.len() > since && last.version == version) {
+            return 0;
+        }
+        let lsn = version.lsn().unwrap_or_default();
+        let (before, bytes) = match version.payload() {
+            Payload::Absent => (Before::Absent(lsn), 0),
+            Payload::Logged(lsn) => (Before::Logged(lsn), 0),
+            Payload::Inline(value) => (Before::Inline(value.into()), value.len()),
+        };
+        self.undo.push(Undo { version, before });
+        size_of::<Undo>() + bytes
+    }
+}
+
+impl Transaction {
+    /// A place to which [`Transaction::rollback_to`] returns: what is written from here on can be given up by itself.
+    ///
+    /// # Errors
+    /// [`TcError::Aborted`].
+    pub fn savepoint(&mut self) -> Result<Savepoint, TcError> {
+        self.check_active()?;
+        let id = TransactionId(self.begin.0);
+        let workspace = &mut **self.workspace;
+        let savepoints = &mut workspace.savepoints;
+        let serial = savepoints.next_serial;
+        savepoints.next_serial += 1;
+        savepoints.marks.push(Mark {
+            serial,
+            writes: workspace.writes.len(),
+            ordinal: workspace.next_ordinal,
+            undo: savepoints.undo.len(),
+        });
+        Ok(Savepoint { transaction: id, depth: savepoints.marks.len() - 1, serial })
+    }
+
+    /// Gives up everything written since the savepoint: the keys are as they were there, and what was not written before can be
+    /// written by others again. What was read since counts as read. The savepoint stays; those made after it are gone.
+    ///
+    /// # Errors
+    /// [`TcError::NoSavepoint`], if it is one of another transaction or gone; the transaction lives on. As
+    /// [`Transaction::get`].
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<(), TcError> {
+        self.check_active()?;
+        let id = TransactionId(self.begin.0);
+        let marks = &self.workspace.savepoints.marks;
+        let mark = marks.get(savepoint.depth).filter(|mark| mark.serial == savepoint.serial);
+        let Some(mark) = mark.filter(|_| savepoint.transaction == id) else {
+            return Err(TcError::NoSavepoint);
+        };
+        let (writes, ordinal, undo) = (mark.writes, mark.ordinal, mark.undo);
+        let workspace = &mut **self.workspace;
+        workspace.savepoints.marks.truncate(savepoint.depth + 1);
+        workspace.restore(undo);
+        match workspace.abort_writes_since(writes, ordinal, self.at) {
+            Ok(()) => {}
+            Err(RefreshFailure::Error(error)) => {
+                self.roll_back();
+                return Err(error);
+            }
+            Err(RefreshFailure::Changed(changed)) => {
+                return Err(self.conflict(changed.cause, changed.table, changed.place, changed.other));
+            }
+        }
+        self.check_not_aborted()
+    }
+
+    /// R21, before the commit record: logs what is left of the writes once more, under a new id.
+    pub(crate) fn relog(&mut self) -> Result<(), TcError> {
+        if !self.workspace.savepoints.relog || is_planted(Bug::NoRelog) {
+            return Ok(());
+        }
+        let core = &self.workspace.core;
+        let fresh = core.clock.tick();
+        core.cover(fresh)?;
+        let old = std::mem::replace(&mut self.log_id, TransactionId(fresh.0));
+        core.tell_abort(old);
+        point();
+        let workspace = &mut **self.workspace;
+        for write in 0..workspace.writes.len() {
+            workspace.relog_write(write, self.log_id)?;
+        }
+        workspace.savepoints.relog = false;
+        Ok(())
+    }
+}
+
+impl Workspace {
+    /// Brings back the payloads that were rewritten since the undo list had this length.
+    fn restore(&mut self, length: usize) {
+        while self.savepoints.undo.len() > length {
+            let Some(Undo { version, before }) = self.savepoints.undo.pop() else { return };
+            let (lsn, written) = match &before {
+                Before::Absent(lsn) => (*lsn, Written::Absent),
+                Before::Logged(lsn) => (*lsn, Written::Logged),
+                Before::Inline(value) => (Lsn(0), Written::Inline(value)),
+            };
+            // SAFETY: in the write set and not stamped (see `WriteEntry`); we are the writer, and have not ended (V5).
+            unsafe { (*version).rewrite(lsn, written) };
+            self.savepoints.relog = true;
+        }
+    }
+
+    /// Aborts the versions of the write set from `first` on, the lowest of which has the ordinal `ordinal`.
+    fn abort_writes_since(
+        &mut self,
+        first: usize,
+        ordinal: u64,
+        at: Timestamp,
+    ) -> Result<(), RefreshFailure> {
+        if first == self.writes.len() {
+            return Ok(());
+        }
+        self.savepoints.relog = true;
+        let mut stale = Vec::new();
+        let guard = self.core.epochs.pin();
+        let horizon = self.core.known_horizon();
+        for entry in self.writes.drain(first..) {
+            // SAFETY: not stamped yet, and then under the guard (see `WriteEntry`).
+            let (record, version) = unsafe { (&*entry.record, &*entry.version) };
+            let met = |scan: &crate::workspace::ScanEntry| {
+                let range = KeyRange {
+                    table: scan.table,
+                    lower: scan.lower.as_ref().map(Vec::as_slice),
+                    upper: scan.upper.as_ref().map(Vec::as_slice),
+                };
+                scan.own > ordinal && range.contains(record.table(), record.key())
+            };
+            stale.extend((0..self.scans.len()).filter(|index| met(&self.scans[*index])));
+            self.written_bytes = self.written_bytes.saturating_sub(version.bytes() + record.bytes());
+            version.stamp_aborted();
+            point();
+            self.core.maintain(record, horizon, &guard);
+        }
+        drop(guard);
+        stale.sort_unstable();
+        stale.dedup();
+        for scan in stale {
+            // As of when it was read, or moved on to: what was committed then is there still, under its marks.
+            let (digest, _) = self.digest_scan(scan, at)?;
+            self.scans[scan].digest = digest;
+        }
+        Ok(())
+    }
+
+    fn relog_write(&mut self, write: usize, id: TransactionId) -> Result<(), TcError> {
+        let guard = self.core.epochs.pin();
+        let entry = self.writes[write];
+        // SAFETY: not stamped, with or without the guard; the record is there as long as the version is (see `WriteEntry`).
+        let (record, version) = unsafe { (&*entry.record, &*entry.version) };
+        let (table, key) = (record.table(), record.key());
+        let is_inline = matches!(version.payload(), Payload::Inline(_));
+        let copied = self.core.copy_value(version, &mut self.value, &guard);
+        drop(guard);
+        if let Copied::Recycled(lsn) = copied {
+            let hashed = self.core.table.key(table, key);
+            match self.core.load_recycled(hashed, lsn, None)? {
+                Some(value) => self.value = value,
+                None => unreachable!("what is not committed is not at the data component"),
+            }
+        }
+        let log_record = match copied {
+            Copied::Absent => LogRecord::Delete { transaction: id, table, key },
+            _ => LogRecord::Upsert { transaction: id, table, key, value: &self.value },
+        };
+        let lsn = self.core.append(&log_record)?;
+        let written = match copied {
+            Copied::Absent => Written::Absent,
+            _ if is_inline => Written::Inline(&self.value),
+            _ => Written::Logged,
+        };
+        // SAFETY: ours, and we have not ended (V5).
+        unsafe { version.rewrite(lsn, written) };
+        Ok(())
+    }
+}
