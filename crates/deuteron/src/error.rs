@@ -60,6 +60,9 @@ pub enum Error {
         /// The key before it.
         previous: Vec<u8>,
     },
+    /// A savepoint of another transaction, or one made after a savepoint that has been returned to. The transaction lives on.
+    #[error("there is no such savepoint in the transaction")]
+    NoSavepoint,
     /// The transaction wrote although it was declared read-only.
     #[error("the transaction was declared read-only")]
     ReadOnly,
@@ -316,6 +319,7 @@ impl Error {
             TcError::KeySize { found, limit } => Error::KeySize { found, limit },
             TcError::ValueSize { found, limit } => Error::ValueSize { found, limit },
             TcError::ReadOnly => Error::ReadOnly,
+            TcError::NoSavepoint => Error::NoSavepoint,
             TcError::NotRetained { wanted, oldest, newest } => {
                 let oldest = (oldest != Timestamp::MAX).then_some(oldest);
                 Error::NotRetained { wanted, oldest, newest }

@@ -2,7 +2,7 @@
 
 use crate::{Error, KeyRange, Table, Transaction};
 use deuteron_contract::Direction;
-use deuteron_tc::ScanCursor;
+use deuteron_tc::{Savepoint, ScanCursor};
 
 impl Transaction {
     /// How often the work of this transaction has been tried, this time included: 1, unless [`crate::Db::transact`] runs
@@ -43,6 +43,59 @@ impl Transaction {
     pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.usable(table)?;
         self.run(|tx| tx.get_for_update(table.id, key))
+    }
+
+    /// A place in the transaction to which [`Transaction::rollback_to`] returns.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`], [`Error::Closed`], [`Error::Poisoned`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// db.transact(|tx| {
+    ///     tx.put(&stock, b"apples", b"12")?;
+    ///     let before = tx.savepoint()?;
+    ///     tx.put(&stock, b"apples", b"11")?;
+    ///     tx.put(&stock, b"pears", b"7")?;
+    ///     tx.rollback_to(&before)?;
+    ///     assert_eq!(tx.get(&stock, b"apples")?.as_deref(), Some(&b"12"[..]));
+    ///     assert_eq!(tx.get(&stock, b"pears")?, None);
+    ///     Ok(())
+    /// })?;
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn savepoint(&mut self) -> Result<Savepoint, Error> {
+        self.usable_engine()?;
+        self.run(deuteron_tc::Transaction::savepoint)
+    }
+
+    /// Gives up everything that was written since the savepoint; what had not been written before it can be written by others
+    /// again. What was read since counts as read. The savepoint can be returned to again, those made after it cannot. A
+    /// transaction that has rolled back writes to the log at its commit what is left of its writes, once more.
+    ///
+    /// # Errors
+    /// [`Error::NoSavepoint`] if the savepoint is another transaction's, or gone: nothing has happened then. As
+    /// [`Transaction::get`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let stock = db.table("stock")?;
+    /// let mut tx = db.begin();
+    /// let outer = tx.savepoint()?;
+    /// let inner = tx.savepoint()?;
+    /// tx.put(&stock, b"apples", b"12")?;
+    /// tx.rollback_to(&outer)?;
+    /// assert!(matches!(tx.rollback_to(&inner), Err(deuteron::Error::NoSavepoint)));
+    /// tx.commit()?;
+    /// assert_eq!(db.begin().get(&stock, b"apples")?, None);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<(), Error> {
+        self.usable_engine()?;
+        self.run(|tx| tx.rollback_to(savepoint))
     }
 
     /// Gives `key` the value `new` if it has the value `expected`; `None` stands for "does not exist", on either side. Whether

@@ -469,6 +469,10 @@ impl Transaction {
         }
     }
 
+    pub(crate) fn usable_engine(&self) -> Result<(), Error> {
+        self.engine.usable()
+    }
+
     pub(crate) fn usable(&self, table: &Table) -> Result<(), Error> {
         self.engine.usable()?;
         if table.database != self.engine.database() {

@@ -1,4 +1,4 @@
-//! The whole store against a `BTreeMap`: random transactions, scans, aborts, checkpoints, background rounds, and
+//! The whole store against a `BTreeMap`: random transactions, scans, savepoints, aborts, checkpoints, background rounds, and
 //! reopening, on tiny buffers and pages.
 
 use deuteron::device::MemoryDirectory;
@@ -16,6 +16,8 @@ enum Action {
     Delete(u8),
     Get(u8),
     Scan { from: u8, to: u8, reverse: bool },
+    Savepoint,
+    Rollback(prop::sample::Index),
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +34,8 @@ fn action() -> impl Strategy<Value = Action> {
         2 => any::<u8>().prop_map(Action::Delete),
         2 => any::<u8>().prop_map(Action::Get),
         1 => (any::<u8>(), any::<u8>(), any::<bool>()).prop_map(|(from, to, reverse)| Action::Scan { from, to, reverse }),
+        1 => Just(Action::Savepoint),
+        1 => any::<prop::sample::Index>().prop_map(Action::Rollback),
     ]
 }
 
@@ -53,6 +57,7 @@ fn key(number: u8) -> Vec<u8> {
 fn apply(db: &Db, table: &Table, actions: &[Action], commit: bool, model: &Model) -> Result<Model, Error> {
     let mut expected = model.clone();
     let mut tx = db.begin();
+    let mut savepoints = Vec::new();
     for action in actions {
         match action {
             Action::Put(number, value) => {
@@ -62,6 +67,15 @@ fn apply(db: &Db, table: &Table, actions: &[Action], commit: bool, model: &Model
             Action::Delete(number) => {
                 tx.delete(table, &key(*number))?;
                 expected.remove(&key(*number));
+            }
+            Action::Savepoint => savepoints.push((tx.savepoint()?, expected.clone())),
+            Action::Rollback(_) if savepoints.is_empty() => {}
+            Action::Rollback(index) => {
+                savepoints.truncate(index.index(savepoints.len()) + 1);
+                if let Some((savepoint, then)) = savepoints.last() {
+                    tx.rollback_to(savepoint)?;
+                    expected = then.clone();
+                }
             }
             Action::Get(number) => {
                 assert_eq!(tx.get(table, &key(*number))?.as_ref(), expected.get(&key(*number)));

@@ -2,7 +2,7 @@
 
 use super::HistoryReport;
 use crate::Random;
-use deuteron::{Db, Error, Isolation, Table, Timestamp, Transaction, TransactionOptions};
+use deuteron::{Db, Error, Isolation, Savepoint, Table, Timestamp, Transaction, TransactionOptions};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,6 +102,8 @@ struct Attempt {
     reads: Vec<(u32, Option<Number>)>,
     scans: Vec<Scanned>,
     writes: Writes,
+    /// With what was written by then.
+    savepoints: Vec<(Savepoint, Writes)>,
 }
 
 impl<'d> Client<'d> {
@@ -156,8 +158,13 @@ impl<'d> Client<'d> {
         let began = if kind == Kind::Past { 0 } else { self.event() };
         let transaction = self.db.begin_with(options)?;
         let begin = transaction.timestamp();
-        let mut attempt =
-            Attempt { transaction, reads: Vec::new(), scans: Vec::new(), writes: Writes::new() };
+        let mut attempt = Attempt {
+            transaction,
+            reads: Vec::new(),
+            scans: Vec::new(),
+            writes: Writes::new(),
+            savepoints: Vec::new(),
+        };
         for _ in 0..1 + self.random.below(8) {
             self.operate(&mut attempt, matches!(kind, Kind::ReadOnly | Kind::Past))?;
         }
@@ -203,7 +210,7 @@ impl<'d> Client<'d> {
 
     fn operate(&mut self, attempt: &mut Attempt, only_reads: bool) -> Result<(), Error> {
         let key = self.key();
-        match self.random.below(if only_reads { 6 } else { 16 }) {
+        match self.random.below(if only_reads { 6 } else { 19 }) {
             0..4 => drop(self.get(attempt, key)?),
             4 => {
                 // The whole table now and then.
@@ -231,9 +238,26 @@ impl<'d> Client<'d> {
                 )?;
             }
             6..10 => self.put(attempt, key)?,
-            10..13 => {
+            10..12 => {
                 self.get(attempt, key)?;
                 self.put(attempt, key)?;
+            }
+            12 => {
+                let found = attempt.transaction.get_for_update(self.table, &key_bytes(key))?;
+                self.note_read(attempt, key, found.as_deref().map(number_of));
+                // It counts as written.
+                let number = found.as_deref().and_then(number_of);
+                attempt.writes.insert(key, number);
+                self.put(attempt, key)?;
+            }
+            13 => attempt.savepoints.push((attempt.transaction.savepoint()?, attempt.writes.clone())),
+            14 if !attempt.savepoints.is_empty() => {
+                let kept = 1 + self.random.below(attempt.savepoints.len() as u64) as usize;
+                attempt.savepoints.truncate(kept);
+                if let Some((savepoint, then)) = attempt.savepoints.last() {
+                    attempt.transaction.rollback_to(savepoint)?;
+                    attempt.writes = then.clone();
+                }
             }
             _ => {
                 attempt.transaction.delete(self.table, &key_bytes(key))?;
@@ -245,10 +269,16 @@ impl<'d> Client<'d> {
 
     fn get(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
         let found = attempt.transaction.get_with(self.table, &key_bytes(key), number_of)?;
+        self.note_read(attempt, key, found);
+        Ok(())
+    }
+
+    /// Notes what a read found: nothing, or bytes, and their number if they have one.
+    fn note_read(&mut self, attempt: &mut Attempt, key: u32, found: Option<Option<Number>>) {
         let number = match found {
             Some(None) => {
                 self.tally.problems.push(format!("key {key} has a value that nobody wrote"));
-                return Ok(());
+                return;
             }
             Some(number) => number,
             None => None,
@@ -261,7 +291,6 @@ impl<'d> Client<'d> {
             Some(_) => {}
             None => attempt.reads.push((key, number)),
         }
-        Ok(())
     }
 
     fn put(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
