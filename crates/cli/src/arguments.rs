@@ -354,6 +354,9 @@ pub struct ContentionArguments {
     /// Threads that run transactions; several numbers are measured one after the other.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
+    /// How often each is measured, in turns; the median counts.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
     /// Other threads have a turn after each operation, as where operations come from clients.
     #[arg(long)]
     pub interleave: bool,

@@ -110,7 +110,8 @@ fn contention(quick: Quick) -> Result<Figure, String> {
     let mut rows = Vec::new();
     for more in [&[][..], &["--interleave"]] {
         let mut bench = Command::new(release_binary()?);
-        bench.args(["bench", "contention", "--json", "--seconds", quick.pick("0.5", "10")]);
+        bench.args(["bench", "contention", "--json", "--seconds", quick.pick("0.5", "5")]);
+        bench.args(["--rounds", quick.pick("1", "5")]);
         bench.args(["--warmup-seconds", quick.pick("0.2", "2"), "--threads", quick.pick("2,16", "2,4,8,16")]);
         bench.args(more);
         eprintln!("+ {}", displayed(&bench));

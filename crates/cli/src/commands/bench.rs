@@ -42,18 +42,32 @@ fn contention(arguments: &ContentionArguments, json: bool) -> Outcome {
                 seconds: arguments.seconds,
                 seed: arguments.seed,
             };
-            for (name, control) in CONTROLS {
-                let directory = WorkDirectory::new(None)?;
-                let options = Options::new().memory(arguments.memory).concurrency_control(control);
-                let store =
-                    EmbeddedStore::open(options, directory.path(), arguments.durability, 1)?.named(name);
-                load(&store, &case.workload(arguments.interleave), &driver, &mut |_| {})?;
-                figures.push(run_contention(&store, case, arguments.interleave, &driver)?);
-                store.close()?;
+            let mut rounds: [Vec<ContentionFigure>; 2] = Default::default();
+            for round in 0..arguments.rounds as usize {
+                // In turns, so that neither has the better place.
+                for turn in 0..CONTROLS.len() {
+                    let which = (round + turn) % CONTROLS.len();
+                    let (name, control) = CONTROLS[which];
+                    let directory = WorkDirectory::new(None)?;
+                    let options = Options::new().memory(arguments.memory).concurrency_control(control);
+                    let store = EmbeddedStore::open(options, directory.path(), arguments.durability, 1)?;
+                    let store = store.named(name);
+                    load(&store, &case.workload(arguments.interleave), &driver, &mut |_| {})?;
+                    rounds[which].push(run_contention(&store, case, arguments.interleave, &driver)?);
+                    store.close()?;
+                }
             }
+            figures.extend(rounds.into_iter().filter_map(median));
         }
     }
     if json { output::json(&figures) } else { output::table(&contention_rows(&figures)) }
+}
+
+/// The figure in the middle, by commits.
+fn median(mut figures: Vec<ContentionFigure>) -> Option<ContentionFigure> {
+    figures.sort_by(|one, other| one.commits_per_second.total_cmp(&other.commits_per_second));
+    let middle = figures.len() / 2;
+    figures.into_iter().nth(middle)
 }
 
 const CONTROLS: [(&str, ConcurrencyControl); 2] = [
