@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod chooser;
 mod contention;
 mod device;
@@ -40,9 +41,11 @@ mod random;
 mod report;
 mod scatter;
 mod store;
+mod version_memory;
 mod workload;
 mod zipf;
 
+pub use cache::{CacheReport, ReadTimes, run_cache};
 pub use chooser::{KeyChooser, Skew};
 pub use contention::{ContentionCase, ContentionFigure, run_contention};
 pub use device::{DeviceBench, DeviceProgress, DeviceReport, ReadFigure};
@@ -57,5 +60,6 @@ pub use random::Random;
 pub use report::{Latency, Report};
 pub use scatter::Scatter;
 pub use store::{Store, StoreFigures, Submitted, Worker, consume, stamp};
+pub use version_memory::{VersionMemoryReport, run_version_memory};
 pub use workload::{Generator, Step, Workload};
 pub use zipf::Zipf;

@@ -72,6 +72,10 @@ pub enum BenchCommand {
     Ycsb(YcsbArguments),
     /// Transactions that meet, under pushes and under pure timestamp order: commits and aborts.
     Contention(ContentionArguments),
+    /// Updates only, beside a reader that holds its snapshot and does nothing: memory of versions, throughput.
+    VersionMemory(PaperArguments),
+    /// The paper's workload, every read timed: how many are answered by the versions in memory.
+    Cache(PaperArguments),
     /// What the disk can do: sequential writes, and random reads of 4 KiB by the number in flight.
     Device(DeviceArguments),
 }
@@ -341,6 +345,28 @@ pub struct YcsbArguments {
     /// directory if left out.
     #[arg(long)]
     pub dir: Option<PathBuf>,
+    /// Sets the choice of keys and operations.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct PaperArguments {
+    /// Records loaded before the run.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: u64,
+    /// Threads that run transactions.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// How long it is measured.
+    #[arg(long, default_value = "10", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// How long it runs before that.
+    #[arg(long, default_value = "2", value_parser = parse_seconds)]
+    pub warmup_seconds: Duration,
+    /// Memory that the database may use, such as 1G.
+    #[arg(long, default_value = "1G", value_parser = parse_bytes)]
+    pub memory: usize,
     /// Sets the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

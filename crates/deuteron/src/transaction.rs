@@ -170,6 +170,23 @@ impl Transaction {
         self.inner.timestamp()
     }
 
+    /// How many of the transaction's reads so far were not answered from its part of the memory, but had to ask for the
+    /// record's page, or read the log on disk.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stock = db.table("stock")?;
+    /// let mut tx = db.begin();
+    /// tx.get(&stock, b"pears")?;
+    /// assert_eq!(tx.misses(), 1, "nobody has asked for it before");
+    /// # drop(tx);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn misses(&self) -> u32 {
+        self.inner.misses()
+    }
+
     /// The value of `key`, copied, or `None`.
     ///
     /// # Errors

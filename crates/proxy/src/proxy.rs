@@ -21,12 +21,12 @@
 //! - **P3** Progress is reported with `ready` empty, so it holds as [`Progress`] says. Each part only grows.
 //! - **P4** The redo scan start point is at or below `delayed_at` and every held operation, and only grows: what is
 //!   held below `delayed_at` was met at or above the `delayed_at` of its time.
-//! - **P5** An entry of `outcomes` lives until the delayed pass is through with the buffer of its commit record.
+//! - **P5** An entry of `outcomes` lives until the delayed pass is through with the round of buffers that holds its commit record.
 //!
 //! # Failure
 //!
 //! A failed apply leaves `delayed_at` where it was and `ready` as it was; the next step goes over the same operations
-//! again. Operations of that buffer that were *kept* the first time are recognised by `met`, so that they are
+//! again. Operations of that round that were *kept* the first time are recognised by `met`, so that they are
 //! held once (P2); those that were applied are applied again, which changes nothing (C1). A crash loses everything here, and
 //! replay from the redo scan start point finds it again in the log.
 
@@ -283,7 +283,7 @@ impl Proxy {
         }
     }
 
-    /// Meets every operation of a buffer that the eager pass has scanned.
+    /// Meets every operation of a round of buffers that the eager pass has scanned.
     fn delayed_pass<S: RecordSource>(
         &self,
         passes: &mut Passes,

@@ -61,23 +61,137 @@ impl TransactionComponent {
     ///
     /// # Errors
     /// [`TcError::NotRetained`] if `at` is in the future, or further back than versions are kept.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// let mut tx = tc.begin();
+    /// tx.put(table, b"apples", b"12")?;
+    /// tx.commit()?;
+    /// let then = tc.now();
+    /// let mut tx = tc.begin();
+    /// tx.delete(table, b"apples")?;
+    /// tx.commit()?;
+    /// let mut past = tc.begin_as_of(then)?;
+    /// assert_eq!(past.get(table, b"apples")?.as_deref(), Some(&b"12"[..]));
+    /// assert!(matches!(tc.begin_as_of(Timestamp::MAX), Err(TcError::NotRetained { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn begin_as_of(&self, at: Timestamp) -> Result<Transaction, TcError> {
         Transaction::new_as_of(self.core.pool.take(&self.core), at)
     }
 
     /// The clock's present: every commit so far is at or before it.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// let mut tx = tc.begin();
+    /// tx.put(table, b"apples", b"12")?;
+    /// assert!(tx.commit()?.timestamp <= tc.now());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn now(&self) -> Timestamp {
         self.core.clock.last()
     }
 
     /// The earliest timestamp at which [`TransactionComponent::begin_as_of`] reads; [`Timestamp::MAX`] if the past is not
     /// kept.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// assert!(tc.retained_from() <= tc.now());
+    /// tc.retain_from(Timestamp::MAX);
+    /// assert_eq!(tc.retained_from(), Timestamp::MAX, "nothing of the past");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn retained_from(&self) -> Timestamp {
         self.core.retained_from()
     }
 
     /// Versions that are visible before `at` only need not be kept any longer for transactions in the past.
     /// [`Timestamp::MAX`] gives up all of the past, for good.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// let mut tx = tc.begin();
+    /// tx.put(table, b"apples", b"12")?;
+    /// tx.commit()?;
+    /// let then = tc.now();
+    /// tc.retain_from(Timestamp(then.0 + 1));
+    /// assert!(matches!(tc.begin_as_of(then), Err(TcError::NotRetained { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn retain_from(&self, at: Timestamp) {
         self.core.retention.raise(at);
     }
@@ -149,6 +263,7 @@ impl TransactionComponent {
         let clock = self.core.clock.last();
         let oldest = self.core.find_oldest_active();
         statistics.memory_bytes = self.core.account.used() + self.core.transactions.bytes() as u64;
+        statistics.memory_budget_bytes = self.core.account.budget();
         statistics.clock = clock.0;
         statistics.oldest_active_lag = clock.0.saturating_sub(oldest.0);
         statistics

@@ -102,6 +102,34 @@ impl Transaction {
     ///
     /// # Errors
     /// [`TcError::Aborted`].
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// let mut tx = tc.begin();
+    /// let before = tx.savepoint()?;
+    /// tx.put(table, b"apples", b"12")?;
+    /// tx.rollback_to(&before)?;
+    /// assert_eq!(tx.get(table, b"apples")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn savepoint(&mut self) -> Result<Savepoint, TcError> {
         self.check_active()?;
         let id = TransactionId(self.begin.0);
@@ -124,6 +152,33 @@ impl Transaction {
     /// # Errors
     /// [`TcError::NoSavepoint`], if it is one of another transaction or gone; the transaction lives on. As
     /// [`Transaction::get`].
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// let mut tx = tc.begin();
+    /// let (outer, inner) = (tx.savepoint()?, tx.savepoint()?);
+    /// tx.rollback_to(&outer)?;
+    /// assert!(matches!(tx.rollback_to(&inner), Err(TcError::NoSavepoint)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<(), TcError> {
         self.check_active()?;
         let id = TransactionId(self.begin.0);

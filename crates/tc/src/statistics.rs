@@ -18,6 +18,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $field: u64,)*
             /// Bytes in use of the budget.
             pub memory_bytes: u64,
+            /// The budget, in bytes: the hard watermark.
+            pub memory_budget_bytes: u64,
             /// Timestamps handed out so far.
             pub clock: u64,
             /// By how many timestamps the oldest active transaction is behind.
@@ -76,6 +78,11 @@ impl Counts {
     #[inline]
     pub(crate) fn add(&mut self, counter: Counter) {
         self.0[counter as usize] += 1;
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, counter: Counter) -> u32 {
+        self.0[counter as usize]
     }
 }
 

@@ -118,6 +118,37 @@ impl Transaction {
         self.workspace.writes.len()
     }
 
+    /// How many of its reads had to ask the data component, or the log on disk. 0 once the transaction has ended.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// let mut tx = tc.begin();
+    /// tx.get(table, b"apples")?;
+    /// assert_eq!(tx.misses(), 1, "nobody has asked for it before");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn misses(&self) -> u32 {
+        self.workspace.counts.of(Counter::Misses)
+    }
+
     /// As of when the next operation reads, and how that is protected.
     #[inline]
     pub(crate) fn reader(&self) -> Reader {
@@ -372,6 +403,34 @@ impl Transaction {
     }
 
     /// Gives everything up, if the transaction has not ended; every further operation returns [`TcError::Aborted`].
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// let mut tx = tc.begin();
+    /// tx.put(table, b"apples", b"12")?;
+    /// tx.give_up();
+    /// assert!(matches!(tx.get(table, b"apples"), Err(TcError::Aborted)));
+    /// assert_eq!(tc.begin().get(table, b"apples")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn give_up(&mut self) {
         self.roll_back();
     }

@@ -40,6 +40,36 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`Transaction::put`]; a conflict also if it had to go on from the present, and what it had read has changed.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcError, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Flusher(Arc<Log>);
+    /// # impl Host for Flusher {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> {
+    /// #         self.0.flush_step().map(drop).map_err(|error| error.to_string())
+    /// #     }
+    /// # }
+    /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let log = Arc::new(log);
+    /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
+    /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
+    /// # let tc = TransactionComponent::open(options, log, dc, epochs, host)?;
+    /// # let table = TableId(1);
+    /// let mut first = tc.begin();
+    /// let mut second = tc.begin();
+    /// second.put(table, b"apples", b"12")?;
+    /// second.commit()?;
+    /// assert_eq!(first.get_for_update(table, b"apples")?.as_deref(), Some(&b"12"[..]), "the newest");
+    /// first.put(table, b"apples", b"11")?;
+    /// first.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_for_update(&mut self, table: TableId, key: &[u8]) -> Result<Option<Vec<u8>>, TcError> {
         self.check_active()?;
         self.check_key(key)?;

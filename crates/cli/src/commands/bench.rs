@@ -1,28 +1,86 @@
-//! `bench ycsb`: the paper's workload and YCSB A to F; `bench contention`: transactions that meet; `bench device`: the disk
-//! below.
+//! `bench ycsb`: the paper's workload and YCSB A to F; `bench contention`: transactions that meet; `bench version-memory` and
+//! `bench cache`: what the versions in memory take and give; `bench device`: the disk below.
 
 use super::WorkDirectory;
 use crate::arguments::{
-    AheadName, BenchCommand, CaseName, ContentionArguments, DeviceArguments, Engine, WorkloadName,
-    YcsbArguments,
+    AheadName, BenchCommand, CaseName, ContentionArguments, DeviceArguments, Engine, PaperArguments,
+    WorkloadName, YcsbArguments,
 };
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::{bytes, count, microseconds};
-use deuteron::{ConcurrencyControl, Options};
+use deuteron::{ConcurrencyControl, Durability, Options};
 use deuteron_bench::{
     Ahead, ContentionCase, ContentionFigure, DeviceBench, DeviceReport, Driver, EmbeddedStore, MapStore,
-    Report, Store, Workload, load, run as drive, run_contention,
+    ReadTimes, Report, Store, Workload, load, run as drive, run_cache, run_contention, run_version_memory,
 };
+use std::time::Duration;
 
 /// `deuteron bench`.
 pub fn run(command: &BenchCommand, json: bool) -> Outcome {
     match command {
         BenchCommand::Ycsb(arguments) => ycsb(arguments, json),
         BenchCommand::Contention(arguments) => contention(arguments, json),
+        BenchCommand::VersionMemory(arguments) => version_memory(arguments, json),
+        BenchCommand::Cache(arguments) => cache(arguments, json),
         BenchCommand::Device(arguments) => device(arguments, json),
     }
+}
+
+/// A store with the paper's records, delayed commits, and how it is to be driven.
+fn paper(arguments: &PaperArguments) -> Outcome<(WorkDirectory, EmbeddedStore, Workload, Driver)> {
+    let workload = Workload::paper(arguments.records);
+    let driver = Driver {
+        threads: arguments.threads as usize,
+        in_flight: 1,
+        warmup: arguments.warmup_seconds,
+        seconds: arguments.seconds,
+        seed: arguments.seed,
+    };
+    let directory = WorkDirectory::new(None)?;
+    crate::allocator::suit(arguments.memory);
+    let options = Options::new().memory(arguments.memory);
+    let durability = Durability::Delayed(Duration::from_millis(10));
+    let store = EmbeddedStore::open(options, directory.path(), durability, 1)?;
+    load(&store, &workload, &driver, &mut |_| {})?;
+    Ok((directory, store, workload, driver))
+}
+
+fn version_memory(arguments: &PaperArguments, json: bool) -> Outcome {
+    let (_directory, store, workload, driver) = paper(arguments)?;
+    let report = run_version_memory(&store, &workload, &driver)?;
+    store.close()?;
+    if json {
+        return output::json(&report);
+    }
+    output::table(&[
+        ("commits".to_owned(), count(report.commits)),
+        ("transactions/s at first".into(), count(report.first_per_second as u64)),
+        ("transactions/s in the end".into(), count(report.steady_per_second as u64)),
+        ("most memory of versions".into(), bytes(report.version_bytes_max)),
+        ("hard watermark".into(), bytes(report.watermark_bytes)),
+        ("the reader got".into(), report.reader),
+    ])
+}
+
+fn cache(arguments: &PaperArguments, json: bool) -> Outcome {
+    let (_directory, store, workload, driver) = paper(arguments)?;
+    let (store, report) = run_cache(store, &workload, &driver)?;
+    store.close()?;
+    if json {
+        return output::json(&report);
+    }
+    let times = |times: ReadTimes| {
+        format!("mean {}, p99 {}", microseconds(times.mean_us), microseconds(times.p99_us))
+    };
+    output::table(&[
+        ("reads".to_owned(), count(report.reads)),
+        ("answered by the versions in memory".into(), format!("{:.1} %", 100.0 * report.served_by_tc)),
+        ("these".into(), times(report.tc_reads)),
+        ("the others".into(), times(report.dc_gets)),
+        ("operations/s, timed".into(), count(report.throughput_ops as u64)),
+    ])
 }
 
 /// Both controls on each case and number of threads, in turns.
