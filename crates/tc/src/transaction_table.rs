@@ -29,6 +29,8 @@ const CHUNKS: usize = 26;
 const IDLE: u64 = u64::MAX;
 /// [`Slot::first_lsn`] of a transaction that has logged nothing.
 const NOTHING_LOGGED: u64 = u64::MAX;
+/// [`Slot::waits_for`] of a transaction that does not wait. No slot has that number.
+const NOBODY: u32 = u32::MAX;
 
 /// The number of a slot; what an unstamped version refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub(crate) struct Slot {
     commit_lsn: AtomicU64,
     /// Where the first log record of the active transaction lies, or [`NOTHING_LOGGED`].
     first_lsn: AtomicU64,
+    /// The slot of the transaction that the active one waits for (R19), or [`NOBODY`].
+    waits_for: AtomicU32,
 }
 
 impl Slot {
@@ -54,6 +58,7 @@ impl Slot {
             begin: AtomicU64::new(IDLE),
             commit_lsn: AtomicU64::new(0),
             first_lsn: AtomicU64::new(NOTHING_LOGGED),
+            waits_for: AtomicU32::new(NOBODY),
         }
     }
 
@@ -94,6 +99,17 @@ impl Slot {
     #[inline]
     pub(crate) fn read_from(&self, at: Timestamp) {
         self.begin.store(at.0, Ordering::Relaxed);
+    }
+
+    /// R19: the owner waits for another transaction from here on, or for nobody.
+    pub(crate) fn set_waits_for(&self, other: Option<SlotIndex>) {
+        self.waits_for.store(other.map_or(NOBODY, |other| other.0), Ordering::SeqCst);
+    }
+
+    /// Whom the owner waits for.
+    pub(crate) fn waits_for(&self) -> Option<SlotIndex> {
+        let other = self.waits_for.load(Ordering::SeqCst);
+        (other != NOBODY).then_some(SlotIndex(other))
     }
 
     /// The owner is done: the oldest active transaction may be a later one now.

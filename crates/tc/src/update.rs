@@ -13,9 +13,13 @@ use crate::schedule::point;
 use crate::statistics::Counter;
 use crate::sync::Ordering;
 use crate::transaction::Transaction;
+use crate::transaction_table::SlotIndex;
 use crate::workspace::{Observed, Workspace};
 use crate::write::Top;
 use deuteron_contract::{TableId, Timestamp};
+
+/// A chain of waiting transactions longer than this counts as a circle.
+const CHAIN_MAX: usize = 64;
 
 /// What is in the way of a write of a key, at a glance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +32,7 @@ pub(crate) enum Ahead {
     /// An uncommitted version of another transaction, at this lower bound.
     Undecided {
         other: Timestamp,
-        may_wait: bool,
+        slot: SlotIndex,
     },
 }
 
@@ -84,8 +88,8 @@ impl Transaction {
         let mut moves = 0;
         while self.may_wait() {
             let hashed = self.workspace.core.table.key(table, key);
-            match self.workspace.ahead(hashed, self.at, self.begin) {
-                Ahead::Undecided { may_wait: true, .. } if self.wait_a_turn()? => {}
+            match self.workspace.ahead(hashed, self.at) {
+                Ahead::Undecided { slot, .. } if self.wait_for(slot)? => {}
                 Ahead::Later(_)
                     if self.options.isolation == Isolation::Serializable
                         && moves < self.workspace.core.options.refreshes_max =>
@@ -104,19 +108,29 @@ impl Transaction {
         !self.options.read_only && self.options.isolation != Isolation::Snapshot && !self.must_be_in_time()
     }
 
-    /// R19: lets others have a turn, on behalf of a writer before; false if the patience is at its end.
+    /// R19: lets others have a turn, on behalf of a writer before; false if the patience is at its end, or if that writer waits
+    /// for this transaction.
     #[cold]
-    pub(crate) fn wait_a_turn(&mut self) -> Result<bool, TcError> {
+    pub(crate) fn wait_for(&mut self, other: SlotIndex) -> Result<bool, TcError> {
         if self.workspace.patience == 0 {
             return Ok(false);
         }
-        self.workspace.patience -= 1;
-        self.workspace.counts.add(Counter::Waits);
-        if let Err(error) = self.workspace.core.stall(Stall::Writer) {
+        // First said, then looked: of several that close a circle at least one sees it.
+        self.workspace.slot().set_waits_for(Some(other));
+        point();
+        let is_circle = self.workspace.waits_in_a_circle(other);
+        let mut waited = Ok(());
+        if !is_circle {
+            self.workspace.patience -= 1;
+            self.workspace.counts.add(Counter::Waits);
+            waited = self.workspace.core.stall(Stall::Writer);
+        }
+        self.workspace.slot().set_waits_for(None);
+        if let Err(error) = waited {
             self.roll_back();
             return Err(error);
         }
-        Ok(true)
+        Ok(!is_circle)
     }
 
     /// R20: everything that has been read is read again as of the present; if it is still so, the transaction goes on from there.
@@ -142,9 +156,23 @@ impl Transaction {
 }
 
 impl Workspace {
-    /// What is in the way of a write by a transaction that began at `begin` and reads as of `at`. Only to know it early: it is
-    /// looked at again after the installation (R5, R6).
-    pub(crate) fn ahead(&self, key: KeyRef<'_>, at: Timestamp, begin: Timestamp) -> Ahead {
+    /// Whether one that the transaction is going to wait for waits for it, directly or through others. A slot on the way may
+    /// have gone to another transaction: then the answer may be wrong, which costs a conflict or some patience.
+    fn waits_in_a_circle(&self, other: SlotIndex) -> bool {
+        let mut last = other;
+        for _ in 0..CHAIN_MAX {
+            match self.core.transactions.slot(last).waits_for() {
+                None => return false,
+                Some(next) if next == self.slot => return true,
+                Some(next) => last = next,
+            }
+        }
+        true
+    }
+
+    /// What is in the way of a write by a transaction that reads as of `at`. Only to know it early: it is looked at again after
+    /// the installation (R5, R6).
+    pub(crate) fn ahead(&self, key: KeyRef<'_>, at: Timestamp) -> Ahead {
         let guard = self.core.epochs.pin();
         let Some(record) = self.core.table.find(key, &guard) else { return Ahead::Nothing };
         let head = record.head.load(Ordering::SeqCst);
@@ -163,11 +191,7 @@ impl Workspace {
                 }
                 committed
             }
-            Top::Other { lower_bound, slot } => {
-                // For whoever has written nothing nobody waits; the others wait for older ones only. So there is no circle.
-                let is_older = self.core.transactions.slot(slot).begin().is_some_and(|other| other < begin);
-                return Ahead::Undecided { other: lower_bound, may_wait: is_older || self.writes.is_empty() };
-            }
+            Top::Other { lower_bound, slot } => return Ahead::Undecided { other: lower_bound, slot },
         };
         let latest = committed.max(record.own_read_timestamp());
         if committed > at || (self.core.is_timestamp_order() && latest > at) {

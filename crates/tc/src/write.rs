@@ -76,8 +76,8 @@ impl Transaction {
                     self.roll_back();
                     return Err(error);
                 }
-                Err(WriteFailure::Undecided { other, may_wait }) => {
-                    if may_wait && self.may_wait() && self.wait_a_turn()? {
+                Err(WriteFailure::Undecided { other, slot }) => {
+                    if self.may_wait() && self.wait_for(slot)? {
                         continue;
                     }
                     (ConflictCause::WriteWrite, Some(other))
@@ -94,7 +94,7 @@ impl Transaction {
         key: &[u8],
         value: Option<&[u8]>,
     ) -> Result<(), WriteFailure> {
-        let (id, at, begin, isolation) = (self.log_id, self.at, self.begin, self.options.isolation);
+        let (id, at, isolation) = (self.log_id, self.at, self.options.isolation);
         let in_time = self.must_be_in_time();
         let workspace = &mut **self.workspace;
         let core = &*workspace.core;
@@ -110,9 +110,9 @@ impl Transaction {
         let hashed = core.table.key(table, key);
         // A conflict that is there already shall not fill the log with garbage.
         let serializable = isolation == Isolation::Serializable;
-        match workspace.ahead(hashed, at, begin) {
-            Ahead::Undecided { other, may_wait } => {
-                return Err(WriteFailure::Undecided { other, may_wait });
+        match workspace.ahead(hashed, at) {
+            Ahead::Undecided { other, slot } => {
+                return Err(WriteFailure::Undecided { other, slot });
             }
             Ahead::Later(other) if in_time => {
                 return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(other)));
@@ -171,7 +171,7 @@ pub(crate) enum WriteFailure {
     /// Another transaction has an uncommitted version; nothing has been done yet.
     Undecided {
         other: Timestamp,
-        may_wait: bool,
+        slot: SlotIndex,
     },
 }
 
