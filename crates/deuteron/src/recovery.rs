@@ -2,6 +2,7 @@
 
 use crate::background::Signals;
 use crate::engine::Parts;
+use crate::signal::Signal;
 use crate::superblock::Superblock;
 use crate::{Background, Error, Options, deadline};
 use deuteron_contract::{DataComponent, Lsn, Timestamp};
@@ -261,15 +262,26 @@ impl ProxyHost for Beside {
     }
 }
 
+/// A transaction that waits for another yields so often before it sleeps: most are about to end.
+const YIELDS_MAX: u32 = 4;
+/// The longest sleep for another transaction's sake.
+const WRITER_WAIT_MAX: Duration = Duration::from_micros(200);
+
 /// The transaction component's host: the engine, once there is one.
 pub struct StallHost {
     engine: OnceLock<Weak<crate::engine::Engine>>,
     signals: Arc<Signals>,
+    /// Raised when a transaction ends for which another waits; several transactions share one.
+    writers: [Signal; 64],
 }
 
 impl StallHost {
     fn new(signals: Arc<Signals>) -> Self {
-        Self { engine: OnceLock::new(), signals }
+        Self { engine: OnceLock::new(), signals, writers: std::array::from_fn(|_| Signal::default()) }
+    }
+
+    fn writers(&self, number: u32) -> &Signal {
+        &self.writers[number as usize % self.writers.len()]
     }
 
     /// From now on stalls are the engine's business.
@@ -286,13 +298,25 @@ impl Host for StallHost {
         if deadline::has_passed() {
             return Err("the deadline of the transaction has passed".into());
         }
-        if reason == Stall::Writer {
-            std::thread::yield_now();
+        if let Stall::Writer { number, since, turn } = reason {
+            if turn < YIELDS_MAX {
+                std::thread::yield_now();
+            } else {
+                self.writers(number).wait(since, WRITER_WAIT_MAX);
+            }
             return Ok(());
         }
         let _work_of_others = deadline::Watch::new(None);
         self.signals.keep.raise();
         engine.stalled().map_err(|error| deuteron_device::with_causes(&error))
+    }
+
+    fn ends(&self, number: u32) -> u64 {
+        self.writers(number).observe()
+    }
+
+    fn ended(&self, number: u32) {
+        self.writers(number).raise();
     }
 }
 

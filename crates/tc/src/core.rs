@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) options: TcOptions,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) versions: VersionManager,
-    host: Arc<dyn Host>,
+    pub(crate) host: Arc<dyn Host>,
     pub(crate) clock: Clock,
     pub(crate) transactions: TransactionTable,
     pub(crate) table: MvccTable,

@@ -10,9 +10,17 @@ pub enum Stall {
     Memory,
     /// The clock's ceiling must become stable: the log must be flushed.
     Clock,
-    /// Another transaction has an uncommitted version of a key that the operation wants to write. It ends soon, as a rule, so
-    /// that a turn of the processor for others is all that is asked; the operation does not wait long.
-    Writer,
+    /// Another transaction has an uncommitted version of a key that the operation wants to write. It ends soon, as a rule: the
+    /// host lets others have a turn of the processor, or sleeps, though not for long, until [`Host::ended`] has been called for
+    /// that transaction more often than `since`.
+    Writer {
+        /// The other transaction.
+        number: u32,
+        /// What [`Host::ends`] returned for it before the operation looked.
+        since: u64,
+        /// How often the operation's own transaction has waited so far.
+        turn: u32,
+    },
 }
 
 /// Runs, or wakes, the background duties while an operation cannot go on.
@@ -26,4 +34,16 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// A reason why waiting is pointless, such as a poisoned log; the operation fails with it.
     fn stalled(&self, reason: Stall) -> Result<(), String>;
+
+    /// A count that has grown after each [`Host::ended`] for the transaction `number`.
+    fn ends(&self, number: u32) -> u64 {
+        let _ = number;
+        0
+    }
+
+    /// The transaction `number`, for which somebody waits, has ended, or has given up some of what it had written. Cheap, and
+    /// never blocks.
+    fn ended(&self, number: u32) {
+        let _ = number;
+    }
 }

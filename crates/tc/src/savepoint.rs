@@ -272,6 +272,7 @@ impl Workspace {
             self.core.maintain(record, horizon, &guard);
         }
         drop(guard);
+        self.tell_waiting();
         stale.sort_unstable();
         stale.dedup();
         for scan in stale {

@@ -49,6 +49,8 @@ pub(crate) struct Slot {
     first_lsn: AtomicU64,
     /// The slot of the transaction that the active one waits for (R19), or [`NOBODY`].
     waits_for: AtomicU32,
+    /// Whether somebody waits for the active transaction, 1 or 0.
+    awaited: AtomicU32,
 }
 
 impl Slot {
@@ -59,6 +61,7 @@ impl Slot {
             commit_lsn: AtomicU64::new(0),
             first_lsn: AtomicU64::new(NOTHING_LOGGED),
             waits_for: AtomicU32::new(NOBODY),
+            awaited: AtomicU32::new(0),
         }
     }
 
@@ -110,6 +113,22 @@ impl Slot {
     pub(crate) fn waits_for(&self) -> Option<SlotIndex> {
         let other = self.waits_for.load(Ordering::SeqCst);
         (other != NOBODY).then_some(SlotIndex(other))
+    }
+
+    /// Somebody is going to wait for the active transaction, unless its status says that it has ended, which is looked at next.
+    pub(crate) fn set_awaited(&self) {
+        self.awaited.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether somebody waits for the owner, who has ended by what its status says.
+    #[inline]
+    pub(crate) fn take_awaited(&self) -> bool {
+        // Of this look and the one in `set_awaited` at least one sees the other's store.
+        let awaited = self.awaited.load(Ordering::SeqCst) != 0;
+        if awaited {
+            self.awaited.store(0, Ordering::SeqCst);
+        }
+        awaited
     }
 
     /// The owner is done: the oldest active transaction may be a later one now.

@@ -11,6 +11,7 @@ use crate::planted::{Bug, is_planted};
 use crate::record::{KeyRef, REMOVED};
 use crate::schedule::point;
 use crate::statistics::Counter;
+use crate::status::Status;
 use crate::sync::Ordering;
 use crate::transaction::Transaction;
 use crate::transaction_table::SlotIndex;
@@ -119,12 +120,7 @@ impl Transaction {
         self.workspace.slot().set_waits_for(Some(other));
         point();
         let is_circle = self.workspace.waits_in_a_circle(other);
-        let mut waited = Ok(());
-        if !is_circle {
-            self.workspace.patience -= 1;
-            self.workspace.counts.add(Counter::Waits);
-            waited = self.workspace.core.stall(Stall::Writer);
-        }
+        let waited = if is_circle { Ok(()) } else { self.workspace.wait_a_turn(other) };
         self.workspace.slot().set_waits_for(None);
         if let Err(error) = waited {
             self.roll_back();
@@ -156,6 +152,21 @@ impl Transaction {
 }
 
 impl Workspace {
+    fn wait_a_turn(&mut self, other: SlotIndex) -> Result<(), TcError> {
+        let core = &*self.core;
+        let since = core.host.ends(other.0);
+        let slot = core.transactions.slot(other);
+        slot.set_awaited();
+        point();
+        if !matches!(slot.status.load(), Status::Active(_)) {
+            return Ok(());
+        }
+        let turn = core.options.patience - self.patience;
+        self.patience -= 1;
+        self.counts.add(Counter::Waits);
+        core.stall(Stall::Writer { number: other.0, since, turn })
+    }
+
     /// Whether one that the transaction is going to wait for waits for it, directly or through others. A slot on the way may
     /// have gone to another transaction: then the answer may be wrong, which costs a conflict or some patience.
     fn waits_in_a_circle(&self, other: SlotIndex) -> bool {

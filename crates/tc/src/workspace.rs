@@ -140,7 +140,16 @@ impl Workspace {
     #[inline]
     pub(crate) fn end(&mut self) {
         self.slot().end();
+        self.tell_waiting();
         self.core.counters.take(&mut self.counts);
+    }
+
+    /// R19: whoever waits for the transaction looks again.
+    #[inline]
+    pub(crate) fn tell_waiting(&self) {
+        if self.slot().take_awaited() {
+            self.core.host.ended(self.slot.0);
+        }
     }
 
     /// For the next transaction: everything is as new.
