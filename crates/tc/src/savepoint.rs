@@ -21,7 +21,6 @@ use crate::transaction::Transaction;
 use crate::version::{Payload, Version, Written};
 use crate::workspace::Workspace;
 use deuteron_contract::{Lsn, Timestamp, TransactionId};
-use deuteron_log::Record as LogRecord;
 
 /// A place in a transaction to which it can be rolled back; made by [`Transaction::savepoint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +49,7 @@ struct Undo {
 enum Before {
     Absent(Lsn),
     Logged(Lsn),
+    Large(Lsn),
     Inline(Box<[u8]>),
 }
 
@@ -90,6 +90,7 @@ impl Savepoints {
         let (before, bytes) = match version.payload() {
             Payload::Absent => (Before::Absent(lsn), 0),
             Payload::Logged(lsn) => (Before::Logged(lsn), 0),
+            Payload::Large(lsn) => (Before::Large(lsn), 0),
             Payload::Inline(value) => (Before::Inline(value.into()), value.len()),
         };
         self.undo.push(Undo { version, before });
@@ -232,6 +233,7 @@ impl Workspace {
             let (lsn, written) = match &before {
                 Before::Absent(lsn) => (*lsn, Written::Absent),
                 Before::Logged(lsn) => (*lsn, Written::Logged),
+                Before::Large(lsn) => (*lsn, Written::Large),
                 Before::Inline(value) => (Lsn(0), Written::Inline(value)),
             };
             // SAFETY: in the write set and not stamped (see `WriteEntry`); we are the writer, and have not ended (V5).
@@ -292,20 +294,18 @@ impl Workspace {
         let is_inline = matches!(version.payload(), Payload::Inline(_));
         let copied = self.core.copy_value(version, &mut self.value, &guard);
         drop(guard);
-        if let Copied::Recycled(lsn) = copied {
+        if let Copied::Recycled(lsn) | Copied::Large(lsn) = copied {
             let hashed = self.core.table.key(table, key);
             match self.core.load_recycled(hashed, lsn, None)? {
                 Some(value) => self.value = value,
                 None => unreachable!("what is not committed is not at the data component"),
             }
         }
-        let log_record = match copied {
-            Copied::Absent => LogRecord::Delete { transaction: id, table, key },
-            _ => LogRecord::Upsert { transaction: id, table, key, value: &self.value },
-        };
-        let lsn = self.core.append(&log_record)?;
+        let value = (!matches!(copied, Copied::Absent)).then_some(self.value.as_slice());
+        let (lsn, is_large) = self.core.log_write(id, table, key, value, |_| {})?;
         let written = match copied {
             Copied::Absent => Written::Absent,
+            _ if is_large => Written::Large,
             _ if is_inline => Written::Inline(&self.value),
             _ => Written::Logged,
         };

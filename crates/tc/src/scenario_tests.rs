@@ -205,6 +205,24 @@ fn a_rollback_brings_back_what_the_transaction_had_written() {
 }
 
 #[test]
+fn a_rollback_brings_back_a_value_that_no_record_takes() {
+    let bed = roomy();
+    let huge = vec![7u8; 5 << 20];
+    let mut tx = bed.begin();
+    tx.put(TABLE, b"huge", &huge).unwrap();
+    let before = tx.savepoint().unwrap();
+    put(&mut tx, "huge", "small");
+    tx.put(TABLE, b"other", &huge).unwrap();
+    tx.rollback_to(&before).unwrap();
+    assert!(tx.get(TABLE, b"huge").unwrap().unwrap() == huge);
+    tx.commit().unwrap();
+    assert!(bed.get(b"huge").unwrap() == huge && bed.get(b"other").is_none());
+    bed.settle();
+    assert!(bed.dc.get(TABLE, b"huge").unwrap().unwrap().value.unwrap() == huge);
+    assert!(bed.dc.get(TABLE, b"other").unwrap().is_none());
+}
+
+#[test]
 fn a_transaction_that_rolled_everything_back_has_written_nothing() {
     let bed = tiny();
     let mut tx = bed.begin();

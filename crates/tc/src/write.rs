@@ -1,5 +1,6 @@
 //! Writing: log first, then install, then look at who has read (rules R5, R6).
 
+use crate::core::Core;
 use crate::error::{ConflictCause, ConflictPlace, TcError};
 use crate::options::Isolation;
 use crate::planted::{Bug, is_planted};
@@ -13,7 +14,7 @@ use crate::transaction_table::SlotIndex;
 use crate::update::Ahead;
 use crate::version::{PRUNED, Version, VersionState, WRITTEN_INLINE_MAX, Written};
 use crate::workspace::{Workspace, WriteEntry};
-use deuteron_contract::{Lsn, TableId, Timestamp};
+use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_epoch::Guard;
 use deuteron_log::Record as LogRecord;
 
@@ -124,33 +125,18 @@ impl Transaction {
             _ => {}
         }
 
-        let mut last = Lsn(0);
-        let record = match value {
-            None => LogRecord::Delete { transaction: id, table, key },
-            Some(value) if value.len() <= core.versions.value_bytes_max(key.len()) => {
-                LogRecord::Upsert { transaction: id, table, key, value }
+        let logged = &mut self.logged;
+        let (lsn, is_large) = core.log_write(id, table, key, value, |lsn| {
+            if !*logged {
+                workspace.slot().set_first_lsn(lsn);
+                *logged = true;
             }
-            Some(value) => {
-                for bytes in value.chunks(core.versions.piece_bytes()) {
-                    last = core.append(&LogRecord::Piece { transaction: id, before: last, bytes })?;
-                    if !self.logged {
-                        workspace.slot().set_first_lsn(last);
-                        self.logged = true;
-                    }
-                }
-                LogRecord::LargeUpsert { transaction: id, table, key, length: value.len() as u64, last }
-            }
-        };
-        let lsn = core.append(&record)?;
-        if !self.logged {
-            workspace.slot().set_first_lsn(lsn);
-            self.logged = true;
-        }
+        })?;
         workspace.counts.add(Counter::Writes);
         point();
         let written = match value {
             None => Written::Absent,
-            Some(_) if last != Lsn(0) => Written::Large,
+            Some(_) if is_large => Written::Large,
             // A copy is for readers. A large transaction has better uses for the memory, and so has a full table.
             Some(value)
                 if value.len() <= WRITTEN_INLINE_MAX
@@ -178,6 +164,37 @@ pub(crate) enum WriteFailure {
 impl From<TcError> for WriteFailure {
     fn from(error: TcError) -> WriteFailure {
         WriteFailure::Error(error)
+    }
+}
+
+impl Core {
+    /// Logs a write: a value that no record takes in pieces before it. `logged` hears of each record, the last of which is
+    /// returned, and whether there were pieces.
+    pub(crate) fn log_write(
+        &self,
+        transaction: TransactionId,
+        table: TableId,
+        key: &[u8],
+        value: Option<&[u8]>,
+        mut logged: impl FnMut(Lsn),
+    ) -> Result<(Lsn, bool), TcError> {
+        let mut last = Lsn(0);
+        let record = match value {
+            None => LogRecord::Delete { transaction, table, key },
+            Some(value) if value.len() <= self.versions.value_bytes_max(key.len()) => {
+                LogRecord::Upsert { transaction, table, key, value }
+            }
+            Some(value) => {
+                for bytes in value.chunks(self.versions.piece_bytes()) {
+                    last = self.append(&LogRecord::Piece { transaction, before: last, bytes })?;
+                    logged(last);
+                }
+                LogRecord::LargeUpsert { transaction, table, key, length: value.len() as u64, last }
+            }
+        };
+        let lsn = self.append(&record)?;
+        logged(lsn);
+        Ok((lsn, last != Lsn(0)))
     }
 }
 
