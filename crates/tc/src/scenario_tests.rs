@@ -206,8 +206,9 @@ fn a_rollback_brings_back_what_the_transaction_had_written() {
 
 #[test]
 fn a_rollback_brings_back_a_value_that_no_record_takes() {
-    let bed = roomy();
-    let huge = vec![7u8; 5 << 20];
+    let options = TcOptions { memory_bytes: 16 << 20, ..TcOptions::default() };
+    let bed = bed(options, &LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
+    let huge = vec![7u8; 40 << 10];
     let mut tx = bed.begin();
     tx.put(TABLE, b"huge", &huge).unwrap();
     let before = tx.savepoint().unwrap();
