@@ -50,6 +50,9 @@ pub struct BwTreeDc {
     pub(crate) checkpointing: Mutex<Tombstones>,
     /// Bytes of keys and values applied.
     pub(crate) applied_bytes: ByteCounter,
+    /// As many had been applied when space was looked after last, and how many times ago it was different.
+    pub(crate) applied_at_reclaim: AtomicU64,
+    pub(crate) idle_steps: AtomicU64,
     /// As many had been applied when the last round of flushing began.
     applied_at_round: AtomicU64,
     /// About how many pages the present round has still to write; 0 between rounds.
@@ -117,6 +120,8 @@ impl BwTreeDc {
             end_of_stable_log: AtomicU64::new(0),
             redo_scan_start_point: AtomicU64::new(redo_scan_start_point),
             checkpointing: Mutex::default(),
+            applied_at_reclaim: AtomicU64::new(0),
+            idle_steps: AtomicU64::new(0),
             applied_at_round: AtomicU64::new(0),
             round_pages: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
@@ -440,7 +445,8 @@ impl BwTreeDc {
                 CheckpointProgress::Done => break,
             }
         }
-        for tree in self.tables.all() {
+        let trees = if checkpoint.is_whole() { self.tables.all() } else { Vec::new() };
+        for tree in trees {
             let mut from = Some(Vec::new());
             while let Some(low) = from {
                 // Gathered first: the image is written without a guard.
@@ -590,6 +596,10 @@ impl DataComponent for BwTreeDc {
             ("space_amplification_percent", percent(store.disk_bytes, store.live_bytes)),
             ("large_values_written", self.sweeps.written.load(Ordering::Relaxed)),
             ("large_values_removed", self.sweeps.removed.load(Ordering::Relaxed)),
+            (
+                "clean_yield_percent",
+                percent(store.cleaned_bytes.saturating_sub(store.cleaned_live_bytes), store.cleaned_bytes),
+            ),
             ("epoch_lag", self.llama.epochs().oldest_pin_lag()),
             ("epoch_garbage_bytes", self.llama.epochs().garbage_bytes()),
         ]);

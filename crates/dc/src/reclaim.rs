@@ -4,7 +4,7 @@
 //! |---|---|
 //! | tombstones | consolidation, once a redo scan start point has passed that lets them be forgotten |
 //! | underfull pages | merges ([`Tree::maintain_step`]) |
-//! | segments that are partly dead | cleaning, and a round of flushing that writes what the cleaner has marked |
+//! | segments that are partly dead | cleaning, which moves what is live in them |
 //! | dead segments that a recovery would scan | a checkpoint, at the redo scan start point as it is |
 
 use crate::sync::Ordering;
@@ -15,8 +15,13 @@ use deuteron_llama::FlushProgress;
 
 /// Trees that one step asks whether there is something to merge.
 const STEP_TREES: usize = 64;
-/// How close to the live bytes compaction brings the segments, in percent.
-const COMPACT_PERCENT: u32 = 110;
+/// So many steps without anything applied between them make a component idle: a second or so, as its caller sleeps for
+/// milliseconds when there was nothing to do.
+const IDLE_STEPS: u64 = 200;
+/// How close to the live bytes an idle component brings what is written in the segments, in percent.
+const IDLE_PERCENT: u32 = 120;
+/// How close to the live bytes compaction brings what is written in the segments, in percent.
+const COMPACT_PERCENT: u32 = 105;
 /// Rounds of compaction; each moves what the one before has made sparse.
 const COMPACT_ROUNDS: usize = 8;
 
@@ -51,11 +56,11 @@ impl BwTreeDc {
 
     /// Empties sparse segments, and lets dead ones go. Whether there was something to do.
     pub(crate) fn reclaim_step(&self) -> Result<bool, DcError> {
-        if self.llama.clean_step().map_err(|error| error::store("cleaning", error))? {
-            self.begin_round();
+        let percent = self.space_percent();
+        if self.llama.clean_step_to(percent).map_err(|error| error::store("cleaning", error))? {
             return Ok(true);
         }
-        if !self.llama.wants_checkpoint() {
+        if !self.llama.wants_checkpoint(percent) {
             return Ok(false);
         }
         let Ok(_one_at_a_time) = self.checkpointing.try_lock() else { return Ok(false) };
@@ -63,9 +68,23 @@ impl BwTreeDc {
         Ok(true)
     }
 
+    /// How much more than what is live the segments may hold: what the options say or, when nothing has been applied for a
+    /// while, less.
+    fn space_percent(&self) -> u32 {
+        let percent_max = self.llama.options().space_amplification_percent_max;
+        let applied = self.applied_bytes.sum();
+        if self.applied_at_reclaim.swap(applied, Ordering::Relaxed) != applied {
+            self.idle_steps.store(0, Ordering::Relaxed);
+        }
+        match self.idle_steps.fetch_add(1, Ordering::Relaxed) < IDLE_STEPS {
+            true => percent_max,
+            false => percent_max.min(IDLE_PERCENT),
+        }
+    }
+
     /// Has every page that is dirty now written once.
     pub(crate) fn begin_round(&self) {
-        self.round_pages.store(self.llama.statistics().dirty_pages, Ordering::Relaxed);
+        self.round_pages.store(self.llama.dirty_pages(), Ordering::Relaxed);
     }
 
     /// Brings disk use down to about what the live data need: looks at every page, so that tombstones that may be forgotten

@@ -33,7 +33,7 @@ fn after_most_records_are_deleted_the_disk_holds_less_than_twice_the_live_bytes(
     for compact in [true, false] {
         let directory = Arc::new(MemoryDirectory::new());
         let options = DcOptions {
-            segment_bytes: 64 << 10,
+            segment_bytes: 256 << 10,
             memory_bytes: 2 << 20,
             flush_buffer_bytes: 32 << 10,
             tree: deuteron_bwtree::Options {

@@ -1,16 +1,32 @@
 //! [`Accounts`]: how much of each segment is live, and which one to clean.
 
 use crate::flash_address::FlashAddress;
+use crate::flush_buffer::STREAMS;
 use std::collections::BTreeMap;
+
+/// When the pages of a segment, or one of them, were updated, in bytes written to the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Times {
+    /// The last time: when what is here was new. The mean of the pages.
+    last: f64,
+    /// An estimate of the last time but one (Lomet and Luo): it comes nearer each time that a page is updated which is
+    /// here.
+    last_but_one: f64,
+}
 
 /// The account of one segment.
 #[derive(Clone, Debug, Default)]
 struct Account {
+    /// Bytes of the file.
+    allocated: u64,
     live_bytes: u64,
     live_fragments: u64,
-    /// When, in bytes written to the store, a fragment died here: an estimate of the last but one time.
-    updated: f64,
-    /// The cleaner has asked for all pages in it to be written anew.
+    /// Bytes of fragments ever written here. What else there is in the file, no cleaning gains.
+    written_bytes: u64,
+    /// Fragments counted here.
+    fragments: u64,
+    times: Times,
+    /// The cleaner has chosen it.
     cleaned: bool,
 }
 
@@ -28,7 +44,21 @@ pub(crate) struct Accounts {
 pub(crate) struct Totals {
     pub(crate) segments: u64,
     pub(crate) dead_segments: u64,
+    pub(crate) allocated_bytes: u64,
+    /// Of fragments, live or dead.
+    pub(crate) written_bytes: u64,
     pub(crate) live_bytes: u64,
+}
+
+/// A segment chosen for cleaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Victim {
+    pub(crate) segment: u64,
+    /// Bytes of its file.
+    pub(crate) allocated: u64,
+    pub(crate) live_bytes: u64,
+    /// What is live in it has not been updated for longer than the mean of all pages.
+    pub(crate) is_cold: bool,
 }
 
 impl Accounts {
@@ -36,43 +66,77 @@ impl Accounts {
         Accounts { segment_bytes, accounts: BTreeMap::new(), written: 0.0 }
     }
 
-    /// Opens the account of a segment. Its age starts as the mean of the others', since what is written now was
-    /// mostly moved or changed from there (Lomet and Luo).
-    pub(crate) fn open(&mut self, segment: u64) {
-        let count = self.accounts.len().max(1) as f64;
-        let mean = self.accounts.values().map(|account| account.updated).sum::<f64>() / count;
-        self.accounts.insert(segment, Account { updated: mean, ..Account::default() });
+    /// Opens the account of a segment with `written_bytes` of fragments, live or dead, which are still to be counted.
+    pub(crate) fn open(&mut self, segment: u64, allocated: u64, written_bytes: u64) {
+        self.accounts.insert(segment, Account { allocated, written_bytes, ..Account::default() });
     }
 
     pub(crate) fn close(&mut self, segment: u64) {
         self.accounts.remove(&segment);
     }
 
-    /// Advances the clock by the bytes of a buffer.
-    pub(crate) fn written(&mut self, bytes: u64) {
-        self.written += bytes as f64;
+    /// Bytes of the segment's file; 0 if it has no account.
+    pub(crate) fn allocated(&self, segment: u64) -> u64 {
+        self.accounts.get(&segment).map_or(0, |account| account.allocated)
     }
 
-    /// Counts a fragment as live.
-    pub(crate) fn add(&mut self, address: FlashAddress) {
-        if let Some(account) = self.accounts.get_mut(&(address.offset() / self.segment_bytes)) {
+    pub(crate) fn set_allocated(&mut self, segment: u64, bytes: u64) {
+        if let Some(account) = self.accounts.get_mut(&segment) {
+            account.allocated = bytes;
+        }
+    }
+
+    /// Advances the clock by the bytes of a buffer with `fragments` bytes of fragments in `segment`.
+    pub(crate) fn written(&mut self, segment: u64, bytes: u64, fragments: u64) {
+        self.written += bytes as f64;
+        if let Some(account) = self.accounts.get_mut(&segment) {
+            account.written_bytes += fragments;
+        }
+    }
+
+    /// Counts a fragment as live whose page was updated at about these times; now, if that is not known.
+    ///
+    /// So a segment's times begin as those of the pages in it.
+    pub(crate) fn add(&mut self, address: FlashAddress, times: Option<Times>) {
+        let times = times.unwrap_or(Times { last: self.written, last_but_one: self.written });
+        if let Some(account) = self.account(address) {
             account.live_bytes += address.length();
             account.live_fragments += 1;
+            account.fragments += 1;
+            let share = 1.0 / account.fragments as f64;
+            account.times.last += (times.last - account.times.last) * share;
+            account.times.last_but_one += (times.last_but_one - account.times.last_but_one) * share;
         }
     }
 
-    /// Counts a fragment as dead.
-    pub(crate) fn remove(&mut self, address: FlashAddress) {
-        if let Some(account) = self.accounts.get_mut(&(address.offset() / self.segment_bytes)) {
-            debug_assert!(account.live_bytes >= address.length() && account.live_fragments > 0);
-            account.live_bytes -= address.length();
-            account.live_fragments -= 1;
-            account.updated += (self.written - account.updated) / 2.0;
+    /// Counts a fragment as dead: its page has `changed`, or was only moved. When it was updated, now included, about.
+    pub(crate) fn remove(&mut self, address: FlashAddress, changed: bool) -> Option<Times> {
+        let written = self.written;
+        let account = self.account(address)?;
+        debug_assert!(account.live_bytes >= address.length() && account.live_fragments > 0);
+        account.live_bytes -= address.length();
+        account.live_fragments -= 1;
+        if !changed {
+            return Some(account.times);
         }
+        account.times.last_but_one += (written - account.times.last_but_one) / 2.0;
+        Some(Times { last: written, ..account.times })
     }
 
-    pub(crate) fn contains(&self, segment: u64) -> bool {
-        self.accounts.contains_key(&segment)
+    fn account(&mut self, address: FlashAddress) -> Option<&mut Account> {
+        self.accounts.get_mut(&(address.offset() / self.segment_bytes))
+    }
+
+    /// Whether a segment that is being filled should take no more: with it all segments exceed `percent_max`, it is as sparse
+    /// as a [victim](Accounts::victim), and a sixteenth of it is written at least.
+    pub(crate) fn is_filled_in_vain(&self, segment: u64, percent_max: u32) -> bool {
+        let totals = self.totals();
+        let mean = dead(totals.written_bytes, totals.live_bytes);
+        self.accounts.get(&segment).is_some_and(|account| {
+            totals.written_bytes * 100 > totals.live_bytes * u64::from(percent_max)
+                && account.written_bytes >= self.segment_bytes / 16
+                && 2.0 * dead(account.written_bytes, account.live_bytes) >= mean
+        })
     }
 
     /// The numbers of all segments, ascending.
@@ -81,69 +145,155 @@ impl Accounts {
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        Totals {
-            segments: self.accounts.len() as u64,
-            dead_segments: self.accounts.values().filter(|account| account.live_bytes == 0).count() as u64,
-            live_bytes: self.accounts.values().map(|account| account.live_bytes).sum(),
+        let mut totals = Totals { segments: self.accounts.len() as u64, ..Totals::default() };
+        for account in self.accounts.values() {
+            totals.allocated_bytes += account.allocated;
+            totals.written_bytes += account.written_bytes;
+            totals.live_bytes += account.live_bytes;
+            totals.dead_segments += u64::from(account.live_bytes == 0);
         }
+        totals
     }
 
-    /// The segments below `end` in which nothing is live.
-    pub(crate) fn dead(&self, end: u64) -> Vec<u64> {
+    /// The segments, below the given one of each stream, in which nothing is live.
+    pub(crate) fn dead(&self, ends: [u64; STREAMS]) -> impl Iterator<Item = u64> {
+        self.below(ends).filter(|(_, account)| account.live_bytes == 0).map(|(index, _)| index)
+    }
+
+    fn below(&self, ends: [u64; STREAMS]) -> impl Iterator<Item = (u64, &Account)> {
+        let is_below = move |index: u64| index < ends[(index % STREAMS as u64) as usize];
         self.accounts
-            .range(..end)
-            .filter(|(_, account)| account.live_bytes == 0)
-            .map(|(&index, _)| index)
-            .collect()
+            .iter()
+            .map(|(&index, account)| (index, account))
+            .filter(move |&(index, _)| is_below(index))
     }
 
-    /// The segment below `end` to clean next, if the segments take more than `percent_max` of the live bytes.
+    /// The segment to clean next, below the given one of each stream, if what was written to the segments is more than
+    /// `percent_max` of what is live. (What a segment has no room for at its end is not counted: cleaning would not gain it,
+    /// and never end.)
     ///
     /// The one whose cleaning cost declines the least by waiting: the least `(live / free)^2 / (live fragments *
-    /// time since it changed)` (Lomet and Luo, *Efficiently Reclaiming Space in a Log Structured Store*). Segments
+    /// time since it changed)` (Lomet and Luo, *Efficiently Reclaiming Space in a Log Structured Store*). A segment that is
+    /// all but full does not decline at all if it is old enough, and there is nothing to gain: it is none unless the part
+    /// of it that is dead is half the mean at least. Segments
     /// that are dead, or being cleaned already, are no longer counted: only a checkpoint is missing.
-    pub(crate) fn victim(&mut self, end: u64, percent_max: u32) -> Option<u64> {
-        let counted =
-            || self.accounts.range(..end).filter(|(_, account)| account.live_bytes > 0 && !account.cleaned);
-        let occupied = counted().count() as u64 * self.segment_bytes;
+    pub(crate) fn victim(&mut self, ends: [u64; STREAMS], percent_max: u32) -> Option<Victim> {
+        let counted = || self.below(ends).filter(|(_, account)| account.live_bytes > 0 && !account.cleaned);
+        let occupied: u64 = counted().map(|(_, account)| account.written_bytes).sum();
         let live: u64 = counted().map(|(_, account)| account.live_bytes).sum();
         if occupied * 100 <= live * u64::from(percent_max) {
             return None;
         }
         let decline = |account: &Account| {
             let live = account.live_bytes as f64;
-            let free = (self.segment_bytes as f64 - live).max(1.0);
-            let age = (self.written - account.updated).max(1.0);
+            let free = (account.written_bytes as f64 - live).max(1.0);
+            let age = (self.written - account.times.last_but_one).max(1.0);
             (live / free).powi(2) / (account.live_fragments as f64 * age)
         };
-        let victim = counted().min_by(|(_, one), (_, other)| decline(one).total_cmp(&decline(other)));
-        let victim = victim.map(|(&index, _)| index)?;
-        self.accounts.get_mut(&victim)?.cleaned = true;
-        Some(victim)
+        let mean = dead(occupied, live);
+        let sparse =
+            counted().filter(|(_, account)| 2.0 * dead(account.written_bytes, account.live_bytes) >= mean);
+        let victim = sparse.min_by(|(_, one), (_, other)| decline(one).total_cmp(&decline(other)));
+        let segment = victim.map(|(index, _)| index)?;
+        let lives = self.accounts.values().map(|account| account.live_bytes as f64);
+        let weighed = self.accounts.values().map(|account| account.times.last * account.live_bytes as f64);
+        let mean = weighed.sum::<f64>() / lives.sum::<f64>().max(1.0);
+        let account = self.accounts.get_mut(&segment)?;
+        account.cleaned = true;
+        let &mut Account { allocated, live_bytes, times, .. } = account;
+        Some(Victim { segment, allocated, live_bytes, is_cold: times.last <= mean })
     }
+}
+
+/// The part of what was written that is dead.
+fn dead(written: u64, live: u64) -> f64 {
+    written.saturating_sub(live) as f64 / written.max(1) as f64
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_emptiest_of_equally_old_segments_is_cleaned_first() {
-        let mut accounts = Accounts::new(1 << 16);
+    const SEGMENT: u64 = 1 << 16;
+
+    /// Four segments: 8 KiB live in segment 0, 16 in 1, ...
+    fn four() -> Accounts {
+        let mut accounts = Accounts::new(SEGMENT);
         for segment in 0..4 {
-            accounts.open(segment);
-            accounts.written(1 << 16);
-            // 8 KiB live in segment 0, 16 in 1, ...
+            accounts.open(segment, SEGMENT, SEGMENT);
+            accounts.written(9, SEGMENT, 0);
             for piece in 0..=segment {
-                accounts.add(FlashAddress::new((segment << 16) + 4096 + piece * 8192, 8192));
+                let address = FlashAddress::new((segment << 16) + 4096 + piece * 8192, 8192);
+                accounts.add(address, Some(Times::default()));
             }
         }
-        assert_eq!(accounts.totals(), Totals { segments: 4, dead_segments: 0, live_bytes: 10 * 8192 });
-        assert_eq!(accounts.victim(4, 1000), None);
-        assert_eq!(accounts.victim(4, 200), Some(0));
-        assert_eq!(accounts.victim(4, 200), Some(1));
-        accounts.remove(FlashAddress::new(4096, 8192));
-        assert_eq!(accounts.dead(4), [0]);
-        assert_eq!(accounts.dead(0), [0u64; 0]);
+        accounts
+    }
+
+    #[test]
+    fn the_emptiest_of_equally_old_segments_is_cleaned_first() {
+        let mut accounts = four();
+        let totals = Totals {
+            segments: 4,
+            dead_segments: 0,
+            allocated_bytes: 4 * SEGMENT,
+            written_bytes: 4 * SEGMENT,
+            live_bytes: 10 * 8192,
+        };
+        assert_eq!(accounts.totals(), totals);
+        assert_eq!(accounts.victim([4, 5], 1000), None);
+        let first = Victim { segment: 0, allocated: SEGMENT, live_bytes: 8192, is_cold: true };
+        assert_eq!(accounts.victim([4, 5], 200), Some(first));
+        assert_eq!(accounts.victim([4, 5], 200).map(|victim| victim.segment), Some(1));
+        accounts.remove(FlashAddress::new(4096, 8192), false);
+        assert_eq!(accounts.dead([4, 5]).collect::<Vec<_>>(), [0]);
+        assert_eq!(accounts.dead([0, 5]).count(), 0);
+    }
+
+    #[test]
+    fn the_segments_that_are_being_filled_are_left_alone() {
+        let mut accounts = four();
+        let victims = std::iter::from_fn(|| accounts.victim([2, 1], 110)).map(|victim| victim.segment);
+        assert_eq!(victims.collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn of_equally_empty_segments_the_one_that_changed_longest_ago_is_cleaned_first() {
+        let mut accounts = Accounts::new(SEGMENT);
+        for segment in [0, 1] {
+            accounts.open(segment, SEGMENT, SEGMENT);
+            accounts.add(FlashAddress::new((segment << 16) + 4096, 8192), None);
+            accounts.add(FlashAddress::new((segment << 16) + 16384, 8192), None);
+        }
+        accounts.written(9, SEGMENT, 0);
+        let changed = accounts.remove(FlashAddress::new(4096, 8192), true);
+        let moved = accounts.remove(FlashAddress::new(SEGMENT + 4096, 8192), false);
+        let now = SEGMENT as f64;
+        assert_eq!(changed, Some(Times { last: now, last_but_one: now / 2.0 }));
+        assert_eq!(moved, Some(Times::default()));
+        assert_eq!(accounts.victim([2, 3], 110).map(|victim| victim.segment), Some(1));
+    }
+
+    #[test]
+    fn a_segment_is_cold_if_its_pages_are_older_than_the_mean() {
+        let mut accounts = Accounts::new(SEGMENT);
+        for segment in [0, 1, 2] {
+            accounts.open(segment, SEGMENT, SEGMENT);
+            accounts.add(FlashAddress::new((segment << 16) + 4096, 8192), None);
+            accounts.written(9, SEGMENT, 0);
+        }
+        let is_cold =
+            |accounts: &mut Accounts, end| accounts.victim([end, end], 110).map(|victim| victim.is_cold);
+        assert_eq!(is_cold(&mut accounts, 1), Some(true));
+        // What is moved keeps its times.
+        let times = accounts.remove(FlashAddress::new(2 * SEGMENT + 4096, 8192), false);
+        accounts.open(4, SEGMENT, SEGMENT);
+        accounts.add(FlashAddress::new(4 * SEGMENT + 4096, 8192), times);
+        accounts.close(0);
+        accounts.close(1);
+        accounts.open(3, SEGMENT, SEGMENT);
+        accounts.add(FlashAddress::new(3 * SEGMENT + 4096, 16384), Some(Times::default()));
+        assert_eq!(is_cold(&mut accounts, 5), Some(false), "segment 4, the emptier one");
+        assert_eq!(is_cold(&mut accounts, 5), Some(true), "segment 3");
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! checkpoint_begin          notes the scan start S, and which pages are dirty
 //! checkpoint_flush_step     flushes those, one buffer at a time, until `Done`
-//! checkpoint_add            takes every page of every index, in order
-//! checkpoint_finish         makes the image durable, removes the older one and dead segments
+//! checkpoint_add            takes every page of every index, in order; only if the image is to be whole
+//! checkpoint_finish         makes the image durable, removes what it replaces and dead segments
 //! ```
 //!
 //! Everything installed before `checkpoint_begin` is durable after `checkpoint_finish`. Writers go on meanwhile; the
@@ -12,15 +12,19 @@
 //! the image says of its page. So an image only has to name, for each page that counted before S, fragments that
 //! were its newest at some moment after S.
 //!
+//! Most images hold only what has changed since the one before ([`Images`](crate::images::Images)). What an earlier image says of a
+//! page that is not noted was its newest at the moment of that image, and is still, so it was at a moment after this one's S.
+//!
 //! S is the place of the next buffer or, if a page is durable but not adopted, of the buffer with its first
 //! fragment, where that is earlier: the page will not be in the image unless its adoption becomes durable in time,
 //! and then the scan must find both.
 
 use crate::error::LlamaError;
 use crate::flush::Flusher;
-use crate::flush_buffer::Position;
-use crate::image::{ImageStart, ImageWriter, image_name, image_number};
+use crate::flush_buffer::{Position, Stream};
+use crate::image::{ImagePage, ImageStart, ImageWriter, image_name, image_number};
 use crate::llama::Llama;
+use crate::mapping_table::Fragments;
 use crate::page_id::PageId;
 use crate::sync::{AtomicBool, MutexGuard, Ordering};
 use deuteron_device::DeviceError;
@@ -57,12 +61,26 @@ pub struct FlushRound {
 /// A checkpoint that is going on. Dropping it gives it up; the earlier one then stands.
 pub struct Checkpoint {
     start: Position,
-    number: u64,
+    /// The newest image before this one.
+    previous: u64,
+    is_whole: bool,
     user_data: Vec<u8>,
     round: FlushRound,
     writer: Option<ImageWriter>,
     gathered: Vec<(u32, Vec<u8>, PageId)>,
     _active: Active,
+}
+
+impl Checkpoint {
+    /// Whether the image is to name every page: the pages of the indexes are to be [added](Llama::checkpoint_add). Else the store
+    /// knows by itself what has changed.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    fn number(&self) -> u64 {
+        self.previous + 1
+    }
 }
 
 /// Excludes other checkpoints until it is dropped.
@@ -96,7 +114,8 @@ impl Llama {
         let flusher = self.lock_flusher();
         Ok(Checkpoint {
             start: flusher.scan_start(),
-            number: flusher.image_number + 1,
+            previous: flusher.images.newest(),
+            is_whole: flusher.images.is_whole_due(),
             user_data: user_data.to_vec(),
             round: self.round(&flusher),
             writer: None,
@@ -139,7 +158,7 @@ impl Llama {
         let mut flusher = self.lock_flusher();
         let mut tried = Vec::new();
         let pending = &mut round.pending;
-        let written = self.flush_batch(&mut flusher, || {
+        let written = self.flush_batch(&mut flusher, Stream::Fresh, || {
             // A clean page has been flushed since, by whomever.
             let page = std::iter::from_fn(|| pending.pop()).find(|&page| self.table.is_dirty(page))?;
             tried.push(page);
@@ -149,7 +168,7 @@ impl Llama {
             Ok(written) => {
                 // Those that were left for later, or for want of room; the adopters of held pages among them.
                 pending.extend_from_slice(&written.skipped);
-                pending.extend_from_slice(flusher.begun());
+                pending.extend(flusher.begun());
                 Ok(match written.bytes {
                     0 if pending.is_empty() => CheckpointProgress::Done,
                     0 => CheckpointProgress::Blocked { pages: pending.len() },
@@ -163,8 +182,9 @@ impl Llama {
         }
     }
 
-    /// Puts a page of the index into the image. Every page of every index is to be added between the last
-    /// [`Llama::checkpoint_flush_step`] and [`Llama::checkpoint_finish`], in the order of tree and low key; pages that
+    /// Puts a page of the index into the image, if it [is whole](Checkpoint::is_whole): then every page of every index is to be
+    /// added between the last
+    /// [`Llama::checkpoint_flush_step`] and [`Llama::checkpoint_finish`]; pages that
     /// come into being meanwhile may be missed. Pages that recovery could not use are left out.
     ///
     /// # Errors
@@ -176,23 +196,65 @@ impl Llama {
         low_key: &[u8],
         page: PageId,
     ) -> Result<(), LlamaError> {
+        if !checkpoint.is_whole {
+            return Ok(());
+        }
         checkpoint.gathered.push((tree, low_key.to_vec(), page));
         if checkpoint.gathered.len() >= GATHERED { self.write_gathered(checkpoint) } else { Ok(()) }
     }
 
     fn write_gathered(&self, checkpoint: &mut Checkpoint) -> Result<(), LlamaError> {
-        self.store.check()?;
         let mut known = Vec::with_capacity(checkpoint.gathered.len());
-        let flusher = self.lock_flusher();
+        let mut flusher = self.lock_flusher();
+        flusher.images.begin();
         for (tree, low_key, page) in checkpoint.gathered.drain(..) {
-            // Under the lock all fragments are durable, or the store is poisoned.
             let fragments = self.table.fragments(page);
             if self.table.is_adopted(page) && fragments.len() > 0 {
-                known.push((tree, low_key, page, fragments));
+                self.table.take_changed(page);
+                flusher.images.take_place(page);
+                known.push(ImagePage { page, fragments, place: Some((tree, low_key)) });
             }
         }
         let incarnation = flusher.incarnation;
         drop(flusher);
+        self.write_records(checkpoint, incarnation, &known)
+    }
+
+    /// Puts everything that has changed since the image before into this one.
+    fn write_changes(&self, checkpoint: &mut Checkpoint) -> Result<(), LlamaError> {
+        let mut flusher = self.lock_flusher();
+        flusher.images.begin();
+        let changed = flusher.images.take_changed();
+        let incarnation = flusher.incarnation;
+        drop(flusher);
+        // Once at least, for the beginning of the image.
+        self.write_records(checkpoint, incarnation, &[])?;
+        for pages in changed.chunks(GATHERED) {
+            let mut flusher = self.lock_flusher();
+            let noted = pages.iter().copied().filter(|&page| self.table.take_changed(page));
+            let records: Vec<ImagePage> = noted
+                .map(|page| match self.table.is_adopted(page) {
+                    true => {
+                        let fragments = self.table.fragments(page);
+                        ImagePage { page, fragments, place: flusher.images.take_place(page) }
+                    }
+                    false => ImagePage { page, fragments: Fragments::default(), place: None },
+                })
+                .collect();
+            drop(flusher);
+            self.write_records(checkpoint, incarnation, &records)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was read under the flush lock.
+    fn write_records(
+        &self,
+        checkpoint: &mut Checkpoint,
+        incarnation: u64,
+        records: &[ImagePage],
+    ) -> Result<(), LlamaError> {
+        // Under the lock all fragments were durable, or the store is poisoned.
         self.store.check()?;
         let segments = &self.store.segments;
         let writer = match &mut checkpoint.writer {
@@ -200,7 +262,8 @@ impl Llama {
             None => {
                 let start = ImageStart {
                     store: segments.store,
-                    number: checkpoint.number,
+                    number: checkpoint.number(),
+                    previous: if checkpoint.is_whole { checkpoint.number() } else { checkpoint.previous },
                     start: checkpoint.start,
                     incarnation,
                     segment_bytes: segments.segment_bytes,
@@ -210,13 +273,13 @@ impl Llama {
                 checkpoint.writer.insert(created.map_err(|error| self.image_failed(error))?)
             }
         };
-        for (tree, low_key, page, fragments) in known {
-            writer.add(page, tree, &low_key, &fragments).map_err(|error| self.image_failed(error))?;
+        for record in records {
+            writer.add(record).map_err(|error| self.image_failed(error))?;
         }
         Ok(())
     }
 
-    /// Completes the checkpoint: the image becomes durable, the older one is removed, and the segments that no
+    /// Completes the checkpoint: the image becomes durable, older ones are removed if it is whole, and the segments that no
     /// recovery can need any more.
     ///
     /// # Errors
@@ -227,20 +290,29 @@ impl Llama {
     /// If [`Llama::checkpoint_flush_step`] has not said `Done`.
     pub fn checkpoint_finish(&self, mut checkpoint: Checkpoint) -> Result<(), LlamaError> {
         assert!(checkpoint.round.pending.is_empty(), "the checkpoint is not flushed");
-        // Sealed pages that still count may have left the index already. Those that stop counting meanwhile do so by a
-        // fragment behind the scan start.
-        checkpoint.gathered.extend(self.sealed_pages());
-        self.write_gathered(&mut checkpoint)?;
-        let writer = checkpoint.writer.as_mut().expect("made by write_gathered");
-        let bytes = writer.finish(self.pages.end()).map_err(|error| self.image_failed(error))?;
-        self.counters.bytes_written.add(bytes);
+        if checkpoint.is_whole {
+            // Sealed pages that still count may have left the index already. Those that stop counting meanwhile do so by a
+            // fragment behind the scan start.
+            checkpoint.gathered.extend(self.sealed_pages());
+            self.write_gathered(&mut checkpoint)?;
+            self.counters.images_whole.add(1);
+        } else {
+            self.write_changes(&mut checkpoint)?;
+        }
+        let writer = checkpoint.writer.as_mut().expect("made when records are written");
+        let written = writer.finish(self.pages.end()).map_err(|error| self.image_failed(error))?;
+        self.counters.bytes_written.add(written.bytes);
+        self.counters.bytes_of_images.add(written.bytes);
         self.store.check()?;
         writer.publish().map_err(|error| self.store.fail(error))?;
         self.counters.checkpoints.add(1);
-        self.remove_older_images(checkpoint.number).map_err(|error| self.store.fail(error))?;
+        let number = checkpoint.number();
+        if checkpoint.is_whole {
+            self.remove_older_images(number).map_err(|error| self.store.fail(error))?;
+        }
 
         let mut flusher = self.lock_flusher();
-        flusher.image_number = checkpoint.number;
+        flusher.images.completed(number, checkpoint.is_whole, written);
         flusher.image_start = checkpoint.start;
         self.remove_dead_segments(flusher)?;
         Ok(())
@@ -261,7 +333,7 @@ impl Llama {
             return Ok(0);
         }
         let segments = &self.store.segments;
-        let dead = flusher.accounts.dead(segments.index(flusher.image_start.offset));
+        let dead: Vec<u64> = flusher.accounts.dead(segments.indexes_at(flusher.image_start)).collect();
         for &segment in &dead {
             flusher.accounts.close(segment);
         }
@@ -273,7 +345,7 @@ impl Llama {
         Ok(dead.len())
     }
 
-    /// The older image must be gone for good before a segment is removed that it refers to.
+    /// A recovery would not look at them: it begins with the highest number.
     fn remove_older_images(&self, number: u64) -> Result<(), DeviceError> {
         let directory = &self.store.segments.directory;
         let names = directory.list()?;

@@ -1,88 +1,201 @@
 //! Cleaning: sparse segments are emptied, so that the disk does not fill with what is dead.
 //!
-//! A cleaning step picks a segment ([`Accounts::victim`](crate::accounts::Accounts::victim)) and asks for every page
-//! with a fragment in it to be written in full. The ordinary flush does that, reading pages that are on flash only;
-//! what was scattered becomes contiguous. Then nothing in the segment is live, and it is removed once it lies before
+//! Segments are picked ([`Accounts::victim`](crate::accounts::Accounts::victim)), as many as give about a segment of live
+//! pages, and every page with a fragment in them is written in full, a buffer a step. What was scattered becomes contiguous. Pages that have not been updated for longer than
+//! pages are on average go to segments of their own ([`Stream`]), the others to where changes go: so what is short-lived
+//! and what is not do not lie side by side again.
+//! Then nothing in the segments is live, and each is removed once it lies before
 //! the scan start of the newest image, too: at once, or by the next checkpoint.
 
+use crate::accounts::Victim;
 use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
+use crate::flush::Flusher;
+use crate::flush_buffer::Stream;
 use crate::llama::Llama;
 use crate::page_id::PageId;
+use crate::segments::Segments;
 
 /// Entries of the mapping table that one step looks at.
 const STEP_PAGES: u64 = 64 * 1024;
+/// Pages that a step moves at most; fewer if they fill a flush buffer.
+const MOVED_AT_ONCE: usize = 256;
+/// Segments that are emptied together at most.
+const VICTIMS_MAX: usize = 16;
 
-/// A segment being emptied.
+/// Segments being emptied.
 pub(crate) struct Cleaning {
-    segment: u64,
+    victims: Vec<Victim>,
     /// Pages below have been looked at.
     next: PageId,
+    /// Pages to be moved that go to segments of their own.
+    cold: Vec<PageId>,
+    /// The others.
+    hot: Vec<PageId>,
+}
+
+/// What a step has to do next.
+enum Work {
+    /// Write these pages.
+    Write(Stream, Vec<PageId>),
+    /// Look again.
+    Look,
+    Nothing,
 }
 
 impl Llama {
-    /// Removes dead segments or else, if the segments take more room than the options allow, looks for pages to be moved
-    /// out of a sparse one; whether there was something to do.
+    /// As [`Llama::clean_step_to`], down to what the options allow.
     ///
     /// # Errors
-    /// [`LlamaError::Device`] if a segment cannot be removed; [`LlamaError::Poisoned`] after a failed write.
+    /// As [`Llama::clean_step_to`].
     pub fn clean_step(&self) -> Result<bool, LlamaError> {
         self.clean_step_to(self.options.space_amplification_percent_max)
     }
 
-    /// As [`Llama::clean_step`], down to segments that take `percent_max` of the live bytes.
+    /// Removes dead segments or else, if more than `percent_max` of what is live was written to the segments, moves some pages
+    /// out of sparse ones; whether there was something to do. Reads and writes about a flush buffer at most.
     ///
     /// # Errors
-    /// As [`Llama::clean_step`].
+    /// [`LlamaError::Device`] if a segment cannot be removed; else as [`Llama::flush_step`].
     pub fn clean_step_to(&self, percent_max: u32) -> Result<bool, LlamaError> {
         let Some(flusher) = self.try_flusher() else { return Ok(false) };
         if self.remove_dead_segments(flusher)? > 0 {
             return Ok(true);
         }
         let Some(mut flusher) = self.try_flusher() else { return Ok(false) };
-        let flusher = &mut *flusher;
+        let work = self.next_of_cleaning(&mut flusher, percent_max);
+        drop(flusher);
+        match work {
+            Work::Write(stream, pages) => self.move_pages(stream, &pages).map(|()| true),
+            Work::Look => Ok(true),
+            Work::Nothing => Ok(false),
+        }
+    }
+
+    fn next_of_cleaning(&self, flusher: &mut Flusher, percent_max: u32) -> Work {
         let segments = &self.store.segments;
         let mut cleaning = match flusher.cleaning.take() {
             Some(cleaning) => cleaning,
             None => {
-                let end = segments.index(flusher.position.offset);
-                let Some(segment) = flusher.accounts.victim(end, percent_max) else { return Ok(false) };
-                self.counters.segments_cleaned.add(1);
-                Cleaning { segment, next: PageId(1) }
+                let ends = segments.indexes_at(flusher.position);
+                let (mut victims, mut live_bytes) = (Vec::new(), 0);
+                while victims.len() < VICTIMS_MAX
+                    && live_bytes < segments.segment_bytes
+                    && let Some(victim) = flusher.accounts.victim(ends, percent_max)
+                {
+                    self.counters.segments_cleaned.add(1);
+                    self.counters.cleaned_bytes.add(victim.allocated);
+                    self.counters.cleaned_live_bytes.add(victim.live_bytes);
+                    live_bytes += victim.live_bytes;
+                    victims.push(victim);
+                }
+                if victims.is_empty() {
+                    return self.close_sparse(flusher, percent_max);
+                }
+                Cleaning { victims, next: PageId(1), cold: Vec::new(), hot: Vec::new() }
             }
         };
         // Pages that come into being meanwhile are not in an old segment.
         let end = self.pages.end();
         let until = PageId(cleaning.next.0.saturating_add(STEP_PAGES)).min(end);
+        self.look_for_pages(&mut cleaning, until);
+        let work = if cleaning.next < end {
+            Work::Look
+        } else {
+            let (stream, pages) = match cleaning.cold.is_empty() {
+                false => (Stream::Moved, &mut cleaning.cold),
+                true => (Stream::Fresh, &mut cleaning.hot),
+            };
+            let mut room = self.options.flush_buffer_bytes as u64;
+            let mut fits = |page: &PageId| {
+                let had_room = room > 0;
+                let bytes: u64 = self.table.fragments(*page).iter().map(FlashAddress::length).sum();
+                room = room.saturating_sub(bytes);
+                had_room
+            };
+            let count = pages.iter().take(MOVED_AT_ONCE).take_while(|page| fits(page)).count();
+            let rest = pages.split_off(count);
+            Work::Write(stream, std::mem::replace(pages, rest))
+        };
+        if cleaning.next < end || !cleaning.cold.is_empty() || !cleaning.hot.is_empty() {
+            flusher.cleaning = Some(cleaning);
+        }
+        work
+    }
+
+    /// Has the next buffers go to a new segment, if the one that is being filled is itself what should be cleaned.
+    fn close_sparse(&self, flusher: &mut Flusher, percent_max: u32) -> Work {
+        let segments = &self.store.segments;
+        for offset in &mut flusher.position.offsets {
+            let segment = segments.index(*offset);
+            if flusher.accounts.is_filled_in_vain(segment, percent_max) {
+                *offset = segments.start(Segments::following(segment));
+                return Work::Look;
+            }
+        }
+        Work::Nothing
+    }
+
+    /// Marks the pages from where `cleaning` is up to `until` that have a fragment in one of its segments.
+    fn look_for_pages(&self, cleaning: &mut Cleaning, until: PageId) {
         while cleaning.next < until {
             let page = cleaning.next;
             let fragments = self.table.fragments(page);
-            if fragments.iter().any(|address| segments.index(address.offset()) == cleaning.segment) {
+            let victim_of = |address: FlashAddress| {
+                let segment = self.store.segments.index(address.offset());
+                cleaning.victims.iter().find(|victim| victim.segment == segment)
+            };
+            if let Some(victim) = fragments.iter().find_map(victim_of) {
+                // Whoever flushes it before it is its turn moves it.
                 self.table.set_rewrite(page);
-                self.table.mark_dirty(page);
+                let is_cold = victim.is_cold && !self.table.is_dirty(page);
+                if is_cold { &mut cleaning.cold } else { &mut cleaning.hot }.push(page);
             }
             cleaning.next.0 += 1;
         }
-        if until < end {
-            flusher.cleaning = Some(cleaning);
-        }
-        Ok(true)
     }
 
-    /// Whether the segments take more room than the options allow, and a checkpoint would remove some of them: nothing in
+    /// Writes those of `pages` that were not written meanwhile. What had to be read for it leaves memory again.
+    fn move_pages(&self, stream: Stream, pages: &[PageId]) -> Result<(), LlamaError> {
+        let wanted: Vec<PageId> =
+            pages.iter().copied().filter(|&page| self.table.wants_rewrite(page)).collect();
+        let read: Vec<PageId> = wanted.iter().copied().filter(|&page| self.is_missing(page)).collect();
+        // Together, and before the lock. A page that cannot be read is met, and told of, by the flush.
+        let _ = self.load_many(&read);
+        let mut left = wanted;
+        let moved = loop {
+            let mut flusher = self.lock_flusher();
+            let next = || std::iter::from_fn(|| left.pop()).find(|&page| self.table.wants_rewrite(page));
+            match self.flush_batch(&mut flusher, stream, next) {
+                Ok(written) if written.bytes > 0 => {}
+                Ok(_) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        if moved.is_err() {
+            // The ordinary flush, which knows nothing of this list, shall move them.
+            for &page in &left {
+                self.table.mark_dirty(page);
+            }
+        }
+        self.evict_unread(&read);
+        moved
+    }
+
+    /// Whether the segments take more than `percent_max` of the live bytes, and a checkpoint would remove some of them: nothing in
     /// them is live, but a recovery would scan them. `false` while a flush is going on or files are held.
-    pub fn wants_checkpoint(&self) -> bool {
+    pub fn wants_checkpoint(&self, percent_max: u32) -> bool {
         let Some(flusher) = self.try_flusher() else { return false };
         if self.segment_holds.is_held() {
             return false;
         }
         let segments = &self.store.segments;
         let totals = flusher.accounts.totals();
-        let occupied = (totals.segments * segments.segment_bytes) as f64;
-        let allowed =
-            totals.live_bytes as f64 * f64::from(self.options.space_amplification_percent_max) / 100.0;
+        let occupied = totals.allocated_bytes as f64;
+        let allowed = totals.live_bytes as f64 * f64::from(percent_max) / 100.0;
         // Those before the scan start as it is go without a checkpoint, those behind the next one not even with it.
-        let first = segments.index(flusher.image_start.offset);
-        let end = segments.index(flusher.scan_start().offset);
-        occupied > allowed && flusher.accounts.dead(end).into_iter().any(|segment| segment >= first)
+        let now = segments.indexes_at(flusher.image_start);
+        let then = segments.indexes_at(flusher.scan_start());
+        occupied > allowed && flusher.accounts.dead(then).count() > flusher.accounts.dead(now).count()
     }
 }

@@ -85,12 +85,17 @@ impl Llama {
             if self.memory.about() <= self.high_water() {
                 return;
             }
-            let guard = self.epochs.pin();
-            for &page in batch {
-                let snapshot = self.snapshot(page, &guard);
-                if snapshot.head().is_some_and(|head| !head.is_touched()) {
-                    self.swap_out(page, snapshot, &guard);
-                }
+            self.evict_unread(batch);
+        }
+    }
+
+    /// Evicts those of `pages` that nobody has read lately.
+    pub(crate) fn evict_unread(&self, pages: &[PageId]) {
+        let guard = self.epochs.pin();
+        for &page in pages {
+            let snapshot = self.snapshot(page, &guard);
+            if snapshot.head().is_some_and(|head| !head.is_touched()) {
+                self.swap_out(page, snapshot, &guard);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! [`FileHold`]: the store's files as of a moment, for whoever copies them while the store goes on.
 //!
-//! What lies below the end of the last flush buffer never changes. So a copy is: the newest image, every segment that is
-//! accounted for, the last one up to that end and zeros behind it. To recover from it is to recover after a crash at that
+//! What lies below the end of the last flush buffer of its stream never changes. So a copy is: the newest image with those that it builds on, every segment that is
+//! accounted for, the last one of each stream up to its end and zeros behind it. To recover from it is to recover after a crash at that
 //! moment. Two things could take a file away meanwhile, and wait: a checkpoint (it would remove the image, and move the scan
 //! start), and the removal of dead segments.
 
@@ -34,7 +34,7 @@ pub struct FileHold {
 }
 
 impl FileHold {
-    /// The files, as of the moment at which they were held.
+    /// The files, as of the moment at which they were held. A copy without the last of them is refused when it is opened.
     pub fn files(&self) -> &[StoreFile] {
         &self.files
     }
@@ -77,22 +77,26 @@ impl Llama {
         // Under the lock: what was dead before is closed already, and nothing is removed from now on.
         let held = self.segment_holds.hold();
         let segments = &self.store.segments;
-        let end = flusher.position.offset;
-        let length = segments.segment_bytes;
+        let ends = flusher.position.offsets;
         let mut files: Vec<StoreFile> = flusher
             .accounts
             .segments()
             .map(|index| {
-                let bytes = if index == segments.index(end) { end % length } else { length };
+                let length = flusher.accounts.allocated(index);
+                let end = ends.into_iter().find(|&end| segments.index(end) == index);
+                let bytes = end.map_or(length, |end| end % segments.segment_bytes);
                 StoreFile { name: segment_name(index), bytes, length }
             })
             .collect();
-        // A new store has one, too, whose number is 0.
-        let name = image_name(flusher.image_number);
+        // A new store has one, too, whose number is 0. The whole one comes last: without it the others are no store, while it
+        // alone would be taken for one, of an earlier time.
+        let images = flusher.images.numbers().to_vec();
         drop(flusher);
-        let file = segments.directory.open(&name, OpenMode::Read, false).map_err(LlamaError::Device)?;
-        let length = file.length().map_err(LlamaError::Device)?;
-        files.push(StoreFile { name, bytes: length, length });
+        for name in images.into_iter().rev().map(image_name) {
+            let file = segments.directory.open(&name, OpenMode::Read, false).map_err(LlamaError::Device)?;
+            let length = file.length().map_err(LlamaError::Device)?;
+            files.push(StoreFile { name, bytes: length, length });
+        }
         Ok(FileHold { files, _checkpointing: checkpointing, _segments: held })
     }
 }

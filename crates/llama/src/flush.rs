@@ -27,19 +27,21 @@
 //!
 //! Once a fragment that *disowns* a page is durable, the page does not count any more; see [`seal`](crate::seal).
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Times};
 use crate::clean::Cleaning;
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position, fragment_address};
+use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position, STREAMS, Stream, fragment_address};
 use crate::fragment::Marshal;
+use crate::images::Images;
 use crate::llama::{Llama, chain};
 use crate::load::missing_in;
 use crate::mapping_table::{Fragments, Word};
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
+use crate::segments::Segments;
 use crate::sync::MutexGuard;
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{PoisonError, TryLockError, Weak};
@@ -84,14 +86,15 @@ pub(crate) struct Flusher {
     /// The scan start of the newest durable image: what lies before it is not read by a recovery, but for live
     /// fragments.
     pub(crate) image_start: Position,
-    pub(crate) image_number: u64,
+    /// From which images a recovery would start, and what they do not say yet.
+    pub(crate) images: Images,
     pub(crate) cleaning: Option<Cleaning>,
     buffer: AlignedBuffer,
     /// Where the search for dirty pages goes on.
     cursor: PageId,
-    /// A page to be flushed, above it one of its adoptees, and so on. Kept between steps, so that a long row of
-    /// splits that were never flushed is walked once.
-    stack: Vec<PageId>,
+    /// For each stream a page to be flushed, above it one of its adoptees, and so on. Kept between steps, so that a long
+    /// row of splits that were never flushed is walked once.
+    stacks: [Vec<PageId>; STREAMS],
     /// Adoptions by pages that are durable but not adopted themselves.
     waiting: HashMap<PageId, Vec<PageId>>,
     /// Durable pages that are not adopted, with the buffer of their first fragment.
@@ -102,6 +105,7 @@ pub(crate) struct Flusher {
 
 /// What lies in the flush buffer and is not written yet.
 struct Batch {
+    stream: usize,
     used: usize,
     fragments: u32,
     body_crc: u32,
@@ -146,6 +150,7 @@ impl Flusher {
         position: Position,
         incarnation: u64,
         accounts: Accounts,
+        images: Images,
         buffer_bytes: usize,
     ) -> Flusher {
         Flusher {
@@ -153,11 +158,11 @@ impl Flusher {
             incarnation,
             accounts,
             image_start: position,
-            image_number: 0,
+            images,
             cleaning: None,
             buffer: AlignedBuffer::zeroed(buffer_bytes),
             cursor: PageId(1),
-            stack: Vec::new(),
+            stacks: Default::default(),
             waiting: HashMap::new(),
             unadopted: HashMap::new(),
             disowned: Vec::new(),
@@ -170,8 +175,8 @@ impl Flusher {
     }
 
     /// Pages whose flush has begun, and waits for room or for the one above. They are dirty, too.
-    pub(crate) fn begun(&self) -> &[PageId] {
-        &self.stack
+    pub(crate) fn begun(&self) -> impl Iterator<Item = PageId> {
+        self.stacks.iter().flatten().copied()
     }
 }
 
@@ -211,7 +216,7 @@ impl Llama {
         let start = flusher.cursor.min(end);
         // One revolution: from the cursor to the end, then from the first page to the cursor.
         let (mut cursor, mut limit, mut wrapped) = (start, end, false);
-        let written = self.flush_batch(&mut flusher, || {
+        let written = self.flush_batch(&mut flusher, Stream::Fresh, || {
             loop {
                 if let Some(page) = self.table.next_dirty(cursor, limit) {
                     cursor = PageId(page.0 + 1);
@@ -231,22 +236,29 @@ impl Llama {
         })
     }
 
-    /// Fills the flush buffer with the pages that `next` names, and those that they need, and writes it.
+    /// Fills the flush buffer with the pages that `next` names, and those that they need, and writes it to `stream`.
     pub(crate) fn flush_batch(
         &self,
         flusher: &mut Flusher,
+        stream: Stream,
         mut next: impl FnMut() -> Option<PageId>,
     ) -> Result<Written, LlamaError> {
         self.store.check()?;
         self.free_disowned(flusher);
         self.recycle(flusher);
-        let mut batch =
-            Batch { used: HEADER_BYTES, fragments: 0, body_crc: 0, taken: Vec::new(), skipped: Vec::new() };
+        let mut batch = Batch {
+            stream: stream as usize,
+            used: HEADER_BYTES,
+            fragments: 0,
+            body_crc: 0,
+            taken: Vec::new(),
+            skipped: Vec::new(),
+        };
         // An error must not leave addresses in nodes that no buffer will hold: what is in the batch is written
         // in any case.
         let filled = self.fill(flusher, &mut batch, &mut next);
         if filled.is_err() {
-            for page in flusher.stack.drain(..) {
+            for page in flusher.stacks[batch.stream].drain(..) {
                 self.table.mark_dirty(page);
             }
         }
@@ -266,11 +278,11 @@ impl Llama {
         // The page that consolidation was last asked for. Once is enough: it may have good reasons not to do it.
         let mut asked = None;
         while batch.used < self.options.flush_buffer_bytes {
-            let page = match flusher.stack.last() {
+            let page = match flusher.stacks[batch.stream].last() {
                 Some(&page) => page,
                 None => match next() {
                     Some(page) => {
-                        flusher.stack.push(page);
+                        flusher.stacks[batch.stream].push(page);
                         page
                     }
                     None => break,
@@ -278,16 +290,16 @@ impl Llama {
             };
             match self.marshal(flusher, batch, page, asked == Some(page)) {
                 Marshalled::Done => {
-                    flusher.stack.pop();
+                    flusher.stacks[batch.stream].pop();
                 }
                 Marshalled::Later => {
                     // Whoever adopts it has to wait with it.
-                    for page in flusher.stack.drain(..) {
+                    for page in flusher.stacks[batch.stream].drain(..) {
                         self.table.mark_dirty(page);
                         batch.skipped.push(page);
                     }
                 }
-                Marshalled::First(adoptee) => flusher.stack.push(adoptee),
+                Marshalled::First(adoptee) => flusher.stacks[batch.stream].push(adoptee),
                 Marshalled::Load => {
                     if let Err(error) = self.load_row(page) {
                         // The cleaner shall not come back to a page that cannot be read.
@@ -302,7 +314,7 @@ impl Llama {
                     }
                 }
                 Marshalled::Full(_) if batch.fragments > 0 => break,
-                Marshalled::Full(bytes) => self.make_room(flusher, bytes)?,
+                Marshalled::Full(bytes) => self.make_room(flusher, batch.stream, bytes)?,
                 Marshalled::TooLarge(bytes) => {
                     let limit = self.store.segments.fragment_bytes_max();
                     return Err(LlamaError::PageTooLarge { page, bytes, limit });
@@ -394,8 +406,11 @@ impl Llama {
             previous.is_none() || depth.is_some(),
             "{page} refers to a fragment that is not its own"
         );
-        if previous.is_some() && (rewrite || depth.is_none_or(|depth| depth + 2 > self.options.fragments_max))
-        {
+        // What the fragment is written for.
+        let has_changed = head.flash().is_none();
+        let is_moved = rewrite && previous.is_some();
+        let too_many = previous.is_some() && depth.is_none_or(|depth| depth + 2 > self.options.fragments_max);
+        if previous.is_some() && (rewrite || too_many) {
             if head.is_partial() {
                 return postponed(Marshalled::Load);
             }
@@ -419,10 +434,10 @@ impl Llama {
             Ok(length) if length <= self.store.segments.fragment_bytes_max() => length,
             Ok(length) | Err(length) => return postponed(Marshalled::TooLarge(length)),
         };
-        if batch.used as u64 + length > self.room(flusher) {
+        if batch.used as u64 + length > self.room(flusher, batch.stream) {
             return postponed(Marshalled::Full(length));
         }
-        let address = fragment_address(flusher.position, batch.used, length);
+        let address = fragment_address(flusher.position.offsets[batch.stream], batch.used, length);
         let out = &mut flusher.buffer[batch.used..batch.used + length as usize];
         let crc = marshal.encode(address.offset(), out);
         let (adopts, disowns) = (marshal.adopts().to_vec(), marshal.disowns().to_vec());
@@ -430,19 +445,33 @@ impl Llama {
         for node in &nodes {
             node.set_flash(address);
         }
-        self.supersede(flusher, &mut fragments, previous, page);
+        if fragments.len() == 0
+            && let Some(descriptor) = nodes.last().and_then(|base| base.descriptor())
+        {
+            flusher.images.note_place(page, descriptor.tree, descriptor.low_key);
+        }
+        flusher.images.note(&self.table, page);
+        let times = self.supersede(flusher, &mut fragments, previous, page, has_changed);
         let pushed = fragments.push(address);
         debug_assert!(pushed, "a page has at most {} fragments", self.options.fragments_max);
-        flusher.accounts.add(address);
+        flusher.accounts.add(address, times);
         self.table.set_fragments(page, fragments);
         if previous.is_none() {
             self.counters.full_fragments_written.add(1);
-            if rewrite {
-                self.table.clear_rewrite(page);
-                self.counters.pages_relocated.add(1);
-            }
         } else {
             self.counters.delta_fragments_written.add(1);
+        }
+        if rewrite {
+            self.table.clear_rewrite(page);
+        }
+        if is_moved {
+            self.counters.pages_relocated.add(1);
+            self.counters.pages_kept_apart.add(batch.stream as u64);
+            self.counters.bytes_cleaned.add(length);
+        } else if too_many {
+            self.counters.bytes_rewritten.add(length);
+        } else {
+            self.counters.bytes_flushed.add(length);
         }
         batch.taken.push(Taken { page, adopts, disowns, root: marshal.is_root() });
         batch.used += length as usize;
@@ -454,82 +483,90 @@ impl Llama {
         Marshalled::Done
     }
 
-    /// Takes the fragments that a new one on top of `previous` makes superfluous off the page's list.
+    /// Takes the fragments that a new one on top of `previous` makes superfluous off the page's list. When the page was
+    /// updated, if it was flushed before.
     fn supersede(
         &self,
         flusher: &mut Flusher,
         fragments: &mut Fragments,
         previous: Option<FlashAddress>,
         page: PageId,
-    ) {
+        has_changed: bool,
+    ) -> Option<Times> {
+        let mut times = None;
         while fragments.newest() != previous {
             let Some(dead) = fragments.pop() else {
                 unreachable!("{page} has lost its fragment {previous:?}");
             };
-            flusher.accounts.remove(dead);
+            times = flusher.accounts.remove(dead, has_changed);
         }
+        times
     }
 
-    /// Up to where the flush buffer may be filled.
-    fn room(&self, flusher: &Flusher) -> u64 {
+    /// Up to where the flush buffer may be filled: what is allocated of the segment. 0 if there is none.
+    fn room(&self, flusher: &Flusher, stream: usize) -> u64 {
         let segments = &self.store.segments;
-        let offset = flusher.position.offset;
-        if segments.file(segments.index(offset)).is_none() || offset.is_multiple_of(segments.segment_bytes) {
-            // Nothing has been written yet, or the segment is full to the last byte.
-            return 0;
-        }
-        (flusher.buffer.len() as u64).min(segments.end(offset) - offset)
+        let offset = flusher.position.offsets[stream];
+        let allocated = flusher.accounts.allocated(segments.index(offset));
+        (flusher.buffer.len() as u64).min(allocated.saturating_sub(offset % segments.segment_bytes))
     }
 
-    /// Makes the empty buffer large enough for one fragment, and begins the next segment if this one has too
-    /// little room.
-    fn make_room(&self, flusher: &mut Flusher, fragment_bytes: u64) -> Result<(), LlamaError> {
+    /// Makes the empty buffer large enough for one fragment and for what usually goes into it, allocates a piece of the
+    /// segment, and begins the next segment if this one has too little room.
+    fn make_room(&self, flusher: &mut Flusher, stream: usize, fragment_bytes: u64) -> Result<(), LlamaError> {
         let segments = &self.store.segments;
         let bytes = (HEADER_BYTES as u64 + fragment_bytes).next_multiple_of(BLOCK_BYTES as u64);
+        let usual = bytes.max(self.options.flush_buffer_bytes as u64);
         if flusher.buffer.len() < bytes as usize {
             flusher.buffer = AlignedBuffer::zeroed(bytes as usize);
         }
-        let offset = flusher.position.offset;
-        let within = offset % segments.segment_bytes;
+        let offset = flusher.position.offsets[stream];
         let index = segments.index(offset);
-        if within != 0 && segments.file(index).is_some() && offset + bytes <= segments.end(offset) {
+        // Nothing refers to what was not allocated, so a full disk is no reason to stop for ever.
+        let failed = |error: DeviceError| match error.is_full() {
+            true => LlamaError::Device(error),
+            false => self.store.fail(error),
+        };
+        let exists = flusher.accounts.allocated(index) > 0;
+        if !exists || offset + bytes > segments.end(offset) {
+            let next = if exists { Segments::following(index) } else { index };
+            let allocated = segments.create(next, usual).map_err(failed)?;
+            flusher.accounts.open(next, allocated, 0);
+            flusher.position.offsets[stream] = segments.start(next);
             return Ok(());
         }
-        // At a segment's very end the offset is already the next one's.
-        let next = if within == 0 || segments.file(index).is_none() { index } else { index + 1 };
-        segments.create(next).map_err(|error| {
-            // Nothing refers to a segment that was not made, so a full disk is no reason to stop for ever.
-            if error.is_full() { LlamaError::Device(error) } else { self.store.fail(error) }
-        })?;
-        flusher.accounts.open(next);
-        flusher.position.offset = segments.start(next);
+        let allocated = segments.extend(offset, usual).map_err(failed)?;
+        flusher.accounts.set_allocated(index, allocated);
         Ok(())
     }
 
     fn write_buffer(&self, flusher: &mut Flusher, batch: &mut Batch) -> Result<u64, LlamaError> {
         let segments = &self.store.segments;
         let position = flusher.position;
+        let offset = position.offsets[batch.stream];
         let length = batch.used.next_multiple_of(BLOCK_BYTES);
         flusher.buffer[batch.used..length].fill(0);
         let header = BufferHeader {
             store: segments.store,
             sequence: position.sequence,
             incarnation: flusher.incarnation,
-            offset: position.offset,
+            offset,
             length: length as u64,
             fragments: batch.fragments,
             chain: position.chain,
             body_crc: batch.body_crc,
         };
         let chain = header.encode(&mut flusher.buffer);
-        let file = segments.file(segments.index(position.offset)).expect("there is room only in a segment");
-        file.write_durable_at(&flusher.buffer[..length], position.offset % segments.segment_bytes)
+        let file = segments.file(segments.index(offset)).expect("there is room only in a segment");
+        file.write_durable_at(&flusher.buffer[..length], offset % segments.segment_bytes)
             .map_err(|error| self.store.fail(error))?;
-        let end = position.offset + length as u64;
-        flusher.position = Position { sequence: position.sequence + 1, offset: end, chain };
-        flusher.accounts.written(length as u64);
-        self.store.set_durable_end(end);
+        let end = offset + length as u64;
+        flusher.position = position.next(batch.stream, segments.behind(offset, end), chain);
+        let fragments = (batch.used - HEADER_BYTES) as u64;
+        flusher.accounts.written(segments.index(offset), length as u64, fragments);
+        self.store.set_durable_end(batch.stream, end);
         self.counters.bytes_written.add(length as u64);
+        self.counters.bytes_padded.add((HEADER_BYTES + length - batch.used) as u64);
         self.counters.buffers_written.add(1);
         for taken in batch.taken.drain(..) {
             taken.disowns.iter().for_each(|&page| self.forget_disowned(flusher, page));
@@ -566,6 +603,7 @@ impl Llama {
         while let Some(page) = pages.pop() {
             if !self.table.is_adopted(page) {
                 self.table.set_adopted(page);
+                flusher.images.note(&self.table, page);
                 flusher.unadopted.remove(&page);
                 pages.extend(flusher.waiting.remove(&page).unwrap_or_default());
             }
@@ -582,10 +620,11 @@ impl Llama {
         }
         for &page in &pages {
             for dead in self.table.fragments(page).iter() {
-                flusher.accounts.remove(dead);
+                flusher.accounts.remove(dead, true);
             }
             flusher.unadopted.remove(&page);
             flusher.waiting.remove(&page);
+            flusher.images.take_place(page);
             self.table.reset(page);
         }
         self.pages.recycle(&pages);

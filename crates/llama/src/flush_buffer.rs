@@ -1,14 +1,15 @@
 //! Flush buffers: the unit in which fragments are written.
 //!
 //! A buffer lies in one segment, starts and ends at multiples of 4096 bytes, and is written by one durable write.
-//! The next buffer follows at its end or, where the segment has too little room left, at the start of the next
-//! segment. Integers are little-endian.
+//! There are two [streams](Stream) of segments, so the next buffer lies behind the last one of either, or, where its
+//! segment has too little room left, at the start of that stream's next segment. The sequence number says which is next.
+//! Integers are little-endian.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 64 |
 //! | 4 | 4 | magic `DBUF` |
-//! | 8 | 4 | format version, 2 |
+//! | 8 | 4 | format version, 3 |
 //! | 12 | 4 | number of fragments, at least 1 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | sequence number: one more than the previous buffer's |
@@ -23,13 +24,27 @@ use crate::flash_address::FlashAddress;
 use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DBUF");
-/// The version of buffers, segments and images. Version 1 has no disowned pages; their count was 0.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The version of buffers, segments and images. Version 2 had a single stream.
+pub(crate) const FORMAT_VERSION: u32 = 3;
 
 /// Whether this release reads `version`.
 pub(crate) fn is_known(version: u32) -> bool {
-    (1..=FORMAT_VERSION).contains(&version)
+    version == FORMAT_VERSION
 }
+
+/// How many streams there are.
+pub(crate) const STREAMS: usize = 2;
+
+/// Where a buffer goes: what changes often and what does not are kept in segments of their own, so that the former are
+/// soon empty, and the latter need not be cleaned. A segment's number says its stream: `number % 2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Pages that have changed, or are likely to change soon.
+    Fresh = 0,
+    /// Pages that the cleaner moves and that have not changed for long.
+    Moved = 1,
+}
+
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 64;
 
@@ -114,13 +129,23 @@ impl BufferHeader {
 /// Where a buffer starts, and what the buffers before it lead one to expect there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
-    /// Ordered by this.
+    /// Ordered by this: both offsets grow with it.
     pub(crate) sequence: u64,
-    pub(crate) offset: u64,
+    /// Where the buffer would be, for each stream.
+    pub(crate) offsets: [u64; STREAMS],
     pub(crate) chain: u32,
 }
 
-/// Where a fragment of `length` bytes would lie in a buffer at `position` that is filled up to `used`.
-pub(crate) fn fragment_address(position: Position, used: usize, length: u64) -> FlashAddress {
-    FlashAddress::new(position.offset + used as u64, length)
+impl Position {
+    /// The position behind a buffer of `stream` that ends at `end`.
+    pub(crate) fn next(self, stream: usize, end: u64, chain: u32) -> Position {
+        let mut offsets = self.offsets;
+        offsets[stream] = end;
+        Position { sequence: self.sequence + 1, offsets, chain }
+    }
+}
+
+/// Where a fragment of `length` bytes would lie in a buffer at `offset` that is filled up to `used`.
+pub(crate) fn fragment_address(offset: u64, used: usize, length: u64) -> FlashAddress {
+    FlashAddress::new(offset + used as u64, length)
 }

@@ -216,8 +216,7 @@ impl<'a> Fragment<'a> {
         let previous = read_u64(bytes, 32);
         if nodes == 0
             || payloads_at > length as u64
-            || (previous != 0
-                && FlashAddress::from_raw(previous).is_none_or(|address| address.end() > offset))
+            || (previous != 0 && FlashAddress::from_raw(previous).is_none())
         {
             return Err(Defect::new(12, "counts that fit the length", format_args!("{nodes} nodes")));
         }

@@ -1,13 +1,15 @@
 //! Images: what a checkpoint writes, and where recovery begins.
 //!
 //! The image with the number `n` is the file `store-image-{n:016x}`, written as `….tmp` and renamed when it is
-//! durable. It is a row of blocks, each padded with zeros to a multiple of 4096 bytes (little-endian):
+//! durable. It is *whole*, or holds what has changed since the image that it names as the *previous* one: the state is what
+//! the row says from the last whole one on. An image is a row of blocks, each padded with zeros to a multiple of 4096 bytes
+//! (little-endian):
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 40 + *bytes of records* |
 //! | 4 | 4 | magic `DIMG` |
-//! | 8 | 4 | format version, 2 |
+//! | 8 | 4 | format version, 3 |
 //! | 12 | 4 | number of the block, from 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the image |
@@ -15,15 +17,22 @@
 //! | 36 | 4 | 1 in the last block, else 0 |
 //! | 40 | | records |
 //!
-//! Block 0 holds one record: scan start (offset 8, sequence 8, chain 4), incarnation 8, segment bytes 8, user data
-//! (length 4, bytes). The last block holds one record: number of pages 8, lowest page identifier never given out 8. The
-//! blocks between hold one record per page: page 8, tree 4, low key length 4, number of fragments 4, their addresses 8
-//! each (oldest first), low key.
+//! Block 0 holds one record: scan start (an offset for each stream, 8 each; sequence 8, chain 4), incarnation 8, segment bytes 8, number of
+//! the previous image 8 (its own: it is whole), user data
+//! (length 4, bytes). The last block holds one record: number of records between 8, lowest page identifier never given out
+//! 8. The blocks between hold one record per page: page 8, kind 4, and then
+//!
+//! | kind | | |
+//! |---|---|---|
+//! | 1 | a page | number of fragments 4, their addresses 8 each (oldest first), tree 4, low key length 4, low key |
+//! | 2 | a page that an earlier image describes | number of fragments 4, their addresses 8 each |
+//! | 3 | a page that does not count any more | |
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{FORMAT_VERSION, Position, is_known};
 use crate::fragment::{read_u32, read_u64, write_u32, write_u64};
+use crate::images::Written;
 use crate::mapping_table::Fragments;
 use crate::page_id::PageId;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
@@ -32,6 +41,10 @@ use std::sync::Arc;
 const MAGIC: u32 = u32::from_le_bytes(*b"DIMG");
 const HEADER_BYTES: usize = 40;
 const LAST: u32 = 1;
+/// The kinds of records.
+const DESCRIBED: u32 = 1;
+const KNOWN: u32 = 2;
+const GONE: u32 = 3;
 /// A block is written once its records take this much.
 const BLOCK_RECORD_BYTES: usize = 256 * 1024;
 
@@ -59,16 +72,25 @@ pub(crate) struct ImageStart {
     pub(crate) start: Position,
     pub(crate) incarnation: u64,
     pub(crate) segment_bytes: u64,
+    /// The number of the image of which this one holds the changes; its own if it is whole.
+    pub(crate) previous: u64,
     pub(crate) user_data: Vec<u8>,
 }
 
-/// A page in an image.
+impl ImageStart {
+    pub(crate) fn is_whole(&self) -> bool {
+        self.previous == self.number
+    }
+}
+
+/// What an image says of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImagePage {
     pub(crate) page: PageId,
-    pub(crate) tree: u32,
-    pub(crate) low_key: Vec<u8>,
+    /// None if it does not count any more.
     pub(crate) fragments: Fragments,
+    /// Tree and low key; `None` if an earlier image says them, or it does not count.
+    pub(crate) place: Option<(u32, Vec<u8>)>,
 }
 
 /// An image, read.
@@ -77,6 +99,16 @@ pub(crate) struct Image {
     pub(crate) start: ImageStart,
     pub(crate) pages: Vec<ImagePage>,
     pub(crate) next_page: PageId,
+    /// Bytes of the file.
+    pub(crate) bytes: u64,
+}
+
+impl Image {
+    /// What it is made of.
+    pub(crate) fn written(&self) -> Written {
+        let gone = self.pages.iter().filter(|page| page.fragments.len() == 0).count() as u64;
+        Written { bytes: self.bytes, pages: self.pages.len() as u64 - gone, gone }
+    }
 }
 
 /// An image being written.
@@ -89,6 +121,7 @@ pub(crate) struct ImageWriter {
     offset: u64,
     records: Vec<u8>,
     pages: u64,
+    gone: u64,
 }
 
 impl ImageWriter {
@@ -114,40 +147,50 @@ impl ImageWriter {
             offset: 0,
             records: Vec::new(),
             pages: 0,
+            gone: 0,
         };
-        writer.records.extend_from_slice(&start.start.offset.to_le_bytes());
+        for offset in start.start.offsets {
+            writer.records.extend_from_slice(&offset.to_le_bytes());
+        }
         writer.records.extend_from_slice(&start.start.sequence.to_le_bytes());
         writer.records.extend_from_slice(&start.start.chain.to_le_bytes());
         writer.records.extend_from_slice(&start.incarnation.to_le_bytes());
         writer.records.extend_from_slice(&start.segment_bytes.to_le_bytes());
+        writer.records.extend_from_slice(&start.previous.to_le_bytes());
         writer.records.extend_from_slice(&(start.user_data.len() as u32).to_le_bytes());
         writer.records.extend_from_slice(&start.user_data);
         writer.write_block(0)?;
         Ok(writer)
     }
 
-    /// Adds a page. Writes a block when enough have gathered.
-    pub(crate) fn add(
-        &mut self,
-        page: PageId,
-        tree: u32,
-        low_key: &[u8],
-        fragments: &Fragments,
-    ) -> Result<(), DeviceError> {
+    /// Adds what is known of a page. Writes a block when enough have gathered.
+    pub(crate) fn add(&mut self, record: &ImagePage) -> Result<(), DeviceError> {
+        let ImagePage { page, fragments, place } = record;
+        let kind = match (fragments.len(), place) {
+            (0, _) => GONE,
+            (_, Some(_)) => DESCRIBED,
+            (_, None) => KNOWN,
+        };
         self.records.extend_from_slice(&page.0.to_le_bytes());
-        self.records.extend_from_slice(&tree.to_le_bytes());
-        self.records.extend_from_slice(&(low_key.len() as u32).to_le_bytes());
-        self.records.extend_from_slice(&(fragments.len() as u32).to_le_bytes());
-        for address in fragments.iter() {
-            self.records.extend_from_slice(&address.to_raw().to_le_bytes());
+        self.records.extend_from_slice(&kind.to_le_bytes());
+        if kind != GONE {
+            self.records.extend_from_slice(&(fragments.len() as u32).to_le_bytes());
+            for address in fragments.iter() {
+                self.records.extend_from_slice(&address.to_raw().to_le_bytes());
+            }
         }
-        self.records.extend_from_slice(low_key);
+        if let (DESCRIBED, Some((tree, low_key))) = (kind, place) {
+            self.records.extend_from_slice(&tree.to_le_bytes());
+            self.records.extend_from_slice(&(low_key.len() as u32).to_le_bytes());
+            self.records.extend_from_slice(low_key);
+        }
         self.pages += 1;
+        self.gone += u64::from(kind == GONE);
         if self.records.len() >= BLOCK_RECORD_BYTES { self.write_block(0) } else { Ok(()) }
     }
 
-    /// Writes what is left and makes the image durable under its temporary name. Returns its bytes.
-    pub(crate) fn finish(&mut self, next_page: PageId) -> Result<u64, DeviceError> {
+    /// Writes what is left and makes the image durable under its temporary name.
+    pub(crate) fn finish(&mut self, next_page: PageId) -> Result<Written, DeviceError> {
         if !self.records.is_empty() {
             self.write_block(0)?;
         }
@@ -155,7 +198,7 @@ impl ImageWriter {
         self.records.extend_from_slice(&next_page.0.to_le_bytes());
         self.write_block(LAST)?;
         self.file.sync()?;
-        Ok(self.offset)
+        Ok(Written { bytes: self.offset, pages: self.pages - self.gone, gone: self.gone })
     }
 
     /// Gives the image its name, durably.
@@ -209,17 +252,23 @@ impl<'a> Records<'a> {
 
     fn page(&mut self) -> Option<ImagePage> {
         let page = PageId(self.u64()?);
-        let tree = self.u32()?;
-        let low_key_bytes = self.u32()?;
-        let count = self.u32()?;
+        let kind = self.u32()?;
+        let count = if kind == GONE { 0 } else { self.u32()? };
         let mut fragments = Fragments::default();
         for _ in 0..count {
             if !fragments.push(FlashAddress::from_raw(self.u64()?)?) {
                 return None;
             }
         }
-        let low_key = self.take(low_key_bytes as usize)?.to_vec();
-        (!page.is_none() && fragments.len() > 0).then_some(ImagePage { page, tree, low_key, fragments })
+        let place = match kind {
+            DESCRIBED => {
+                let (tree, low_key_bytes) = (self.u32()?, self.u32()?);
+                Some((tree, self.take(low_key_bytes as usize)?.to_vec()))
+            }
+            _ => None,
+        };
+        let is_sound = (DESCRIBED..=GONE).contains(&kind) && (kind == GONE) == (fragments.len() == 0);
+        (!page.is_none() && is_sound).then_some(ImagePage { page, fragments, place })
     }
 }
 
@@ -321,7 +370,7 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
             if count != pages.len() as u64 {
                 return Err(reader.corrupt(0, format_args!("{count} pages"), pages.len()));
             }
-            return Ok(Image { start, pages, next_page: PageId(next_page) });
+            return Ok(Image { start, pages, next_page: PageId(next_page), bytes: length });
         }
         while !records.bytes.is_empty() {
             pages.push(records.page().ok_or_else(|| reader.corrupt(0, "a page", "something else"))?);
@@ -331,20 +380,24 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
 
 fn read_start(block: &Block) -> Option<ImageStart> {
     let mut records = Records { bytes: &block.records };
-    let (offset, sequence, chain) = (records.u64()?, records.u64()?, records.u32()?);
-    let (incarnation, segment_bytes) = (records.u64()?, records.u64()?);
+    let offsets = [records.u64()?, records.u64()?];
+    let (sequence, chain) = (records.u64()?, records.u32()?);
+    let (incarnation, segment_bytes, previous) = (records.u64()?, records.u64()?, records.u64()?);
     let user_data_bytes = records.u32()?;
     let user_data = records.take(user_data_bytes as usize)?.to_vec();
-    (offset > 0 && segment_bytes > 0 && segment_bytes.is_multiple_of(BLOCK_BYTES as u64)).then_some(
-        ImageStart {
-            store: block.store,
-            number: block.number,
-            start: Position { sequence, offset, chain },
-            incarnation,
-            segment_bytes,
-            user_data,
-        },
-    )
+    (previous <= block.number
+        && offsets.iter().all(|&offset| offset > 0)
+        && segment_bytes > 0
+        && segment_bytes.is_multiple_of(BLOCK_BYTES as u64))
+    .then_some(ImageStart {
+        store: block.store,
+        number: block.number,
+        start: Position { sequence, offsets, chain },
+        incarnation,
+        segment_bytes,
+        previous,
+        user_data,
+    })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -356,9 +409,10 @@ mod tests {
         let start = ImageStart {
             store: 77,
             number: 3,
-            start: Position { sequence: 9, offset: 12288, chain: 0xabcd },
+            start: Position { sequence: 9, offsets: [12288, 69632], chain: 0xabcd },
             incarnation: 2,
             segment_bytes: 1 << 16,
+            previous: 2,
             user_data: b"remember".to_vec(),
         };
         let mut writer = ImageWriter::create(directory, true, &start).unwrap();
@@ -366,13 +420,18 @@ mod tests {
         for page in 1..=pages {
             let mut fragments = Fragments::default();
             assert!(fragments.push(FlashAddress::new(4096 * page, 128)));
-            let low_key = page.to_be_bytes().to_vec();
-            writer.add(PageId(page), 5, &low_key, &fragments).unwrap();
-            expected.push(ImagePage { page: PageId(page), tree: 5, low_key, fragments });
+            let place = Some((5, page.to_be_bytes().to_vec()));
+            let record = match page % 3 {
+                0 => ImagePage { page: PageId(page), fragments: Fragments::default(), place: None },
+                1 => ImagePage { page: PageId(page), fragments, place },
+                _ => ImagePage { page: PageId(page), fragments, place: None },
+            };
+            writer.add(&record).unwrap();
+            expected.push(record);
         }
-        writer.finish(PageId(pages + 1)).unwrap();
+        let bytes = writer.finish(PageId(pages + 1)).unwrap().bytes;
         writer.publish().unwrap();
-        Image { start, pages: expected, next_page: PageId(pages + 1) }
+        Image { start, pages: expected, next_page: PageId(pages + 1), bytes }
     }
 
     #[test]

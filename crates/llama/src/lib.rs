@@ -71,6 +71,7 @@ mod flush_buffer;
 mod fragment;
 mod free_list;
 mod image;
+mod images;
 mod llama;
 mod load;
 mod loading;

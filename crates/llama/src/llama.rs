@@ -299,6 +299,11 @@ impl Llama {
         self.store.poisoned()
     }
 
+    /// Pages with changes that no flush has taken; looks at a bit of each page.
+    pub fn dirty_pages(&self) -> u64 {
+        self.table.dirty_pages(self.pages.end()).count() as u64
+    }
+
     /// Figures of the store. Waits for a flush that is going on.
     pub fn statistics(&self) -> Statistics {
         let totals = self.lock_flusher().accounts.totals();
@@ -306,10 +311,10 @@ impl Llama {
         let mut statistics = Statistics {
             memory_bytes: self.memory_bytes(),
             page_ids: end.0 - 1,
-            dirty_pages: self.table.dirty_pages(end).count() as u64,
+            dirty_pages: self.dirty_pages(),
             segments: totals.segments,
             dead_segments: totals.dead_segments,
-            disk_bytes: totals.segments * self.store.segments.segment_bytes,
+            disk_bytes: totals.allocated_bytes,
             live_bytes: totals.live_bytes,
             reads_at_once: self.store.segments.directory.reads_at_once() as u64,
             ..Statistics::default()

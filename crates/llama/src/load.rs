@@ -115,6 +115,11 @@ impl Llama {
         result
     }
 
+    /// Whether some of `page` is not in memory.
+    pub(crate) fn is_missing(&self, page: PageId) -> bool {
+        self.missing(page).is_some()
+    }
+
     /// The address of what of `page` is not in memory.
     fn missing(&self, page: PageId) -> Option<FlashAddress> {
         let guard = self.epochs.pin();

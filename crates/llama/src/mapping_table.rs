@@ -27,7 +27,8 @@
 //! apart, so that the words of a hundred thousand pages fit in a cache:
 //!
 //! - one *dirty bit* per page, in words of 64: set after an install, cleared by the flusher before it looks;
-//! - the *state word*: bit 0 claimed, bit 1 adopted, bit 2 rewrite, bit 3 disowned, bits 32.. count of holds;
+//! - the *state word*: bit 0 claimed, bit 1 adopted, bit 2 rewrite, bit 3 disowned, bit 4 changed since its last
+//!   image, bits 32.. count of holds;
 //! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`].
 //!
 //! ## Invariants
@@ -67,6 +68,7 @@ const CLAIMED: u64 = 1;
 const ADOPTED: u64 = 2;
 const REWRITE: u64 = 4;
 const DISOWNED: u64 = 8;
+const CHANGED: u64 = 16;
 const HOLD: u64 = 1 << 32;
 
 /// What a mapping word says.
@@ -366,6 +368,18 @@ impl MappingTable {
         self.clear_state(page, REWRITE);
     }
 
+    /// Notes that the newest image is out of date for the page; whether that was not noted.
+    pub(crate) fn set_changed(&self, page: PageId) -> bool {
+        let (chunk, slot) = self.entry(page);
+        chunk.cold[slot].state.fetch_or(CHANGED, Ordering::AcqRel) & CHANGED == 0
+    }
+
+    /// Takes that back; whether it was noted.
+    pub(crate) fn take_changed(&self, page: PageId) -> bool {
+        let (chunk, slot) = self.entry(page);
+        chunk.cold[slot].state.fetch_and(!CHANGED, Ordering::AcqRel) & CHANGED != 0
+    }
+
     /// The fragments of `page`. Exact for the holder of the store's flush lock, who alone changes them.
     pub(crate) fn fragments(&self, page: PageId) -> Fragments {
         let (chunk, slot) = self.entry(page);
@@ -388,6 +402,7 @@ impl MappingTable {
         debug_assert!(self.word(page) == 0 && !self.is_held(page));
         self.take_dirty(page);
         self.set_fragments(page, Fragments::default());
+        // Not `CHANGED`: the images do not know yet that the page is gone.
         self.clear_state(page, ADOPTED | REWRITE | DISOWNED);
     }
 

@@ -9,6 +9,7 @@ use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::fragment::Defect;
 use crate::llama::Llama;
+use crate::mapping_table::FRAGMENTS_MAX;
 use crate::page_id::PageId;
 use crate::segments::ReadFragment;
 
@@ -85,6 +86,11 @@ impl PageReader {
                 page => Err(Defect::new(16, self.page, page)),
             });
             match checked {
+                Ok(Some(_)) if self.chain.len() + 1 == FRAGMENTS_MAX => {
+                    // Links that were written wrongly might go in a circle.
+                    let defect = Defect::new(32, format_args!("at most {FRAGMENTS_MAX} fragments"), "more");
+                    self.fail(segments.corrupt(next.offset(), defect));
+                }
                 Ok(previous) => {
                     self.next = previous;
                     self.chain.push(read);

@@ -1,9 +1,9 @@
 //! Recovery: from the newest image and the buffers after its scan start to the mapping table.
 //!
-//! 1. The newest image that is whole is read. Unfinished images are removed.
-//! 2. Buffers are read from the scan start, each at the end of the last one or at the start of the next segment, as
+//! 1. The newest image is read, and those before it that it builds on. Unfinished images are removed.
+//! 2. Buffers are read from the scan start, each behind the last one of its stream or at the start of the next segment, as
 //!    long as sequence number, chain and all checksums are right. Every fragment becomes the newest of its page,
-//!    unless the image knew a newer one. Where the row ends is the *tail*. If a later buffer of the store lies
+//!    unless the image knew a newer one, which the scan has still to meet. Where the row ends is the *tail*. If a later buffer of the store lies
 //!    behind it, bytes in between are corrupt; else the tail is where the machine stopped.
 //! 3. Pages count that are in the image, or are the first of a tree, or are adopted by a page that counts, until a
 //!    page disowns them. Adopted and disowned is followed in the order of the store, since an identifier may live several
@@ -17,10 +17,13 @@ use crate::accounts::Accounts;
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush::Flusher;
-use crate::flush_buffer::{BufferHeader, Position};
+use crate::flush_buffer::{BufferHeader, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
 use crate::free_list::FreeList;
-use crate::image::{Image, ImageStart, ImageWriter, image_number, is_unfinished_image, read_image};
+use crate::image::{
+    Image, ImageStart, ImageWriter, image_name, image_number, is_unfinished_image, read_image,
+};
+use crate::images::Images;
 use crate::llama::Llama;
 use crate::loading::Loading;
 use crate::mapping_table::{Fragments, MappingTable, Word};
@@ -66,8 +69,19 @@ struct Known {
     low_key: Vec<u8>,
     fragments: Fragments,
     counts: bool,
+    /// The scan has met it: the images are out of date.
+    is_scanned: bool,
+    /// The newest fragment is the image's, and lies behind the scan start: what the scan meets before is older.
+    ahead: bool,
     /// Adopted by this page, and by which fragment, as long as it does not count itself.
-    waiting: Vec<(PageId, FlashAddress)>,
+    waiting: Vec<(PageId, Moment)>,
+}
+
+/// When a fragment was written, and where: by the order of the buffers, and that in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment {
+    sequence: u64,
+    offset: u64,
 }
 
 /// What has been found so far.
@@ -79,7 +93,7 @@ struct Scan<'a> {
     /// Pages of which too little was found. Well if they are disowned in the end: then the image could leave them out.
     dangling: BTreeMap<PageId, LlamaError>,
     /// The last fragment that disowns a page: what adopts it earlier does not count any more.
-    disowned: HashMap<PageId, FlashAddress>,
+    disowned: HashMap<PageId, Moment>,
     next_page: PageId,
 }
 
@@ -129,35 +143,39 @@ impl Llama {
             disowned: HashMap::new(),
             next_page: image.next_page,
         };
-        for page in image.pages {
-            scan.next_page = scan.next_page.max(PageId(page.page.0 + 1));
+        for (page, ((tree, low_key), fragments)) in image.pages {
+            scan.next_page = scan.next_page.max(PageId(page.0 + 1));
+            let newest = fragments.newest().expect("checked when it was read");
             let known = Known {
-                tree: page.tree,
-                low_key: page.low_key,
-                fragments: page.fragments,
+                is_scanned: false,
+                ahead: !segments.is_before(newest.offset(), image.start.start),
+                tree,
+                low_key,
+                fragments,
                 counts: true,
                 waiting: Vec::new(),
             };
-            scan.known.insert(page.page, known);
+            scan.known.insert(page, known);
         }
         scan.run()?;
         if let Some((_, defect)) = scan.dangling.pop_first() {
             return Err(defect);
         }
-        let Scan { position, incarnation, known, next_page, .. } = scan;
+        let Scan { position, incarnation, known, next_page, disowned, .. } = scan;
 
         let mut accounts = Accounts::new(options.segment_bytes);
-        let ends = known.values().filter(|known| known.counts).filter_map(|known| known.fragments.newest());
-        if let Some(beyond) =
-            ends.max_by_key(|address| address.end()).filter(|end| end.end() > position.offset)
-        {
+        let beyond = known.values().filter(|known| known.ahead).filter_map(|known| known.fragments.newest());
+        if let Some(beyond) = beyond.min_by_key(|address| address.offset()) {
             let defect = Defect::new(0, "a flush buffer", "nothing, though the image refers to it");
             return Err(segments.corrupt(beyond.offset(), defect));
         }
         remove_behind(&segments, &existing, position)?;
         for &index in existing.iter().filter(|&&index| segments.file(index).is_some()) {
-            segments.check_header(index)?;
-            accounts.open(index);
+            let length = segments.check_header(index)?;
+            // How much of it was written is not known: at most all that lies before the tail.
+            let end = position.offsets.into_iter().find(|&end| segments.index(end) == index);
+            let length = length.min(segments.segment_bytes);
+            accounts.open(index, length, end.map_or(length, |end| end % segments.segment_bytes));
         }
 
         let table = MappingTable::new();
@@ -168,11 +186,14 @@ impl Llama {
         for (&page, known) in known.iter().filter(|(_, known)| known.counts) {
             for address in known.fragments.iter() {
                 let segment = segments.index(address.offset());
-                if !accounts.contains(segment) {
-                    let defect = Defect::new(0, format_args!("a fragment of {page}"), "no such segment");
+                let end = address.offset() % segments.segment_bytes + address.length();
+                let allocated = accounts.allocated(segment);
+                if end > allocated {
+                    let expected = format!("a fragment of {page}");
+                    let defect = Defect::new(0, expected, format_args!("a segment of {allocated} bytes"));
                     return Err(segments.corrupt(address.offset(), defect));
                 }
-                accounts.add(address);
+                accounts.add(address, None);
             }
             let newest = known.fragments.newest().expect("a page that counts has a fragment");
             table.set_fragments(page, known.fragments);
@@ -181,11 +202,17 @@ impl Llama {
             pages.push(RecoveredPage { tree: known.tree, low_key: known.low_key.clone(), page });
         }
         pages.sort_unstable();
+        let mut images = image.images;
+        disowned.keys().for_each(|&page| images.note(&table, page));
+        for (&page, known) in known.iter().filter(|(_, known)| known.is_scanned && known.counts) {
+            images.note_place(page, known.tree, &known.low_key);
+            images.note(&table, page);
+        }
         let free = (1..next_page.0).rev().map(PageId).filter(|page| !known.contains_key(page)).collect();
 
-        let mut flusher = Flusher::new(position, incarnation + 1, accounts, options.flush_buffer_bytes);
+        let mut flusher =
+            Flusher::new(position, incarnation + 1, accounts, images, options.flush_buffer_bytes);
         flusher.image_start = image.start.start;
-        flusher.image_number = image.start.number;
         let llama = Llama {
             memory: ByteCounter::new(options.memory_bytes),
             options,
@@ -193,7 +220,7 @@ impl Llama {
             table,
             pages: Arc::new(FreeList::new(next_page, free)),
             counters: Counters::default(),
-            store: Store::new(segments, position.offset),
+            store: Store::new(segments, position),
             flusher: Mutex::new(flusher),
             sealed: Mutex::default(),
             consolidator: OnceLock::new(),
@@ -206,29 +233,82 @@ impl Llama {
     }
 }
 
-/// The newest image that is whole, made if the store is new.
-fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Image, LlamaError> {
+/// What the newest image says, with those that it builds on.
+struct Found {
+    start: ImageStart,
+    /// Place and fragments of each page.
+    pages: HashMap<PageId, ((u32, Vec<u8>), Fragments)>,
+    next_page: PageId,
+    images: Images,
+}
+
+/// Reads the images from the newest back to the last whole one, made if the store is new.
+fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Found, LlamaError> {
     let names = directory.list().map_err(LlamaError::Device)?;
-    let mut failure = None;
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| image_number(name)).collect();
-    numbers.sort_unstable();
-    for &number in numbers.iter().rev() {
-        // An older image is removed for good before anything that it refers to, so where it is still there it is as
-        // good, if a longer scan.
-        match read_image(&**directory, number, options.direct) {
-            Ok(image) => {
-                for name in names.iter().filter(|name| is_unfinished_image(name)) {
-                    directory.remove(name).map_err(LlamaError::Device)?;
-                }
-                return Ok(image);
+    let newest = match names.iter().filter_map(|name| image_number(name)).max() {
+        Some(newest) => newest,
+        None => create(directory, options, &names)?,
+    };
+    // An image gets its name when it is durable, so one that is damaged was sound once; and what only older ones refer to may
+    // have been removed.
+    let mut images: Vec<Image> = Vec::new();
+    let mut number = newest;
+    loop {
+        let image = match read_image(&**directory, number, options.direct) {
+            Err(LlamaError::Device(error)) if error.is_not_found() && number != newest => {
+                return Err(LlamaError::Corrupt {
+                    file: image_name(number),
+                    offset: 0,
+                    expected: format!("the image that {} builds on", image_name(newest)),
+                    found: "no such file".to_owned(),
+                });
             }
-            Err(error @ LlamaError::Corrupt { .. }) => failure = failure.or(Some(error)),
-            Err(error) => return Err(error),
+            read => read?,
+        };
+        let whole = image.start.is_whole();
+        number = image.start.previous;
+        images.push(image);
+        if whole {
+            break;
         }
     }
-    if let Some(failure) = failure {
-        return Err(failure);
+    for name in names.iter().filter(|name| is_unfinished_image(name)) {
+        match directory.remove(name) {
+            // It has been finished: that of a new store.
+            Err(error) if error.is_not_found() => {}
+            removed => removed.map_err(LlamaError::Device)?,
+        }
     }
+    let oldest_first = || images.iter().rev().map(|image| (image.start.number, image.written()));
+    let (whole, written) = oldest_first().next().expect("one at least was read");
+    let mut row = Images::new(whole, written);
+    oldest_first().skip(1).for_each(|(number, written)| row.completed(number, false, written));
+    let (start, next_page) = (images[0].start.clone(), images[0].next_page);
+    let mut pages: HashMap<PageId, ((u32, Vec<u8>), Fragments)> = HashMap::new();
+    for image in images.into_iter().rev() {
+        for said in image.pages {
+            match (said.fragments.len(), said.place) {
+                (0, _) => drop(pages.remove(&said.page)),
+                (_, Some(place)) => drop(pages.insert(said.page, (place, said.fragments))),
+                (_, None) => match pages.get_mut(&said.page) {
+                    Some((_, fragments)) => *fragments = said.fragments,
+                    None => {
+                        return Err(LlamaError::Corrupt {
+                            file: image_name(image.start.number),
+                            offset: 0,
+                            expected: format!("{}, as an image before says where it belongs", said.page),
+                            found: "none that does".to_owned(),
+                        });
+                    }
+                },
+            }
+        }
+    }
+    Ok(Found { start, pages, next_page, images: row })
+}
+
+/// Makes a new store: an image without pages; its number. The first segment comes with the first flush.
+fn create(directory: &Arc<dyn Directory>, options: &Options, names: &[String]) -> Result<u64, LlamaError> {
     if let Some(segment) = names.iter().find(|name| segment_index(name).is_some()) {
         return Err(LlamaError::Corrupt {
             file: segment.clone(),
@@ -237,26 +317,22 @@ fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Ima
             found: "none".to_owned(),
         });
     }
-    create(directory, options)
-}
-
-/// Makes a new store: an image without pages. The first segment comes with the first flush.
-fn create(directory: &Arc<dyn Directory>, options: &Options) -> Result<Image, LlamaError> {
     // Two stores on one machine must differ, so that files that got mixed up are noticed; no more is asked.
     let store = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
     let segments = Segments::new(Arc::clone(directory), store, options.segment_bytes, options.direct);
     let start = ImageStart {
         store,
         number: 0,
-        start: Position { sequence: 1, offset: segments.start(0), chain: 0 },
+        start: segments.origin(),
         incarnation: 0,
         segment_bytes: options.segment_bytes,
+        previous: 0,
         user_data: Vec::new(),
     };
     let mut writer = ImageWriter::create(directory, options.direct, &start).map_err(LlamaError::Device)?;
     writer.finish(PageId(1)).map_err(LlamaError::Device)?;
     writer.publish().map_err(LlamaError::Device)?;
-    Ok(Image { start, pages: Vec::new(), next_page: PageId(1) })
+    Ok(start.number)
 }
 
 /// Opens all segment files; their numbers, sorted.
@@ -272,15 +348,20 @@ fn open_segments(segments: &Segments) -> Result<Vec<u64>, LlamaError> {
 
 /// Removes the segments that were begun when the machine stopped, in which no buffer has become durable.
 fn remove_behind(segments: &Segments, existing: &[u64], tail: Position) -> Result<(), LlamaError> {
-    let index = segments.index(tail.offset);
     // The tail's own segment, too, if nothing has been written to it.
-    let empty = tail.offset <= segments.start(index);
-    if !empty && segments.file(index).is_none() {
-        let defect = Defect::new(0, "the segment with the tail of the store", "no such file");
-        return Err(segments.corrupt(tail.offset, defect));
+    let is_empty = |offset| offset <= segments.start(segments.index(offset));
+    for offset in tail.offsets {
+        if !is_empty(offset) && segments.file(segments.index(offset)).is_none() {
+            let defect = Defect::new(0, "the segment with the tail of the store", "no such file");
+            return Err(segments.corrupt(offset, defect));
+        }
     }
+    let is_behind = |segment: u64| {
+        let offset = tail.offsets[segment as usize % STREAMS];
+        segment > segments.index(offset) || segment == segments.index(offset) && is_empty(offset)
+    };
     let mut removed = false;
-    for &behind in existing.iter().filter(|&&other| other > index || (other == index && empty)) {
+    for &behind in existing.iter().filter(|&&segment| is_behind(segment)) {
         // Its header may be torn. But if it is whole it must be ours: nothing of another store is removed.
         if segments.is_foreign(behind)? {
             segments.check_header(behind)?;
@@ -297,11 +378,11 @@ impl Scan<'_> {
         while let Some((header, crc, bytes)) = self.next_buffer()? {
             let fragments = header.fragments(&bytes).expect("checked by next_buffer");
             for fragment in &fragments {
-                self.apply(fragment);
+                self.apply(fragment, header.sequence);
             }
             self.incarnation = self.incarnation.max(header.incarnation);
-            self.position =
-                Position { sequence: header.sequence + 1, offset: header.offset + header.length, chain: crc };
+            let (stream, end) = (self.segments.stream(header.offset), header.offset + header.length);
+            self.position = self.position.next(stream, self.segments.behind(header.offset, end), crc);
         }
         self.check_behind_tail()
     }
@@ -309,11 +390,8 @@ impl Scan<'_> {
     /// Where the next buffer may be.
     fn candidates(&self) -> impl Iterator<Item = u64> {
         let segments = self.segments;
-        let offset = self.position.offset;
-        let index = segments.index(offset);
-        let here = (offset >= segments.start(index)).then_some(offset);
-        let next = if offset < segments.start(index) { index } else { index + 1 };
-        here.into_iter().chain([segments.start(next)])
+        let next = |offset| segments.start(Segments::following(segments.index(offset)));
+        self.position.offsets.into_iter().flat_map(move |offset| [offset, next(offset)])
     }
 
     /// The next buffer in the row, checked.
@@ -351,48 +429,67 @@ impl Scan<'_> {
     /// Buffers are written one after the other, each durable before the next is begun. So a later one behind the
     /// tail means that the one at the tail was durable, and is damaged.
     fn check_behind_tail(&self) -> Result<(), LlamaError> {
+        for tail in self.position.offsets {
+            if let Some(later) = self.later_behind(tail)? {
+                let expected = format!("flush buffer {}", self.position.sequence);
+                let found = format!("damage, and behind it flush buffer {}", later.sequence);
+                return Err(self.segments.corrupt(tail, Defect::new(0, expected, found)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A buffer of the stream behind `tail` that is not the one expected next.
+    fn later_behind(&self, tail: u64) -> Result<Option<BufferHeader>, LlamaError> {
         let segments = self.segments;
-        let tail = self.position.offset;
-        let end = segments.end(tail);
-        let index = segments.index(tail);
-        let mut later = None;
+        let (index, end) = (segments.index(tail), segments.end(tail));
+        let is_later = |header: &BufferHeader| header.sequence > self.position.sequence;
         if let Some(file) = segments.file(index) {
             let length = file.length().map_err(LlamaError::Device)?.min(segments.segment_bytes);
             let mut chunk = AlignedBuffer::zeroed(BEHIND_BYTES);
-            let mut within = tail.max(segments.start(index)) % segments.segment_bytes;
-            while within + BLOCK_BYTES as u64 <= length && later.is_none() {
+            let mut within = tail % segments.segment_bytes;
+            while within + BLOCK_BYTES as u64 <= length {
                 let bytes = (length - within).min(chunk.len() as u64) as usize / BLOCK_BYTES * BLOCK_BYTES;
                 file.read_at(&mut chunk[..bytes], within).map_err(LlamaError::Device)?;
-                later = chunk[..bytes].chunks_exact(BLOCK_BYTES).enumerate().find_map(|(block, bytes)| {
-                    let offset = end - segments.segment_bytes + within + (block * BLOCK_BYTES) as u64;
-                    let header = BufferHeader::decode(bytes, segments.store, offset, end)?.0;
-                    (header.sequence > self.position.sequence).then_some(header)
-                });
+                let later =
+                    chunk[..bytes].chunks_exact(BLOCK_BYTES).enumerate().find_map(|(block, bytes)| {
+                        let offset = end - segments.segment_bytes + within + (block * BLOCK_BYTES) as u64;
+                        let header = BufferHeader::decode(bytes, segments.store, offset, end)?.0;
+                        is_later(&header).then_some(header)
+                    });
+                if later.is_some() {
+                    return Ok(later);
+                }
                 within += bytes as u64;
             }
         }
-        for later_index in segments.indexes().into_iter().filter(|&later| later > index) {
-            let header = self.header_at(segments.start(later_index))?.map(|(header, _)| header);
-            later = later.or(header.filter(|header| header.sequence > self.position.sequence));
-        }
-        match later {
-            None => Ok(()),
-            Some(later) => {
-                let expected = format!("flush buffer {}", self.position.sequence);
-                let found = format!("damage, and behind it flush buffer {}", later.sequence);
-                Err(segments.corrupt(tail, Defect::new(0, expected, found)))
+        let stream = segments.stream(tail) as u64;
+        let is_behind = |later: &u64| *later > index && *later % STREAMS as u64 == stream;
+        for later in segments.indexes().into_iter().filter(is_behind) {
+            let header = self.header_at(segments.start(later))?.map(|(header, _)| header);
+            if let Some(later) = header.filter(is_later) {
+                return Ok(Some(later));
             }
         }
+        Ok(None)
     }
 
-    /// Takes a fragment into account.
-    fn apply(&mut self, fragment: &Fragment<'_>) {
+    /// Takes a fragment of buffer `sequence` into account.
+    fn apply(&mut self, fragment: &Fragment<'_>, sequence: u64) {
         let (page, address) = (fragment.page(), fragment.address());
+        let moment = Moment { sequence, offset: address.offset() };
+        // From here on the page's fragments are what the scan says.
+        let is_met = |known: &&mut Known| known.ahead && known.fragments.newest() == Some(address);
+        let met = self.known.get_mut(&page).filter(is_met).map(|known| known.ahead = false).is_some();
+        if let Some(known) = self.known.get_mut(&page) {
+            known.is_scanned = true;
+        }
         self.next_page = self.next_page.max(PageId(page.0 + 1));
         let Some(descriptor) = fragment.descriptor() else {
             let known = self.known.get_mut(&page);
             let previous = fragment.previous();
-            let put = known.is_some_and(|known| put_on(&mut known.fragments, previous, address));
+            let put = known
+                .is_some_and(|known| met || known.ahead || put_on(&mut known.fragments, previous, address));
             if !put {
                 let defect = Defect::new(32, format_args!("the fragment of {page} below"), "another");
                 let defect = self.segments.corrupt(address.offset(), defect);
@@ -405,9 +502,11 @@ impl Scan<'_> {
             low_key: descriptor.low_key.to_vec(),
             fragments: Fragments::default(),
             counts: false,
+            is_scanned: true,
+            ahead: false,
             waiting: Vec::new(),
         });
-        if known.fragments.newest().is_none_or(|newest| newest.offset() < address.offset()) {
+        if !met && !known.ahead {
             if !known.counts {
                 // The identifier may have had an earlier life that nobody adopted.
                 known.tree = descriptor.tree;
@@ -417,22 +516,22 @@ impl Scan<'_> {
             let _ = known.fragments.push(address);
         }
         if descriptor.root {
-            self.adopt(page, address);
+            self.adopt(page, moment);
         }
         for disowned in fragment.disowns() {
-            self.disown(disowned, address);
+            self.disown(disowned, moment);
         }
         match self.known.get_mut(&page).filter(|known| !known.counts) {
-            Some(known) => known.waiting.extend(fragment.adopts().map(|adoptee| (adoptee, address))),
-            None => fragment.adopts().for_each(|adoptee| self.adopt(adoptee, address)),
+            Some(known) => known.waiting.extend(fragment.adopts().map(|adoptee| (adoptee, moment))),
+            None => fragment.adopts().for_each(|adoptee| self.adopt(adoptee, moment)),
         }
     }
 
-    /// `page` counts from `address` on, and what it adopts.
-    fn adopt(&mut self, page: PageId, address: FlashAddress) {
-        let mut pages = vec![(page, address)];
-        while let Some((page, address)) = pages.pop() {
-            if self.disowned.get(&page).is_some_and(|disowned| disowned.offset() > address.offset()) {
+    /// `page` counts from `moment` on, and what it adopts.
+    fn adopt(&mut self, page: PageId, moment: Moment) {
+        let mut pages = vec![(page, moment)];
+        while let Some((page, moment)) = pages.pop() {
+            if self.disowned.get(&page).is_some_and(|&disowned| disowned > moment) {
                 continue;
             }
             match self.known.get_mut(&page) {
@@ -443,34 +542,29 @@ impl Scan<'_> {
                 None => {
                     let defect =
                         Defect::new(0, format_args!("{page}, which is adopted, before"), "nothing of it");
-                    let defect = self.segments.corrupt(address.offset(), defect);
+                    let defect = self.segments.corrupt(moment.offset, defect);
                     self.dangling.entry(page).or_insert(defect);
                 }
             }
         }
     }
 
-    /// `page` does not count from `address` on: another page, which counts, has taken over what it holds.
-    fn disown(&mut self, page: PageId, address: FlashAddress) {
+    /// `page` does not count from `moment` on: another page, which counts, has taken over what it holds.
+    fn disown(&mut self, page: PageId, moment: Moment) {
         self.dangling.remove(&page);
-        self.disowned.insert(page, address);
-        let newest = self.known.get(&page).and_then(|known| known.fragments.newest());
+        self.disowned.insert(page, moment);
         // If it has younger fragments, then the image knows another life of the identifier, a later one.
-        if newest.is_some_and(|newest| newest.offset() < address.offset())
+        if self.known.get(&page).is_some_and(|known| !known.ahead)
             && let Some(known) = self.known.remove(&page)
         {
             // It counted, though the scan has not seen why, so what it adopts does.
-            known.waiting.into_iter().for_each(|(adoptee, address)| self.adopt(adoptee, address));
+            known.waiting.into_iter().for_each(|(adoptee, moment)| self.adopt(adoptee, moment));
         }
     }
 }
 
 /// Puts a delta fragment on top; false if what it lies on is not there.
 fn put_on(fragments: &mut Fragments, previous: Option<FlashAddress>, address: FlashAddress) -> bool {
-    if fragments.newest().is_some_and(|newest| newest.offset() >= address.offset()) {
-        // The image knew it, or something newer.
-        return true;
-    }
     while fragments.newest().is_some() && fragments.newest() != previous {
         fragments.pop();
     }

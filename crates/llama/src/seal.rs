@@ -114,10 +114,11 @@ impl Llama {
         }
         // Eviction leaves sealed pages alone, so no address of them is in a mapping word (M3).
         for dead in self.table.fragments(page).iter() {
-            flusher.accounts.remove(dead);
+            flusher.accounts.remove(dead, true);
         }
         self.table.set_fragments(page, Fragments::default());
         self.table.clear_adopted(page);
+        flusher.images.note(&self.table, page);
         self.sealed().remove(&page);
         flusher.disowned.push(page);
     }

@@ -1,14 +1,15 @@
 //! Segment files: the logical store cut into pieces of equal size.
 //!
-//! Byte `o` of the store lies in the file `store-{o / segment_bytes:016x}.seg` at `o % segment_bytes`. A segment is
-//! allocated at its full size when it is begun, and removed when nothing in it is needed; its number is never
+//! Byte `o` of the store lies in the file `store-{o / segment_bytes:016x}.seg` at `o % segment_bytes`. Segments of even
+//! numbers are of one [stream](crate::flush_buffer::Stream), those of odd numbers of the other. A segment is allocated a
+//! piece at a time as it fills, and removed when nothing in it is needed; its number is never
 //! used again. The first 4096 bytes are its header (little-endian; hence no fragment has the address 0):
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 4096 |
 //! | 4 | 4 | magic `DSEG` |
-//! | 8 | 4 | format version, 2 |
+//! | 8 | 4 | format version, 3 |
 //! | 12 | 4 | 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the segment |
@@ -19,7 +20,7 @@
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush_buffer::{FORMAT_VERSION, is_known};
+use crate::flush_buffer::{FORMAT_VERSION, Position, STREAMS, is_known};
 use crate::fragment::{Defect, Fragment, Layout, read_u32, read_u64, write_u32, write_u64};
 use crate::read_buffer::ReadBuffer;
 use crate::sync::RwLock;
@@ -30,6 +31,8 @@ use std::sync::{Arc, PoisonError};
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 /// Bytes of a segment before its first flush buffer.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = BLOCK_BYTES as u64;
+/// A segment is allocated in so many pieces, so that one that has just been begun takes little room.
+const PIECES: u64 = 16;
 
 /// The segment files of one store.
 pub(crate) struct Segments {
@@ -106,6 +109,37 @@ impl Segments {
         offset / self.segment_bytes
     }
 
+    /// The stream of the segment that holds `offset`.
+    pub(crate) fn stream(&self, offset: u64) -> usize {
+        (self.index(offset) % STREAMS as u64) as usize
+    }
+
+    /// The segment that follows `index` in its stream.
+    pub(crate) fn following(index: u64) -> u64 {
+        index + STREAMS as u64
+    }
+
+    /// Where a new store begins.
+    pub(crate) fn origin(&self) -> Position {
+        Position { sequence: 1, offsets: std::array::from_fn(|stream| self.start(stream as u64)), chain: 0 }
+    }
+
+    /// Where the buffer behind one that ends at `end` and begins at `offset` would lie: at its end, or in the next segment of
+    /// its stream if it fills its own to the last byte.
+    pub(crate) fn behind(&self, offset: u64, end: u64) -> u64 {
+        if end < self.end(offset) { end } else { self.start(Segments::following(self.index(offset))) }
+    }
+
+    /// For each stream, the segment that `position` lies in.
+    pub(crate) fn indexes_at(&self, position: Position) -> [u64; STREAMS] {
+        position.offsets.map(|offset| self.index(offset))
+    }
+
+    /// Whether what lies at `offset` was written before the buffer at `position`.
+    pub(crate) fn is_before(&self, offset: u64, position: Position) -> bool {
+        offset < position.offsets[self.stream(offset)]
+    }
+
     /// The first byte behind the segment that holds `offset`.
     pub(crate) fn end(&self, offset: u64) -> u64 {
         (self.index(offset) + 1) * self.segment_bytes
@@ -138,8 +172,23 @@ impl Segments {
         Ok(file)
     }
 
-    /// Creates a segment with its header, durably.
-    pub(crate) fn create(&self, index: u64) -> Result<(), DeviceError> {
+    /// How long the file of the segment that holds `offset` is to be so that `bytes` fit at `offset`: whole pieces.
+    fn pieces(&self, offset: u64, bytes: u64) -> u64 {
+        let piece = (self.segment_bytes / PIECES).next_multiple_of(BLOCK_BYTES as u64);
+        (offset % self.segment_bytes + bytes).next_multiple_of(piece).min(self.segment_bytes)
+    }
+
+    /// Allocates so much of a segment that `bytes` fit at `offset`, which lies in it, durably; the length of its file.
+    pub(crate) fn extend(&self, offset: u64, bytes: u64) -> Result<u64, DeviceError> {
+        let file = self.file(self.index(offset)).expect("a segment that is being filled is open");
+        let length = self.pieces(offset, bytes).max(file.length()?);
+        file.allocate(length)?;
+        file.sync()?;
+        Ok(length)
+    }
+
+    /// Creates a segment with its header, and room for `bytes` behind it, durably; the length of its file.
+    pub(crate) fn create(&self, index: u64, bytes: u64) -> Result<u64, DeviceError> {
         let name = segment_name(index);
         match self.directory.remove(&name) {
             // Left by an attempt that failed.
@@ -148,8 +197,9 @@ impl Segments {
             Err(error) => return Err(error),
         }
         let file = self.directory.open(&name, OpenMode::CreateNew, self.direct)?;
+        let length = self.pieces(self.start(index), bytes);
         let made = file
-            .allocate(self.segment_bytes)
+            .allocate(length)
             .and_then(|()| file.write_durable_at(&self.header(index), 0))
             .and_then(|()| file.sync())
             .and_then(|()| self.directory.sync());
@@ -159,7 +209,7 @@ impl Segments {
             return Err(error);
         }
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(index, file);
-        Ok(())
+        Ok(length)
     }
 
     fn header(&self, index: u64) -> AlignedBuffer {
@@ -186,8 +236,8 @@ impl Segments {
         Ok(whole && read_u64(&block, 16) != self.store)
     }
 
-    /// Checks the header of an open segment.
-    pub(crate) fn check_header(&self, index: u64) -> Result<(), LlamaError> {
+    /// Checks the header of an open segment; the length of its file.
+    pub(crate) fn check_header(&self, index: u64) -> Result<u64, LlamaError> {
         let name = segment_name(index);
         let corrupt = |offset, expected: String, found: String| {
             Err(LlamaError::Corrupt { file: name.clone(), offset, expected, found })
@@ -196,8 +246,8 @@ impl Segments {
             return corrupt(0, "the segment".to_owned(), "no such file".to_owned());
         };
         let length = file.length().map_err(LlamaError::Device)?;
-        if length < self.segment_bytes {
-            return corrupt(length, format!("{} bytes", self.segment_bytes), format!("{length} bytes"));
+        if length < SEGMENT_HEADER_BYTES {
+            return corrupt(length, "a segment header".to_owned(), format!("{length} bytes"));
         }
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
         file.read_at(&mut block, 0).map_err(LlamaError::Device)?;
@@ -218,7 +268,7 @@ impl Segments {
                 return corrupt(offset as u64, format!("{what} {expected:#x}"), format!("{found:#x}"));
             }
         }
-        Ok(())
+        Ok(length)
     }
 
     /// Removes a segment. Durable once the directory is synced.

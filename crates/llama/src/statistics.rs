@@ -71,8 +71,18 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Bytes of flush buffers and images written.
+    /// Bytes of flush buffers and images written: the sum of the next five.
     bytes_written,
+    /// Of these: fragments with what had changed of a page.
+    bytes_flushed,
+    /// Of these: fragments with whole pages that would have been of too many fragments.
+    bytes_rewritten,
+    /// Of these: fragments with whole pages that the cleaner wanted moved.
+    bytes_cleaned,
+    /// Of these: headers of flush buffers, and what fills them up.
+    bytes_padded,
+    /// Of these: images of the mapping table.
+    bytes_of_images,
     /// Flush buffers written.
     buffers_written,
     /// Fragments written with deltas only.
@@ -97,10 +107,18 @@ counters! {
     pages_evicted_in_part,
     /// Checkpoints completed.
     checkpoints,
+    /// Of these: with images of every page, not only of what had changed.
+    images_whole,
     /// Segments that the cleaner has worked on.
     segments_cleaned,
+    /// Their bytes.
+    cleaned_bytes,
+    /// Bytes that were live in them: what cleaning had to write to gain the rest.
+    cleaned_live_bytes,
     /// Pages written anew for the cleaner.
     pages_relocated,
+    /// Of these: to segments of pages that have not changed for long.
+    pages_kept_apart,
     /// Segments removed.
     segments_removed,
     /// Pages freed since a durable page had taken over what they held.

@@ -3,6 +3,7 @@
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
+use crate::flush_buffer::{Position, STREAMS};
 use crate::segments::Segments;
 use crate::sync::{AtomicU64, Ordering};
 use deuteron_device::DeviceError;
@@ -13,26 +14,28 @@ use std::sync::{Arc, OnceLock};
 /// The store. Its writing end is the [`Flusher`](crate::flush::Flusher), under the flush lock.
 pub(crate) struct Store {
     pub(crate) segments: Segments,
-    /// Every buffer below is durable. Addresses are given out before their bytes are written; only what ends at or
-    /// below this may be relied upon.
-    durable_end: AtomicU64,
+    /// For each stream: every buffer below is durable. Addresses are given out before their bytes are written; only what
+    /// ends at or below this may be relied upon.
+    durable_ends: [AtomicU64; STREAMS],
     poison: OnceLock<Arc<str>>,
 }
 
 impl Store {
-    pub(crate) fn new(segments: Segments, durable_end: u64) -> Store {
-        Store { segments, durable_end: AtomicU64::new(durable_end), poison: OnceLock::new() }
+    /// Everything before `end` is durable.
+    pub(crate) fn new(segments: Segments, end: Position) -> Store {
+        Store { segments, durable_ends: end.offsets.map(AtomicU64::new), poison: OnceLock::new() }
     }
 
     /// Whether the fragment's bytes are durable.
     pub(crate) fn is_durable(&self, address: FlashAddress) -> bool {
         // Acquire pairs with the release below: whoever sees a fragment as durable finds its bytes in the file.
-        address.end() <= self.durable_end.load(Ordering::Acquire)
+        let stream = self.segments.stream(address.offset());
+        address.end() <= self.durable_ends[stream].load(Ordering::Acquire)
     }
 
-    /// Publishes that everything below `end` is durable.
-    pub(crate) fn set_durable_end(&self, end: u64) {
-        self.durable_end.store(end, Ordering::Release);
+    /// Publishes that everything of `stream` below `end` is durable.
+    pub(crate) fn set_durable_end(&self, stream: usize, end: u64) {
+        self.durable_ends[stream].store(end, Ordering::Release);
     }
 
     /// Refuses work if an earlier write has failed.

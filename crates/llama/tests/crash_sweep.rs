@@ -3,7 +3,7 @@
 mod harness;
 
 use deuteron_device::simulated::{Sweep, effort};
-use deuteron_device::{CrashPolicy, FaultPlan, SimulatedDisk};
+use deuteron_device::{CrashPolicy, Directory, FaultPlan, SimulatedDisk};
 use deuteron_llama::Options;
 use harness::{Harness, Random};
 use std::sync::Arc;
@@ -24,12 +24,13 @@ fn history(disk: &SimulatedDisk, seed: u64, options: &Options) -> Option<Harness
     Some(harness)
 }
 
-/// How many pages the history frees.
-fn sweep(seed: u64, options: &Options, count: &mut Sweep) -> u64 {
+/// How many pages the history frees, and how many segments of moved pages it begins.
+fn sweep(seed: u64, options: &Options, count: &mut Sweep) -> (u64, u64) {
     let whole = SimulatedDisk::new(seed);
     let history_to_its_end = history(&whole, seed, options).unwrap();
     history_to_its_end.check_all().unwrap();
     let freed = history_to_its_end.llama.statistics().pages_freed;
+    let begun = u64::from(moved_segment(&whole).is_some());
     for stop in 0..whole.operations() {
         let disk = SimulatedDisk::new(seed ^ stop);
         disk.set_faults(FaultPlan::new().crash_after(stop));
@@ -58,18 +59,28 @@ fn sweep(seed: u64, options: &Options, count: &mut Sweep) -> u64 {
         harness.check_all().unwrap();
         count.recovered(stop, Ok(()));
     }
-    freed
+    (freed, begun)
+}
+
+/// A segment of pages that the cleaner has moved, if there is one.
+fn moved_segment(disk: &SimulatedDisk) -> Option<String> {
+    let is_odd =
+        |name: &String| name.ends_with(".seg") && u64::from_str_radix(&name[6..22], 16).unwrap() % 2 == 1;
+    disk.directory().list().unwrap().into_iter().find(is_odd)
 }
 
 #[test]
 fn a_stop_at_any_operation_loses_nothing_durable_and_no_half_split_or_merge() {
     let tiny = Options::tiny_for_tests();
-    let (mut freed, mut count) = (0, Sweep::default());
+    let (mut freed, mut begun, mut count) = (0, 0, Sweep::default());
     for seed in (4..4 + 10 * effort()).chain([51]) {
-        freed += sweep(seed, &tiny, &mut count);
+        let (pages, segments) = sweep(seed, &tiny, &mut count);
+        freed += pages;
+        begun += segments;
     }
     sweep(2, &Options { fragments_max: 4, flush_buffer_bytes: 4096, ..tiny.clone() }, &mut count);
     sweep(3, &Options { fragments_max: 1, flush_buffer_bytes: 32 << 10, ..tiny }, &mut count);
     count.report("pages, and recovery");
     assert!(freed > 30, "only {freed} pages were freed");
+    assert!(begun > 5, "only {begun} histories have moved pages");
 }

@@ -7,7 +7,7 @@ use deuteron_llama::Options;
 
 #[test]
 fn pages_contain_what_was_put_into_them_whatever_happens_to_them() {
-    let mut merges = 0;
+    let (mut merges, mut moved) = (0, 0);
     let seeds = 60 * effort();
     for seed in 0..seeds {
         let tiny = Options::tiny_for_tests();
@@ -17,8 +17,11 @@ fn pages_contain_what_was_put_into_them_whatever_happens_to_them() {
             2 => Options { fragments_max: 1, flush_buffer_bytes: 4096, ..tiny },
             _ => Options { fragments_max: 3, flush_buffer_bytes: 64 << 10, ..tiny },
         };
-        merges += harness::run(seed, 1500, &options);
+        let (merged, relocated) = harness::run(seed, 1500, &options);
+        merges += merged;
+        moved += relocated;
     }
     println!("pages: {seeds} seeds, 0 failures");
     assert!(merges > 1000, "only {merges} merges");
+    assert!(moved > 1000, "only {moved} pages moved");
 }

@@ -23,6 +23,8 @@ pub(crate) struct Engine {
     catalogue: Catalogue,
     /// Whether there is something that the last checkpoint does not hold.
     changed: AtomicBool,
+    /// Whether the last checkpoint held something new: another one lets the deletes in it be forgotten.
+    settling: AtomicBool,
     /// One checkpoint at a time, and none during a backup.
     persisting: Mutex<()>,
     stopping: AtomicBool,
@@ -51,6 +53,7 @@ impl Engine {
             component,
             epochs,
             changed: AtomicBool::new(false),
+            settling: AtomicBool::new(false),
             persisting: Mutex::new(()),
             stopping: AtomicBool::new(false),
             poison: OnceLock::new(),
@@ -214,14 +217,15 @@ impl Engine {
         self.persist_here(&self.lock_persisting(), always)
     }
 
-    /// [`Engine::persist`], unless somebody is at it or a backup goes on; whether it has been done.
+    /// [`Engine::persist`], unless somebody is at it or a backup goes on; whether it has been done. Persists once more after
+    /// the last change.
     pub(crate) fn try_persist(&self) -> Result<bool, Error> {
         let one_at_a_time = match self.persisting.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        self.persist_here(&one_at_a_time, false)?;
+        self.persist_here(&one_at_a_time, self.settling.load(Ordering::Relaxed))?;
         Ok(true)
     }
 
@@ -232,13 +236,15 @@ impl Engine {
     fn persist_here(&self, _one_at_a_time: &MutexGuard<'_, ()>, always: bool) -> Result<(), Error> {
         self.poisoned()?;
         // Before the checkpoint: what is written during it sets the mark again.
-        if !self.changed.swap(false, Ordering::SeqCst) && !always {
+        let changed = self.changed.swap(false, Ordering::SeqCst);
+        if !changed && !always {
             return Ok(());
         }
         let ceiling = self.stamps.higher_ceiling();
         match self.component.redo_scan_start_point(Lsn(ceiling)) {
             Ok(()) => {
                 self.stamps.raised(ceiling);
+                self.settling.store(changed, Ordering::Relaxed);
                 Ok(())
             }
             Err(error) => {
@@ -250,7 +256,9 @@ impl Engine {
 
     /// Whether a persist would have something to do.
     pub(crate) fn is_changed(&self) -> bool {
-        self.changed.load(Ordering::Relaxed) || self.stamps.is_ceiling_near()
+        self.changed.load(Ordering::Relaxed)
+            || self.settling.load(Ordering::Relaxed)
+            || self.stamps.is_ceiling_near()
     }
 
     /// One piece of background work, if there is any; whether there was.

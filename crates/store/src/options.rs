@@ -70,8 +70,8 @@ impl Options {
     }
 
     /// Within about what time a write becomes durable if nobody calls [`Store::persist`]: what a crash may take. Less costs more
-    /// writing: each time, all pages written since are flushed, and an image of the page table follows, some fifty bytes for
-    /// each page. Without a thread of its own the store does so only when asked.
+    /// writing: each time, all pages written since are flushed, and an image of what has changed in the page table, some fifty
+    /// bytes for each such page. Without a thread of its own the store does so only when asked.
     ///
     /// ```
     /// use std::time::Duration;
@@ -108,7 +108,7 @@ impl Options {
     }
 
     /// Opens the store in the directory `path`, as the last time that it was made durable left it, or as later writes did.
-    /// Reads no page: the time is that of reading the image of the page table and what was flushed since.
+    /// Reads no page: the time is that of reading the images of the page table and what was flushed since.
     ///
     /// # Errors
     /// [`Error::InUse`] if it is open already, [`Error::NotFound`] if it is missing and not to be created,

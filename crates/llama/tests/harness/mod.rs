@@ -478,7 +478,11 @@ impl Harness {
             }
             90..93 => self.post(random.below(3) as usize),
             93..96 => {
-                self.llama.clean_step()?;
+                // To a lower bound at times, so that there is something to move.
+                let percent = [200, 120][random.below(2) as usize];
+                for _ in 0..random.below(12) {
+                    self.llama.clean_step_to(percent)?;
+                }
             }
             96 => self.flush_all()?,
             97 => {
@@ -507,17 +511,18 @@ impl Harness {
     }
 }
 
-/// Runs `count` actions, crashing now and then. How many pages were merged before the last crash.
-pub fn run(seed: u64, count: usize, options: &Options) -> u64 {
+/// Runs `count` actions, crashing now and then. How many pages were merged, and moved by the cleaner.
+pub fn run(seed: u64, count: usize, options: &Options) -> (u64, u64) {
     let disk = SimulatedDisk::new(seed);
     let mut random = Random::new(seed);
     let mut harness = Harness::create(Arc::new(disk.directory()), options).unwrap();
     harness.random = Random::new(seed);
-    let mut merges = 0;
+    let (mut merges, mut moved) = (0, 0);
     for _ in 0..count {
         if random.below(120) == 0 {
             let directory = disk.crash(CrashPolicy::of(random.below(3)));
             merges += harness.merges;
+            moved += harness.llama.statistics().pages_relocated;
             harness = Harness::reopen(&harness.into_ledger(), Arc::new(directory), options).unwrap();
             harness.check_all().unwrap();
         } else {
@@ -533,5 +538,5 @@ pub fn run(seed: u64, count: usize, options: &Options) -> u64 {
     let left = Arc::new(disk.crash(CrashPolicy::LoseAll));
     let harness = Harness::reopen(&harness.into_ledger(), left, options).unwrap();
     assert_eq!(harness.llama.statistics().live_bytes, counted);
-    merges
+    (merges, moved)
 }

@@ -1,0 +1,186 @@
+//! Images of what has changed: what they cost, and that a recovery puts them together.
+
+use deuteron_device::{CrashPolicy, Directory, OpenMode, SimulatedDisk};
+use deuteron_epoch::Epochs;
+use deuteron_llama::{
+    Checkpoint, CheckpointProgress, FlushProgress, Llama, LlamaError, Options, OwnedNode, PageDescriptor,
+    PageId,
+};
+use std::sync::Arc;
+
+/// Low keys and pages.
+type Index = Vec<(Vec<u8>, PageId)>;
+
+fn open(disk: &SimulatedDisk) -> Result<(Llama, Index), LlamaError> {
+    let directory = Arc::new(disk.crash(CrashPolicy::LoseAll));
+    let options = Options { segment_bytes: 1 << 20, flush_buffer_bytes: 64 << 10, ..Options::default() };
+    let (llama, recovered) = Llama::open(directory, options, Epochs::new())?;
+    Ok((llama, recovered.pages.into_iter().map(|page| (page.low_key, page.page)).collect()))
+}
+
+fn put(llama: &Llama, page: PageId, low_key: &[u8], payload: &[u8]) {
+    let guard = llama.pin();
+    // Each is the first of its tree, so that each counts.
+    let descriptor = PageDescriptor { tree: 1, low_key, root: true };
+    let base = OwnedNode::base(payload, descriptor, &[]);
+    llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+}
+
+fn flush(llama: &Llama, checkpoint: &mut Checkpoint) {
+    while llama.checkpoint_flush_step(checkpoint).unwrap() != CheckpointProgress::Done {}
+}
+
+/// A checkpoint; whether its image is whole.
+fn checkpoint(llama: &Llama, pages: &[(Vec<u8>, PageId)]) -> bool {
+    let mut checkpoint = llama.checkpoint_begin(b"").unwrap();
+    flush(llama, &mut checkpoint);
+    let is_whole = checkpoint.is_whole();
+    if is_whole {
+        for (low_key, page) in pages {
+            llama.checkpoint_add(&mut checkpoint, 1, low_key, *page).unwrap();
+        }
+    }
+    llama.checkpoint_finish(checkpoint).unwrap();
+    is_whole
+}
+
+/// A store with many pages, all in images.
+fn many(disk: &SimulatedDisk) -> (Llama, Index) {
+    let (llama, _) = open(disk).unwrap();
+    let mut pages: Vec<_> =
+        (0..3000u64).map(|number| (number.to_be_bytes().to_vec(), llama.allocate())).collect();
+    pages.iter().for_each(|(low_key, page)| put(&llama, *page, low_key, b"first"));
+    pages.sort();
+    // All are new to the images, so the next one would be as long as a whole one, and the one after that is whole.
+    while !checkpoint(&llama, &pages) {
+        put(&llama, pages[0].1, &pages[0].0, b"again");
+    }
+    (llama, pages)
+}
+
+#[test]
+fn an_image_is_as_long_as_what_has_changed() {
+    let disk = SimulatedDisk::new(1);
+    let (llama, pages) = many(&disk);
+    let bytes = |llama: &Llama| llama.statistics().bytes_of_images;
+    for round in 0..5u8 {
+        for (low_key, page) in &pages[..40] {
+            put(&llama, *page, low_key, &[round; 100]);
+        }
+        let before = bytes(&llama);
+        assert!(!checkpoint(&llama, &pages));
+        // The first block, the last, and that between them.
+        assert_eq!(bytes(&llama) - before, 3 * 4096);
+    }
+    // A checkpoint without changes names none.
+    let before = bytes(&llama);
+    assert!(!checkpoint(&llama, &pages));
+    assert_eq!(bytes(&llama) - before, 2 * 4096);
+    drop(llama);
+
+    let (llama, found) = open(&disk).unwrap();
+    assert_eq!(found, pages);
+    let payload = |page| {
+        llama.load(page).unwrap();
+        let guard = llama.pin();
+        llama.snapshot(page, &guard).head().unwrap().payload().to_vec()
+    };
+    assert_eq!((payload(pages[39].1), payload(pages[40].1)), (vec![4; 100], b"first".to_vec()));
+    // It goes on from there.
+    assert!(!checkpoint(&llama, &pages));
+}
+
+#[test]
+fn whole_images_come_once_the_others_are_as_long_and_replace_them() {
+    let disk = SimulatedDisk::new(2);
+    let (llama, pages) = many(&disk);
+    let images = || disk.directory().list().unwrap().iter().filter(|name| name.contains("image")).count();
+    assert_eq!(images(), 1);
+    let (mut wholes, mut most) = (0, 0);
+    for _ in 0..100 {
+        put(&llama, pages[7].1, &pages[7].0, b"again");
+        wholes += u32::from(checkpoint(&llama, &pages));
+        most = most.max(images());
+    }
+    // 3000 pages are some 130 KiB, a small image is 12.
+    assert!((4..=12).contains(&wholes), "{wholes} whole images");
+    assert!((8..=25).contains(&most), "{most} images");
+    drop(llama);
+    assert_eq!(open(&disk).unwrap().1, pages);
+}
+
+#[test]
+fn after_an_image_that_was_given_up_the_next_is_whole() {
+    let disk = SimulatedDisk::new(3);
+    let (llama, pages) = many(&disk);
+    put(&llama, pages[3].1, &pages[3].0, b"again");
+    // It never began to write.
+    drop(llama.checkpoint_begin(b"").unwrap());
+    // This one fails when the disk is full.
+    let mut full = llama.checkpoint_begin(b"").unwrap();
+    flush(&llama, &mut full);
+    assert!(!full.is_whole());
+    disk.set_capacity(Some(disk.used_bytes()));
+    assert!(matches!(llama.checkpoint_finish(full), Err(LlamaError::Device(error)) if error.is_full()));
+    disk.set_capacity(None);
+    assert!(checkpoint(&llama, &pages));
+    drop(llama);
+    assert_eq!(open(&disk).unwrap().1, pages);
+}
+
+/// What the scan has found is in the next image, though only that image's predecessors know the rest.
+#[test]
+fn what_was_flushed_before_a_crash_is_in_the_next_image() {
+    let disk = SimulatedDisk::new(4);
+    let (llama, mut pages) = many(&disk);
+    put(&llama, pages[5].1, &pages[5].0, b"changed");
+    let new = (b"new".to_vec(), llama.allocate());
+    put(&llama, new.1, &new.0, b"new");
+    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+    drop(llama);
+    pages.push(new);
+    pages.sort();
+
+    let (llama, found) = open(&disk).unwrap();
+    assert_eq!(found, pages);
+    assert!(!checkpoint(&llama, &pages));
+    // Everything before the scan start is out of reach now.
+    drop(llama);
+    let (llama, found) = open(&disk).unwrap();
+    assert_eq!(found, pages);
+    llama.load(pages[5].1).unwrap();
+    let guard = llama.pin();
+    assert_eq!(llama.snapshot(pages[5].1, &guard).head().unwrap().payload(), b"changed");
+}
+
+#[test]
+fn a_damaged_image_of_the_row_is_reported() {
+    let disk = SimulatedDisk::new(5);
+    let (llama, pages) = many(&disk);
+    for _ in 0..3 {
+        put(&llama, pages[3].1, &pages[3].0, b"again");
+        assert!(!checkpoint(&llama, &pages));
+    }
+    drop(llama);
+    let images: Vec<String> =
+        disk.directory().list().unwrap().into_iter().filter(|name| name.contains("image")).collect();
+    assert_eq!(images.len(), 4);
+    for name in &images {
+        let damaged = disk.fork(1);
+        damaged.flip_bits(name, 50, 1).unwrap();
+        let error = open(&damaged).err().expect("the image is damaged");
+        assert!(matches!(&error, LlamaError::Corrupt { file, .. } if file == name), "{error}");
+        let missing = disk.fork(1);
+        missing.directory().remove(name).unwrap();
+        missing.directory().sync().unwrap();
+        let opened = open(&missing);
+        // Without the newest the row ends earlier; that a file is gone cannot be told then.
+        match opened.err() {
+            None => assert_eq!(Some(name), images.last()),
+            Some(error) => {
+                assert!(matches!(&error, LlamaError::Corrupt { file, .. } if file == name), "{error}")
+            }
+        }
+        assert!(disk.directory().open(name, OpenMode::Read, false).is_ok());
+    }
+}
