@@ -7,7 +7,12 @@
 //! … -- cold-upserts DIRECTORY RECORDS UPSERTS
 //! … -- peak-memory DIRECTORY RECORDS BUDGET
 //! … -- cold-reads DIRECTORY RECORDS BUDGET DEPTH SECONDS
+//! … -- amplification DIRECTORY RECORDS BUDGET
+//! … -- shrink DIRECTORY RECORDS BUDGET
+//! … -- latency DIRECTORY RECORDS BUDGET SECONDS
 //! ```
+
+mod space;
 
 use crossbeam_skiplist::SkipMap;
 use deuteron_store::device::MemoryDirectory;
@@ -201,6 +206,9 @@ fn main() -> Result<(), Error> {
         "cold-upserts" => cold_upserts(path(), number(2), number(3)),
         "peak-memory" => peak_memory(path(), number(2), number(3) as usize),
         "cold-reads" => cold_reads(path(), number(2), number(3) as usize, number(4), number(5)),
+        "amplification" => space::amplification(path(), number(2), number(3) as usize),
+        "shrink" => space::shrink(path(), number(2), number(3) as usize),
+        "latency" => space::latency(path(), number(2), number(3) as usize, number(4)),
         other => panic!("there is no mode {other}"),
     }
 }
