@@ -103,6 +103,7 @@ fn declared_readers_beside_writers_never_abort() {
                 Ok(sum) => assert_eq!(sum, TOTAL, "half of a transfer"),
                 Err(error) => {
                     assert!(error.is_retryable(), "{error}");
+                    println!("aborted: {error}");
                     aborts += 1;
                 }
             }
