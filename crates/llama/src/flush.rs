@@ -35,11 +35,11 @@ use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position, STREAMS, Stream,
 use crate::fragment::Marshal;
 use crate::images::Images;
 use crate::llama::{Llama, chain};
-use crate::load::missing_in;
 use crate::mapping_table::{Fragments, Word};
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
 use crate::segments::Segments;
+use crate::snapshot::PageState;
 use crate::sync::MutexGuard;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::HashMap;
@@ -351,11 +351,18 @@ impl Llama {
 
     /// The bytes that must be read before `page` can be flushed, if there are any; a guess that is seldom wrong.
     fn read_before_flush(&self, page: PageId) -> Option<u64> {
-        let guard = self.epochs.pin();
-        let (_, stub) = missing_in(self.snapshot(page, &guard))?;
+        // The entry first: most pages need not be looked at any further.
         let fragments = self.table.fragments(page);
-        let is_full = fragments.len() >= self.options.fragments_max;
-        let is_read = self.table.wants_rewrite(page) || stub.is_some() && is_full;
+        let is_moved = self.table.wants_rewrite(page);
+        if !is_moved && fragments.len() < self.options.fragments_max {
+            return None;
+        }
+        let guard = self.epochs.pin();
+        let is_read = match self.snapshot(page, &guard).state() {
+            PageState::Free => false,
+            PageState::Stored(_) => is_moved,
+            PageState::Resident(head) => head.is_partial(),
+        };
         is_read.then(|| fragments.iter().map(FlashAddress::length).sum())
     }
 

@@ -214,7 +214,7 @@ impl Llama {
 }
 
 /// The address of what is not in memory, and the stub that holds it if there is one.
-pub(crate) fn missing_in(snapshot: Snapshot<'_>) -> Option<(FlashAddress, Option<NodeRef<'_>>)> {
+fn missing_in(snapshot: Snapshot<'_>) -> Option<(FlashAddress, Option<NodeRef<'_>>)> {
     match snapshot.state() {
         PageState::Free => None,
         PageState::Stored(address) => Some((address, None)),
