@@ -18,6 +18,16 @@
 //! # Ok::<(), deuteron_bench::BenchError>(())
 //! ```
 //!
+//! | module | what |
+//! |---|---|
+//! | `workload`, `chooser`, `zipf`, `scatter`, `random` | what is asked for |
+//! | `store`, `embedded`, `map` | who is asked: anything, a database, a hash map |
+//! | `load`, `driver`, `report` | filling, running, telling |
+//! | `contention`, `order_entry` | transactions that meet |
+//! | `cache`, `version_memory` | what reads cost where; versions under a reader that stays |
+//! | `device`, `process` | the disk and the process below |
+//! | `histories` | random transactions whose answers are checked |
+//!
 //! [`DeviceBench`] measures the device below, for comparison.
 //!
 //! A measurement checks no answers: a checker inside it would measure the checker. [`run_histories`] checks answers and

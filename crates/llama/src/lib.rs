@@ -9,6 +9,19 @@
 //! immutable low key (which recovery hands back), and starts no threads: flushing, evicting, loading and cleaning
 //! happen in steps that others call. Its design and crash analysis are in `docs/design/llama.md`.
 //!
+//! | module | what |
+//! |---|---|
+//! | `llama`, `snapshot`, `node` | pages in memory: look, install; what a chain consists of |
+//! | `mapping_table`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
+//! | `load`, `loading`, `page_reader`, `read_buffer` | from flash into memory, once and together |
+//! | `flush`, `flush_buffer`, `fragment`, `flash_address` | from memory to flash |
+//! | `evict`, `memory` | out of memory, within the budget |
+//! | `seal` | giving a page up |
+//! | `store`, `segments`, `accounts`, `clean` | the files, what lives in each, and emptying them |
+//! | `checkpoint`, `image`, `images`, `recovery` | images of the mapping table, and the way back from them |
+//! | `files` | the files as of a moment, for a copy |
+//! | `statistics` | counters |
+//!
 //! ```
 //! use deuteron_device::MemoryDirectory;
 //! use deuteron_epoch::Epochs;
