@@ -123,9 +123,14 @@ fn child(engine: Engine, threads: usize, work: &Work) -> Result<Value, Box<dyn E
     if let Some(directory) = &work.dir {
         command.arg("--dir").arg(directory);
     }
+    report_of(command, &name(engine)).map_err(|error| error as Box<dyn Error>)
+}
+
+/// The report that a child process prints.
+pub fn report_of(mut command: Command, engine: &str) -> Result<Value, Box<dyn Error + Send + Sync>> {
     let output = command.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(format!("{} failed: {}", name(engine), output.status).into());
+        return Err(format!("{engine} failed: {}", output.status).into());
     }
     Ok(serde_json::from_slice(&output.stdout)?)
 }

@@ -59,7 +59,9 @@ impl PeerTransaction for LmdbTransaction<'_> {
 
     fn scan(&mut self, key: [u8; 8], count: usize) -> Result<(), Trouble> {
         let (lmdb, transaction) = self.parts();
-        for entry in lmdb.table.range(transaction, &(Bound::Included(&key[..]), Bound::Unbounded))?.take(count) {
+        for entry in
+            lmdb.table.range(transaction, &(Bound::Included(&key[..]), Bound::Unbounded))?.take(count)
+        {
             seen(Some(entry?.1));
         }
         Ok(())

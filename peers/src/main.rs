@@ -206,8 +206,8 @@ fn measure(engine: Engine, work: &Work) -> Result<Report, Box<dyn Error>> {
             let durability =
                 if sync { Durability::Sync } else { Durability::Delayed(Duration::from_millis(10)) };
             let options = deuteron::Options::new().memory(work.memory);
-            let store = EmbeddedStore::open(options, &directory, durability, driver.in_flight)?
-                .with_ahead(ahead);
+            let store =
+                EmbeddedStore::open(options, &directory, durability, driver.in_flight)?.with_ahead(ahead);
             let report = drive(&store, &workload, &driver)?;
             store.close()?;
             Ok(report)

@@ -16,7 +16,7 @@ use redb::ReadableDatabase;
 use serde_json::{Value, json};
 use std::error::Error;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -302,9 +302,7 @@ fn threads(count: usize, seed: u64, share: &Share<'_>) -> Outcome<u64> {
 /// What this process has sent to the device, in bytes (`/proc/self/io`).
 fn written_bytes() -> u64 {
     let told = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-    told.lines()
-        .find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok())
-        .unwrap_or_default()
+    told.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok()).unwrap_or_default()
 }
 
 /// Measures several, each in a process of its own, in turns; prints a JSON object of the medians of each.
@@ -343,9 +341,5 @@ fn child(engine: RecordEngine, work: &RecordWork) -> Outcome<Value> {
     if let Some(directory) = &work.dir {
         command.arg("--dir").arg(directory);
     }
-    let output = command.stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err(format!("{} failed: {}", name(engine), output.status).into());
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
+    crate::compare::report_of(command, &name(engine))
 }

@@ -11,37 +11,21 @@
 //! cargo run --release --manifest-path peers/in-memory/Cargo.toml -- 4000000 2   # records, threads
 //! ```
 
+#[path = "../../../crates/store/examples/acceptance/numbers.rs"]
+mod numbers;
+
 use bf_tree::{BfTree, LeafInsertResult, LeafReadResult};
 use deuteron_store::Options;
 use deuteron_store::device::MemoryDirectory;
+use numbers::{rate, spread};
 use std::cell::RefCell;
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What each thread has read last.
 fn with_buffer<R>(work: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     thread_local!(static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
     BUFFER.with_borrow_mut(work)
-}
-
-/// Spreads the numbers over the whole key space; each number has its own key.
-fn spread(number: u64) -> u64 {
-    let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
-}
-
-/// Runs `work` on each of `count` numbers, shared by `threads`; how many a second.
-fn rate(threads: u64, count: u64, work: impl Fn(u64) + Sync) -> f64 {
-    let begin = Instant::now();
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let work = &work;
-            scope.spawn(move || (thread..count).step_by(threads as usize).for_each(work));
-        }
-    });
-    count as f64 / begin.elapsed().as_secs_f64()
 }
 
 fn measure(

@@ -12,11 +12,13 @@
 //! … -- latency DIRECTORY RECORDS BUDGET SECONDS
 //! ```
 
+mod numbers;
 mod space;
 
 use crossbeam_skiplist::SkipMap;
 use deuteron_store::device::MemoryDirectory;
 use deuteron_store::{Batch, Error, Options, Store, Table};
+use numbers::{rate, spread};
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,25 +30,6 @@ const VALUE: [u8; 100] = [7; 100];
 thread_local! {
     /// What a thread has read last.
     static VALUE_READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Spreads the numbers over the whole key space; each number has its own key.
-fn spread(number: u64) -> u64 {
-    let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
-}
-
-/// Runs `work` on each of `count` numbers, shared by `threads`; how many a second.
-fn rate(threads: u64, count: u64, work: impl Fn(u64) + Sync) -> f64 {
-    let begin = Instant::now();
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let work = &work;
-            scope.spawn(move || (thread..count).step_by(threads as usize).for_each(work));
-        }
-    });
-    count as f64 / begin.elapsed().as_secs_f64()
 }
 
 /// Random inserts and lookups of 8-byte keys, by the store and by crossbeam's skip list.

@@ -1,6 +1,7 @@
 //! What the store takes on disk, what it writes, and what readers feel of it.
 
-use crate::{VALUE, fill, spread};
+use crate::numbers::spread;
+use crate::{VALUE, fill};
 use deuteron_store::{Error, Options, Store, Table};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
