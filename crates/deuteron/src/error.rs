@@ -6,7 +6,7 @@ use deuteron_dc::LoadError;
 use deuteron_device::{DeviceError, with_causes};
 use deuteron_log::{AppendError, LogError};
 use deuteron_proxy::ProxyError;
-use deuteron_tc::TcError;
+use deuteron_tc::{ChangeError, TcError};
 
 /// A conflict between two transactions: this one has been aborted, and running it again helps. The table is called by its
 /// name, or its number where the name is not known.
@@ -59,6 +59,17 @@ pub enum Error {
         key: Vec<u8>,
         /// The key before it.
         previous: Vec<u8>,
+    },
+    /// A value is not such that it could be changed as [`add`](crate::Transaction::add) or
+    /// [`append`](crate::Transaction::append) wanted. The transaction was aborted.
+    #[error("cannot change key \"{}\" in table {table}: {cause}; the transaction was aborted", key.escape_ascii())]
+    Change {
+        /// The table's name.
+        table: String,
+        /// The key.
+        key: Vec<u8>,
+        /// Why not.
+        cause: ChangeError,
     },
     /// A savepoint of another transaction, or one made after a savepoint that has been returned to. The transaction lives on.
     #[error("there is no such savepoint in the transaction")]
@@ -320,6 +331,7 @@ impl Error {
             TcError::ValueSize { found, limit } => Error::ValueSize { found, limit },
             TcError::ReadOnly => Error::ReadOnly,
             TcError::NoSavepoint => Error::NoSavepoint,
+            TcError::Change { table, key, cause } => Error::Change { table: table_name(table), key, cause },
             TcError::NotRetained { wanted, oldest, newest } => {
                 let oldest = (oldest != Timestamp::MAX).then_some(oldest);
                 Error::NotRetained { wanted, oldest, newest }

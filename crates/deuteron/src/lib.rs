@@ -63,7 +63,7 @@ pub use check::{CheckReport, check};
 pub use database::Db;
 pub use deuteron_contract::{KeyBounds, KeyRange, Lsn, Timestamp};
 pub use deuteron_dc::Compaction;
-pub use deuteron_tc::{ConcurrencyControl, ConflictCause, ConflictPlace, Isolation, Savepoint};
+pub use deuteron_tc::{ChangeError, ConcurrencyControl, ConflictCause, ConflictPlace, Isolation, Savepoint};
 pub use error::{Conflict, Error};
 pub use load::TableLoad;
 pub use lookahead::Lookahead;

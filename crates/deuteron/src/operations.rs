@@ -133,6 +133,77 @@ impl Transaction {
         Ok(matches)
     }
 
+    /// Adds `delta` to the integer under `key`, without reading it: 8 bytes, the lowest first, as of [`i64::to_le_bytes`]. If the
+    /// key does not exist, it counts as 0.
+    ///
+    /// Of transactions that change the same key so, all commit, in any order: none of them has looked at the value. The sum is
+    /// made in the commit. A transaction that reads a key which it has changed, by itself or in a scan, sees its change; from then
+    /// on it has read the value, and others are in its way as with [`Transaction::get_for_update`].
+    ///
+    /// # Errors
+    /// As [`Transaction::put`]. That the value is no integer, or that the sum does not fit, shows in the commit:
+    /// [`Error::Change`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let visits = db.table("visits")?;
+    /// let (mut first, mut second) = (db.begin(), db.begin());
+    /// first.add(&visits, b"/", 1)?;
+    /// second.add(&visits, b"/", 1)?;
+    /// second.commit()?;
+    /// first.commit()?;
+    /// let count = db.begin().get(&visits, b"/")?.expect("was made").try_into().expect("8 bytes");
+    /// assert_eq!(i64::from_le_bytes(count), 2);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn add(&mut self, table: &Table, key: &[u8], delta: i64) -> Result<(), Error> {
+        self.usable(table)?;
+        self.run(|tx| tx.add(table.id, key, delta))
+    }
+
+    /// Puts `bytes` behind the value of `key`, without reading it. If the key does not exist, they become its value. Goes with
+    /// others' changes as [`Transaction::add`] does; which comes first is the order of the commits.
+    ///
+    /// The log takes the whole value at each commit: this is for values that stay short.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`]. That the value would become too long shows in the commit: [`Error::Change`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let notes = db.table("notes")?;
+    /// for line in [&b"bread\n"[..], b"milk\n"] {
+    ///     db.transact(|tx| tx.append(&notes, b"to buy", line))?;
+    /// }
+    /// assert_eq!(db.begin().get(&notes, b"to buy")?.as_deref(), Some(&b"bread\nmilk\n"[..]));
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn append(&mut self, table: &Table, key: &[u8], bytes: &[u8]) -> Result<(), Error> {
+        self.usable(table)?;
+        self.run(|tx| tx.append(table.id, key, bytes))
+    }
+
+    /// Adds `delta` to the integer under `key` and returns the sum. Since the value is looked at, others that write the key are in
+    /// the way, as with [`Transaction::get_for_update`]; [`Transaction::add`] does without.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`]; [`Error::Change`].
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let numbers = db.table("numbers")?;
+    /// assert_eq!(db.transact(|tx| tx.add_and_get(&numbers, b"next order", 1))?, 1);
+    /// assert_eq!(db.transact(|tx| tx.add_and_get(&numbers, b"next order", 1))?, 2);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn add_and_get(&mut self, table: &Table, key: &[u8], delta: i64) -> Result<i64, Error> {
+        self.usable(table)?;
+        self.run(|tx| tx.add_and_get(table.id, key, delta))
+    }
+
     /// Deletes every record of `range`; how many there were. The range is protected as a scan's is: what others insert into
     /// it comes before, and is deleted, or after. Takes memory for each record until the transaction ends.
     ///

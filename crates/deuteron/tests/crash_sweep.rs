@@ -47,6 +47,9 @@ fn states() -> Vec<State> {
                 None => drop(state.remove(&(table, key))),
             }
         }
+        let sum = (0..=number as i64).sum::<i64>();
+        state.insert((0, b"sum".to_vec()), sum.to_le_bytes().to_vec());
+        state.entry((1, b"list".to_vec())).or_default().push(number as u8);
         states.push(state);
     }
     states
@@ -85,7 +88,9 @@ fn run(disk: &SimulatedDisk, reached: &mut Reached) -> Result<(), Error> {
                     None => tx.delete(table, &key)?,
                 }
             }
-            Ok(())
+            // What is done twice, or not at all, shows in the sum.
+            tx.add(&tables[0], b"sum", number as i64)?;
+            tx.append(&tables[1], b"list", &[number as u8])
         })?;
         if durable {
             reached.acknowledged = number + 1;

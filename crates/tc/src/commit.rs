@@ -45,12 +45,15 @@ impl Transaction {
     /// After an error from the log the outcome is an abort, unless the log stopped working altogether.
     pub fn commit(&mut self) -> Result<Committed, TcError> {
         self.check_active()?;
-        if self.workspace.writes.is_empty() {
+        if self.workspace.writes.is_empty() && self.workspace.changes.is_empty() {
             return Ok(self.commit_read_only());
         }
         if let Err(error) = self.relog() {
             self.roll_back();
             return Err(error);
+        }
+        if !self.workspace.changes.is_empty() {
+            self.commit_changes()?;
         }
         // R15, after the last installation. R16: what was read last may be later than the begin.
         let fenced = !is_planted(Bug::NoFence) && self.workspace.core.fence.latest() >= self.at;

@@ -127,6 +127,34 @@ impl<T: fmt::Display> fmt::Display for Conflict<T> {
     }
 }
 
+/// Why a value could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Something was to be added to a value that is no integer.
+    #[error("the value has {found} bytes; an integer has 8")]
+    NotAnInteger {
+        /// Its length in bytes.
+        found: usize,
+    },
+    /// The sum is too large, or too small.
+    #[error("{value} and {delta} are more than 64 bits hold")]
+    Overflow {
+        /// The integer that was there.
+        value: i64,
+        /// What was to be added.
+        delta: i64,
+    },
+    /// The value would become too long.
+    #[error("the value would have {found} bytes; the limit is {limit} bytes")]
+    TooLong {
+        /// Its length in bytes.
+        found: usize,
+        /// The longest in bytes.
+        limit: usize,
+    },
+}
+
 /// What can go wrong in a transaction. After any error but those of [`TcError::is_harmless`] the transaction is
 /// aborted.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +178,17 @@ pub enum TcError {
         found: usize,
         /// The longest in bytes.
         limit: usize,
+    },
+    /// A value is not such that it could be changed: added to, or appended to.
+    #[error("cannot change key \"{}\" in table {table}", key.escape_ascii())]
+    Change {
+        /// The table.
+        table: TableId,
+        /// The key.
+        key: Vec<u8>,
+        /// Why not.
+        #[source]
+        cause: ChangeError,
     },
     /// A savepoint of another transaction, or one made after a savepoint that has been returned to.
     #[error("there is no such savepoint in the transaction")]

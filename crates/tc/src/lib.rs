@@ -16,7 +16,7 @@
 //! | module | what |
 //! |---|---|
 //! | `component`, `transaction`, `scan` | what the facade uses: [`TransactionComponent`], [`Transaction`], [`Scan`], [`ScanCursor`] |
-//! | `read`, `write`, `update`, `savepoint`, `commit`, `collect` | the rules |
+//! | `read`, `write`, `update`, `change`, `savepoint`, `commit`, `collect` | the rules |
 //! | `core` | what transactions share: the horizon, stalls, making room |
 //! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
@@ -26,7 +26,7 @@
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
 //! | `planted`, `schedule`, `counted` | for the tests |
 //!
-//! `docs/design/transactions.md` states the rules R1 to R21 that the code cites, and proves them.
+//! `docs/design/transactions.md` states the rules R1 to R22 that the code cites, and proves them.
 //!
 //! What this crate is not: it starts no threads and never sleeps ([`Host`] waits for it); it stores nothing; it does not
 //! retry. It holds no epoch guard while anything waits, and none while the user's code runs.
@@ -69,6 +69,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod change;
 mod clock;
 mod collect;
 mod commit;
@@ -107,7 +108,7 @@ mod write;
 mod zeroed_array;
 
 pub use component::TransactionComponent;
-pub use error::{Conflict, ConflictCause, ConflictPlace, TcError};
+pub use error::{ChangeError, Conflict, ConflictCause, ConflictPlace, TcError};
 pub use host::{Host, Stall};
 pub use lookahead::Lookahead;
 pub use options::{BeginOptions, ConcurrencyControl, Isolation, TcOptions};
@@ -116,6 +117,8 @@ pub use scan::{Entry, Scan, ScanCursor};
 pub use statistics::TcStatistics;
 pub use transaction::{Committed, Transaction};
 
+#[cfg(all(test, not(loom)))]
+mod change_tests;
 #[cfg(all(test, not(loom)))]
 mod isolation_tests;
 #[cfg(all(test, not(loom)))]

@@ -29,6 +29,8 @@ pub(crate) enum Bug {
     NoFreeze,
     /// R12: the read timestamp of an evicted record is not folded into the floor.
     NoFloor,
+    /// R22: the value of a change follows from what was there before its version was installed.
+    FoldEarly,
     /// R21: what was rolled back is not logged anew without it.
     NoRelog,
     /// R20: a transaction goes on from the present without refreshing its reads.

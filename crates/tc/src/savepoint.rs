@@ -38,6 +38,8 @@ struct Mark {
     writes: usize,
     ordinal: u64,
     undo: usize,
+    /// What had been noted then (R22).
+    changes: u64,
 }
 
 /// The payload of a version before it was rewritten. The pointer is good as those of the write set are.
@@ -143,6 +145,7 @@ impl Transaction {
             writes: workspace.writes.len(),
             ordinal: workspace.next_ordinal,
             undo: savepoints.undo.len(),
+            changes: workspace.changes.mark(),
         });
         Ok(Savepoint { transaction: id, depth: savepoints.marks.len() - 1, serial })
     }
@@ -188,8 +191,9 @@ impl Transaction {
         let Some(mark) = mark.filter(|_| savepoint.transaction == id) else {
             return Err(TcError::NoSavepoint);
         };
-        let (writes, ordinal, undo) = (mark.writes, mark.ordinal, mark.undo);
+        let (writes, ordinal, undo, changes) = (mark.writes, mark.ordinal, mark.undo, mark.changes);
         let workspace = &mut **self.workspace;
+        workspace.changes.rollback_to(changes);
         workspace.savepoints.marks.truncate(savepoint.depth + 1);
         workspace.restore(undo);
         match workspace.abort_writes_since(writes, ordinal, self.at) {

@@ -141,6 +141,10 @@ impl Transaction {
     /// As [`Transaction::get`].
     pub fn scan_batch(&mut self, cursor: &mut ScanCursor) -> Result<Option<Vec<Entry>>, TcError> {
         self.check_active()?;
+        if !self.workspace.changes.is_empty() && !cursor.done {
+            let KeyRange { table, lower, upper } = cursor.range();
+            self.write_changes_within(table, lower, upper)?;
+        }
         while !cursor.done {
             let reader = self.reader();
             let segment = self.next_segment(cursor, reader);

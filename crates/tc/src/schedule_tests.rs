@@ -199,6 +199,43 @@ impl Host for NextTurn {
 
 type Value = Option<Vec<u8>>;
 
+/// What a transaction did to a key.
+#[derive(Clone)]
+enum Effect {
+    Set(Value),
+    /// Appended, to whatever is there.
+    Append(Vec<u8>),
+}
+
+impl Effect {
+    /// What was there before, of what the transaction sees; `None` if that says nothing.
+    fn before(&self, seen: Value) -> Option<Value> {
+        match self {
+            Effect::Set(own) => {
+                assert_eq!(seen, *own, "a transaction sees its own writes");
+                None
+            }
+            Effect::Append(own) => {
+                let seen = seen.expect("a transaction sees what it has appended");
+                let before = seen.strip_suffix(&own[..]).expect("a transaction sees what it has appended");
+                Some((!before.is_empty()).then(|| before.to_vec()))
+            }
+        }
+    }
+
+    fn append(&mut self, bytes: [u8; 2]) {
+        match self {
+            Effect::Set(value) => value.get_or_insert_default().extend(bytes),
+            Effect::Append(more) => more.extend(bytes),
+        }
+    }
+}
+
+/// The transaction that a value is from, the last one to append to it.
+fn writer_of(value: &[u8]) -> usize {
+    value[value.len() - 2] as usize
+}
+
 /// Bounds, what was found, and the keys that were the transaction's own.
 type Scanned = (u8, u8, BTreeMap<u8, Vec<u8>>, BTreeSet<u8>);
 
@@ -213,7 +250,7 @@ struct Outcome {
     ended: u64,
     reads: Vec<(u8, Value)>,
     scans: Vec<Scanned>,
-    writes: BTreeMap<u8, Value>,
+    writes: BTreeMap<u8, Effect>,
 }
 
 fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<String> {
@@ -236,19 +273,18 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
         _ => tc.begin(),
     };
     let begin = tx.begin;
-    let (mut reads, mut scans, mut writes) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let (mut reads, mut scans) = (Vec::new(), Vec::new());
+    let mut writes: BTreeMap<u8, Effect> = BTreeMap::new();
     let mut savepoints = Vec::new();
     let result = (|| {
         for step in 0..1 + random.below(6) {
             schedule::point();
             let key = random.below(keys as usize) as u8;
-            match random.below(if shares { 6 } else { 14 }) {
+            match random.below(if shares { 6 } else { 16 }) {
                 0..4 => {
                     let value = tx.get(TABLE, &[key])?;
-                    match writes.get(&key) {
-                        Some(own) => assert_eq!(value, *own, "a transaction sees its own writes"),
-                        None => reads.push((key, value)),
-                    }
+                    let before = writes.get(&key).map_or(Some(value.clone()), |own| own.before(value));
+                    reads.extend(before.map(|value| (key, value)));
                 }
                 4..6 => {
                     let other = random.below(keys as usize) as u8;
@@ -261,17 +297,16 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
                         assert!(found.insert(key[0], value).is_none(), "a scan returned a key twice");
                     }
                     for (key, own) in writes.range(lower..upper) {
-                        assert_eq!(found.remove(key), *own, "a scan shows own writes");
+                        let before = own.before(found.remove(key));
+                        reads.extend(before.map(|value| (*key, value)));
                     }
                     scans.push((lower, upper, found, writes.keys().copied().collect()));
                 }
                 6 | 7 => {
                     let value = tx.get_for_update(TABLE, &[key])?;
-                    match writes.get(&key) {
-                        Some(own) => assert_eq!(value, *own, "a transaction sees its own writes"),
-                        None => reads.push((key, value.clone())),
-                    }
-                    writes.insert(key, value);
+                    let own = writes.insert(key, Effect::Set(value.clone()));
+                    let before = own.map_or(Some(value.clone()), |own| own.before(value));
+                    reads.extend(before.map(|value| (key, value)));
                 }
                 8 => savepoints.push((tx.savepoint()?, writes.clone())),
                 9 if !savepoints.is_empty() => {
@@ -281,14 +316,19 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
                         writes = then.clone();
                     }
                 }
+                14 | 15 => {
+                    let more = [name as u8, step as u8];
+                    tx.append(TABLE, &[key], &more)?;
+                    writes.entry(key).or_insert(Effect::Append(Vec::new())).append(more);
+                }
                 _ if random.percent(25) => {
                     tx.delete(TABLE, &[key])?;
-                    writes.insert(key, None);
+                    writes.insert(key, Effect::Set(None));
                 }
                 _ => {
                     let value = vec![name as u8, step as u8];
                     tx.put(TABLE, &[key], &value)?;
-                    writes.insert(key, Some(value));
+                    writes.insert(key, Effect::Set(Some(value)));
                 }
             }
         }
@@ -440,18 +480,25 @@ fn check(world: &World) -> Option<String> {
         }
         let seen = outcome.reads.iter().filter_map(|(_, value)| value.as_ref());
         for value in seen.chain(outcome.scans.iter().flat_map(|scan| scan.2.values())) {
-            let read_from = writers[&(value[0] as usize)];
+            let (writer, read_from) = (writer_of(value), writers[&writer_of(value)]);
             if !outcome.writes.is_empty() && read_from >= outcome.durable_at {
-                return Some(format!("{name}@{at} is in the log before {} that it read from", value[0]));
+                return Some(format!("{name}@{at} is in the log before {writer} that it read from"));
             }
             if outcome.writes.is_empty() && outcome.durable_at.is_some() && read_from > outcome.durable_at {
-                return Some(format!("{name}@{at} counts as durable before {} that it read from", value[0]));
+                return Some(format!("{name}@{at} counts as durable before {writer} that it read from"));
             }
         }
-        for (key, value) in &outcome.writes {
-            match value {
-                Some(value) => drop(state.insert(*key, value.clone())),
-                None => drop(state.remove(key)),
+        for (key, effect) in &outcome.writes {
+            match effect {
+                Effect::Set(Some(value)) => drop(state.insert(*key, value.clone())),
+                Effect::Set(None) => drop(state.remove(key)),
+                Effect::Append(more) => {
+                    let value = state.entry(*key).or_default();
+                    if !value.is_empty() && writers[&writer_of(value)] >= outcome.durable_at {
+                        return Some(format!("{name}@{at} is in the log before what it appended to"));
+                    }
+                    value.extend(more);
+                }
             }
         }
     }
@@ -660,5 +707,6 @@ planted_bugs! {
     planted_no_fence_is_caught: NoFence,
     planted_move_blindly_is_caught: MoveBlindly,
     planted_no_relog_is_caught: NoRelog,
+    planted_fold_early_is_caught: FoldEarly,
     planted_dc_first_is_caught: DcFirst,
 }

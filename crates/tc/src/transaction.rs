@@ -235,6 +235,9 @@ impl Transaction {
     ) -> Result<Option<R>, TcError> {
         self.check_active()?;
         self.check_key(key)?;
+        if !self.workspace.changes.is_empty() {
+            self.write_changes(table, key)?;
+        }
         let read = self.read(table, key);
         self.check_not_aborted()?;
         match read {
@@ -291,7 +294,7 @@ impl Transaction {
     }
 
     /// Reads the value of `key` into the workspace; false if the key does not exist.
-    fn read(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
+    pub(crate) fn read(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
         loop {
             let reader = self.reader();
             match self.read_as(reader, table, key) {

@@ -85,7 +85,7 @@ impl Transaction {
     }
 
     /// Waits and moves on, as far as it may. What is in the way after that the write will find.
-    fn approach(&mut self, table: TableId, key: &[u8]) -> Result<(), TcError> {
+    pub(crate) fn approach(&mut self, table: TableId, key: &[u8]) -> Result<(), TcError> {
         let mut moves = 0;
         while self.may_wait() {
             let hashed = self.workspace.core.table.key(table, key);

@@ -8,6 +8,7 @@
 //! A workspace holds the component, so that beginning a transaction touches no shared reference count. The cycle (the
 //! component holds the pool) is broken by [`Pool::close`], when the last user of the component goes.
 
+use crate::change::Changes;
 use crate::core::Core;
 use crate::memory::shard_of_thread;
 use crate::record::{KeyHash, Record};
@@ -94,6 +95,8 @@ pub(crate) struct Workspace {
     /// The ordinal of the next version to be installed (V4).
     pub(crate) next_ordinal: u64,
     pub(crate) savepoints: Savepoints,
+    /// Noted and not written yet (R22).
+    pub(crate) changes: Changes,
     /// How many turns are left to give to others (R19).
     pub(crate) patience: u32,
 }
@@ -121,6 +124,7 @@ impl Workspace {
             reads_forgotten: false,
             next_ordinal: 0,
             savepoints: Savepoints::default(),
+            changes: Changes::default(),
             patience: core.options.patience,
         })
     }
@@ -160,6 +164,7 @@ impl Workspace {
         }
         self.next_ordinal = 0;
         self.savepoints.clear();
+        self.changes.clear();
         self.written_bytes = 0;
         self.read_lsn = Lsn(0);
         self.reads_forgotten = false;

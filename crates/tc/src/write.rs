@@ -223,7 +223,7 @@ impl Workspace {
 
     /// Installs the version that was logged at `lsn`, sees to it that scans find it, and pushes the transaction itself
     /// beyond whoever must come before it (R5).
-    fn install(
+    pub(crate) fn install(
         &mut self,
         key: KeyRef<'_>,
         lsn: Lsn,

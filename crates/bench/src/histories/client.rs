@@ -1,17 +1,15 @@
 //! A client: random transactions, and notes of what they saw.
 
 use super::HistoryReport;
+use super::values::{Class, Effect, Number, class_of, key_bytes, key_of, number_of, value_bytes};
 use crate::Random;
 use deuteron::{Db, Error, Isolation, Savepoint, Table, Timestamp, Transaction, TransactionOptions};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A value is known by its number, from which its bytes follow.
-pub type Number = u64;
-
-/// What a transaction wrote: `None` for a delete.
-pub type Writes = BTreeMap<u32, Option<Number>>;
+/// What a transaction did, by key.
+pub type Writes = BTreeMap<u32, Effect>;
 
 /// Where among the transactions of one timestamp a note belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,9 +30,18 @@ pub struct Note {
     /// In the order of all begins and ends; 0 and the maximum for the past, which is in no real time.
     pub began: u64,
     pub ended: u64,
-    pub reads: Vec<(u32, Option<Number>)>,
+    pub reads: Vec<Seen>,
     pub scans: Vec<Scanned>,
     pub writes: Writes,
+}
+
+/// A read of a key and what it returned.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub key: u32,
+    /// What the transaction had added or appended by then, which lies over what was there.
+    pub own: Option<Effect>,
+    pub found: Option<Number>,
 }
 
 /// A scan and what it returned.
@@ -47,29 +54,6 @@ pub struct Scanned {
     /// What the transaction had written by then, which lies over what was there.
     pub own: Writes,
     pub found: Vec<(u32, Number)>,
-}
-
-/// The key of a number.
-pub fn key_bytes(key: u32) -> [u8; 4] {
-    key.to_be_bytes()
-}
-
-/// The number of a key.
-pub fn key_of(bytes: &[u8]) -> Option<u32> {
-    Some(u32::from_be_bytes(bytes.try_into().ok()?))
-}
-
-/// The bytes of a value: 8 to 263 of them, all of which follow from the number.
-pub fn value_bytes(number: Number) -> Vec<u8> {
-    let mut bytes = number.to_be_bytes().to_vec();
-    bytes.resize(8 + (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize, number as u8);
-    bytes
-}
-
-/// The number of a value, if its bytes are those.
-pub fn number_of(bytes: &[u8]) -> Option<Number> {
-    let number = Number::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
-    (value_bytes(number) == bytes).then_some(number)
 }
 
 /// See the [module](self).
@@ -99,7 +83,7 @@ enum Kind {
 /// A transaction and its notes so far.
 struct Attempt {
     transaction: Transaction,
-    reads: Vec<(u32, Option<Number>)>,
+    reads: Vec<Seen>,
     scans: Vec<Scanned>,
     writes: Writes,
     /// With what was written by then.
@@ -210,7 +194,7 @@ impl<'d> Client<'d> {
 
     fn operate(&mut self, attempt: &mut Attempt, only_reads: bool) -> Result<(), Error> {
         let key = self.key();
-        match self.random.below(if only_reads { 6 } else { 19 }) {
+        match self.random.below(if only_reads { 6 } else { 22 }) {
             0..4 => drop(self.get(attempt, key)?),
             4 => {
                 // The whole table now and then.
@@ -244,14 +228,15 @@ impl<'d> Client<'d> {
             }
             12 => {
                 let found = attempt.transaction.get_for_update(self.table, &key_bytes(key))?;
-                self.note_read(attempt, key, found.as_deref().map(number_of));
+                self.note_read(attempt, key, found.as_deref().map(|bytes| number_of(key, bytes)));
                 // It counts as written.
-                let number = found.as_deref().and_then(number_of);
-                attempt.writes.insert(key, number);
+                let number = found.as_deref().and_then(|bytes| number_of(key, bytes));
+                attempt.writes.insert(key, Effect::Set(number));
                 self.put(attempt, key)?;
             }
             13 => attempt.savepoints.push((attempt.transaction.savepoint()?, attempt.writes.clone())),
-            14 if !attempt.savepoints.is_empty() => {
+            14 if attempt.savepoints.is_empty() => self.put(attempt, key)?,
+            14 => {
                 let kept = 1 + self.random.below(attempt.savepoints.len() as u64) as usize;
                 attempt.savepoints.truncate(kept);
                 if let Some((savepoint, then)) = attempt.savepoints.last() {
@@ -259,16 +244,58 @@ impl<'d> Client<'d> {
                     attempt.writes = then.clone();
                 }
             }
-            _ => {
+            15..19 => {
                 attempt.transaction.delete(self.table, &key_bytes(key))?;
-                attempt.writes.insert(key, None);
+                attempt.writes.insert(key, Effect::Set(None));
             }
+            _ => self.change(attempt, key)?,
         }
         Ok(())
     }
 
+    /// Adds or appends to a key near this one.
+    fn change(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
+        let key = key / 4 * 4 + self.random.below(2) as u32;
+        let effect = match class_of(key) {
+            _ if key >= self.keys => return Ok(()),
+            Class::Plain => return self.put(attempt, key),
+            Class::Integer => {
+                let delta = self.random.below(1000) as i64 - 500;
+                match self.random.below(8) {
+                    0 => {
+                        let sum = attempt.transaction.add_and_get(self.table, &key_bytes(key), delta)?;
+                        self.note_change(attempt, key, Effect::Add(delta));
+                        self.note_read(attempt, key, Some(Some(sum as Number)));
+                        return Ok(());
+                    }
+                    _ => attempt.transaction.add(self.table, &key_bytes(key), delta)?,
+                }
+                Effect::Add(delta)
+            }
+            Class::List => {
+                self.next += 1;
+                attempt.transaction.append(self.table, &key_bytes(key), &self.next.to_le_bytes())?;
+                Effect::Append(vec![self.next])
+            }
+        };
+        self.note_change(attempt, key, effect);
+        Ok(())
+    }
+
+    fn note_change(&self, attempt: &mut Attempt, key: u32, effect: Effect) {
+        let before = attempt.writes.remove(&key);
+        attempt.writes.insert(
+            key,
+            match before {
+                Some(before) => before.then(effect),
+                None => effect,
+            },
+        );
+    }
+
     fn get(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
-        let found = attempt.transaction.get_with(self.table, &key_bytes(key), number_of)?;
+        let found =
+            attempt.transaction.get_with(self.table, &key_bytes(key), |bytes| number_of(key, bytes))?;
         self.note_read(attempt, key, found);
         Ok(())
     }
@@ -284,19 +311,20 @@ impl<'d> Client<'d> {
             None => None,
         };
         match attempt.writes.get(&key) {
-            Some(own) if *own != number => {
+            Some(Effect::Set(own)) if *own == number => {}
+            Some(Effect::Set(own)) => {
                 let problem = format!("a transaction wrote {own:?} to key {key} and read {number:?}");
                 self.tally.problems.push(problem);
             }
-            Some(_) => {}
-            None => attempt.reads.push((key, number)),
+            own => attempt.reads.push(Seen { key, own: own.cloned(), found: number }),
         }
     }
 
     fn put(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
         self.next += 1;
-        attempt.transaction.put(self.table, &key_bytes(key), &value_bytes(self.next))?;
-        attempt.writes.insert(key, Some(self.next));
+        let bytes = value_bytes(key, self.next);
+        attempt.transaction.put(self.table, &key_bytes(key), &bytes)?;
+        attempt.writes.insert(key, Effect::Set(number_of(key, &bytes)));
         Ok(())
     }
 
@@ -308,9 +336,9 @@ impl<'d> Client<'d> {
             .scan(self.table, (Bound::Included(&lower[..]), Bound::Excluded(&upper[..])))?;
         let mut take = |entry: Result<(Vec<u8>, Vec<u8>), Error>| -> Result<(), Error> {
             let (key, value) = entry?;
-            match (key_of(&key), number_of(&value)) {
-                (Some(key), Some(number)) => scanned.found.push((key, number)),
-                _ => self.tally.problems.push(format!("a scan returned {key:?}, which nobody wrote")),
+            match key_of(&key).and_then(|key| Some((key, number_of(key, &value)?))) {
+                Some(found) => scanned.found.push(found),
+                None => self.tally.problems.push(format!("a scan returned {key:?}, which nobody wrote")),
             }
             Ok(())
         };

@@ -1,7 +1,7 @@
 //! Random histories: concurrent transactions whose every read is recorded, and replayed against a map.
 //!
 //! Threads run random transactions: points, scans both ways with and without a limit, inserts, deletes,
-//! read-modify-writes, savepoints and rollbacks, transactions given up, at several isolation levels, now and (if the database keeps it) in the past.
+//! read-modify-writes, adds and appends, savepoints and rollbacks, transactions given up, at several isolation levels, now and (if the database keeps it) in the past.
 //! Each notes what it read, what it wrote, and when it committed. After each round the notes are sorted by commit
 //! timestamp and replayed one by one on a `BTreeMap`: every read must return what the map has at that place, and the order
 //! must agree with real time.
@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `client` | makes transactions and notes |
 //! | `replay` | checks them |
+//! | `values` | keys, values and what is done to them |
 //!
 //! ```
 //! use deuteron::device::MemoryDirectory;
@@ -25,6 +26,7 @@
 
 mod client;
 mod replay;
+mod values;
 
 use client::Client;
 use deuteron::{Db, Error};

@@ -1,7 +1,8 @@
 //! The replay: notes in the order of timestamps, against a map.
 
 use super::HistoryReport;
-use super::client::{Note, Number, Scanned, key_of, number_of};
+use super::client::{Note, Scanned};
+use super::values::{Number, key_of, number_of};
 use deuteron::{Db, Error, Table};
 use std::collections::BTreeMap;
 
@@ -28,9 +29,9 @@ impl Replay {
             }
             latest_begin = latest_begin.max(note.began);
             self.check(note, report);
-            for (key, number) in &note.writes {
-                match number {
-                    Some(number) => self.model.insert(*key, *number),
+            for (key, effect) in &note.writes {
+                match effect.on(self.model.get(key).copied()) {
+                    Some(number) => self.model.insert(*key, number),
                     None => self.model.remove(key),
                 };
             }
@@ -40,10 +41,11 @@ impl Replay {
     fn check(&self, note: &Note, report: &mut HistoryReport) {
         let at = note.at;
         report.reads += note.reads.len() as u64;
-        for (key, number) in &note.reads {
-            let wanted = self.model.get(key);
-            if number.as_ref() != wanted {
-                problem(report, || format!("{at} read {number:?} under {key}, serially {wanted:?}"));
+        for seen in &note.reads {
+            let there = self.model.get(&seen.key).copied();
+            let wanted = seen.own.as_ref().map_or(there, |own| own.on(there));
+            if seen.found != wanted {
+                problem(report, || format!("{at} read {seen:?}, serially {wanted:?}"));
             }
         }
         for scanned in &note.scans {
@@ -71,9 +73,9 @@ impl Replay {
             there.take(count).map(|(key, number)| (*key, *number)).collect()
         };
         let mut found: Model = there.into_iter().collect();
-        for (key, number) in scanned.own.range(range) {
-            match number {
-                Some(number) => found.insert(*key, *number),
+        for (key, effect) in scanned.own.range(range) {
+            match effect.on(self.model.get(key).copied()) {
+                Some(number) => found.insert(*key, number),
                 None => found.remove(key),
             };
         }
@@ -88,7 +90,12 @@ impl Replay {
     pub fn compare(&self, db: &Db, table: &Table, report: &mut HistoryReport) -> Result<(), Error> {
         let found: Vec<Option<(u32, Number)>> = db.transact(|tx| {
             tx.scan(table, ..)?
-                .map(|entry| entry.map(|(key, value)| Some((key_of(&key)?, number_of(&value)?))))
+                .map(|entry| {
+                    entry.map(|(key, value)| {
+                        let key = key_of(&key)?;
+                        Some((key, number_of(key, &value)?))
+                    })
+                })
                 .collect()
         })?;
         let wanted = self.model.iter().map(|(key, number)| Some((*key, *number)));
@@ -108,7 +115,8 @@ fn problem(report: &mut HistoryReport, what: impl FnOnce() -> String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::histories::client::{Place, Writes};
+    use crate::histories::client::{Place, Seen, Writes};
+    use crate::histories::values::Effect;
     use deuteron::Timestamp;
 
     fn note(at: u64, began: u64, ended: u64) -> Note {
@@ -123,15 +131,23 @@ mod tests {
         }
     }
 
+    fn set(number: Number) -> Effect {
+        Effect::Set(Some(number))
+    }
+
+    fn seen(key: u32, found: Option<Number>) -> Seen {
+        Seen { key, own: None, found }
+    }
+
     fn scanned(reverse: bool, limit: usize, found: &[(u32, Number)]) -> Scanned {
-        let own = Writes::from([(2, None), (3, Some(30))]);
+        let own = Writes::from([(2, Effect::Set(None)), (3, Effect::Add(27))]);
         Scanned { lower: 1, upper: 9, reverse, limit, own, found: found.to_vec() }
     }
 
     fn problems(notes: Vec<Note>) -> usize {
         let (mut replay, mut report) = (Replay::default(), HistoryReport::default());
         replay.round(
-            vec![Note { writes: (1..6).map(|key| (key, Some(key.into()))).collect(), ..note(1, 1, 2) }],
+            vec![Note { writes: (1..6).map(|key| (key, set(key.into()))).collect(), ..note(1, 1, 2) }],
             &mut report,
         );
         replay.round(notes, &mut report);
@@ -140,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_the_serial_order_returns_is_no_problem() {
-        let reader = Note { reads: vec![(1, Some(1)), (7, None)], ..note(2, 3, 4) };
+        let reader = Note { reads: vec![seen(1, Some(1)), seen(7, None)], ..note(2, 3, 4) };
         let scans = vec![
             scanned(false, 2, &[(1, 1), (3, 30)]),
             scanned(true, 3, &[(5, 5), (4, 4), (3, 30)]),
@@ -151,11 +167,16 @@ mod tests {
 
     #[test]
     fn every_kind_of_wrong_answer_is_a_problem() {
-        assert_eq!(problems(vec![Note { reads: vec![(1, None)], ..note(2, 3, 4) }]), 1, "a lost record");
-        assert_eq!(problems(vec![Note { reads: vec![(7, Some(1))], ..note(2, 3, 4) }]), 1, "a phantom");
-        let late = Note { writes: Writes::from([(1, Some(9))]), ..note(2, 3, 4) };
-        let stale = Note { reads: vec![(1, Some(1))], ..note(3, 5, 6) };
+        assert_eq!(problems(vec![Note { reads: vec![seen(1, None)], ..note(2, 3, 4) }]), 1, "a lost record");
+        assert_eq!(problems(vec![Note { reads: vec![seen(7, Some(1))], ..note(2, 3, 4) }]), 1, "a phantom");
+        let late = Note { writes: Writes::from([(1, set(9))]), ..note(2, 3, 4) };
+        let stale = Note { reads: vec![seen(1, Some(1))], ..note(3, 5, 6) };
         assert_eq!(problems(vec![late, stale]), 1, "a stale read");
+        let added = Note { writes: Writes::from([(4, Effect::Add(3))]), ..note(2, 3, 4) };
+        let lost = Note { reads: vec![seen(4, Some(4))], ..note(3, 5, 6) };
+        assert_eq!(problems(vec![added.clone(), lost]), 1, "a lost change");
+        let own = Seen { own: Some(Effect::Add(1)), ..seen(4, Some(8)) };
+        assert_eq!(problems(vec![added, Note { reads: vec![own], ..note(3, 5, 6) }]), 0, "with its own");
         let missing =
             Note { scans: vec![scanned(false, usize::MAX, &[(1, 1), (3, 30), (5, 5)])], ..note(2, 3, 4) };
         assert_eq!(problems(vec![missing]), 1, "a scan with a hole");
