@@ -34,6 +34,8 @@ pub struct DcOptions {
     /// A value longer than this is cut into chunks of so many bytes (fewer, if a segment is too small for such a page), which are read
     /// and written by themselves.
     pub chunk_bytes: usize,
+    /// Whether pages are compressed on disk where that saves enough. What is on disk is read either way.
+    pub compress: bool,
     /// Whether to bypass the operating system's page cache where it lets us.
     pub direct: bool,
     /// The shape of the trees.
@@ -52,6 +54,7 @@ impl Default for DcOptions {
             space_amplification_percent_max: store.space_amplification_percent_max,
             value_bytes_max: 64 << 20,
             chunk_bytes: 256 << 10,
+            compress: store.compress,
             direct: store.direct,
             tree: deuteron_bwtree::Options::default(),
         }
@@ -71,6 +74,7 @@ impl DcOptions {
             space_amplification_percent_max: store.space_amplification_percent_max,
             value_bytes_max: 64 << 10,
             chunk_bytes: 1 << 10,
+            compress: store.compress,
             direct: store.direct,
             tree: deuteron_bwtree::Options::tiny_for_tests(),
         }
@@ -115,6 +119,7 @@ impl DcOptions {
             flush_buffer_bytes: self.flush_buffer_bytes,
             fragments_max: self.fragments_max,
             space_amplification_percent_max: self.space_amplification_percent_max,
+            compress: self.compress,
             direct: self.direct,
         }
     }

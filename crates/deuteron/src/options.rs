@@ -54,6 +54,7 @@ pub struct Options {
     pub(crate) retention: Duration,
     pub(crate) writer_log_bytes: Option<u64>,
     pub(crate) concurrency_control: ConcurrencyControl,
+    pub(crate) compress: bool,
     pub(crate) tiny: bool,
 }
 
@@ -77,6 +78,7 @@ impl Options {
             retention: Duration::ZERO,
             writer_log_bytes: None,
             concurrency_control: ConcurrencyControl::Pushes,
+            compress: false,
             tiny: false,
         }
     }
@@ -142,6 +144,18 @@ impl Options {
     /// ```
     pub fn background(mut self, background: Background) -> Self {
         self.background = background;
+        self
+    }
+
+    /// Whether pages are compressed on disk (LZ4) where that saves an eighth at least. It takes time where a page is written in full or
+    /// read; off by default. May differ from one open to the next: what is on disk is read either way.
+    ///
+    /// ```
+    /// let options = deuteron::Options::new().compression(true);
+    /// # let _ = options;
+    /// ```
+    pub fn compression(mut self, compress: bool) -> Self {
+        self.compress = compress;
         self
     }
 

@@ -93,9 +93,9 @@ pub fn open(
     let shares = Shares::of(options);
     let epochs = Epochs::new();
     let dc_options = if options.tiny {
-        DcOptions::tiny_for_tests()
+        DcOptions { compress: options.compress, ..DcOptions::tiny_for_tests() }
     } else {
-        DcOptions { memory_bytes: shares.dc, ..DcOptions::default() }
+        DcOptions { memory_bytes: shares.dc, compress: options.compress, ..DcOptions::default() }
     };
     let dc = BwTreeDc::open(Arc::clone(directory), Arc::clone(&epochs), dc_options)?;
     let redo_start = dc.recovered_redo_scan_start_point();

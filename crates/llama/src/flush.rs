@@ -427,7 +427,7 @@ impl Llama {
             nodes = chain(head).collect();
             previous = None;
         }
-        let marshal = Marshal { page, nodes: &nodes, previous };
+        let mut marshal = Marshal { page, nodes: &nodes, previous, packed: None };
         for &adoptee in marshal.adopts() {
             if self.table.fragments(adoptee).len() == 0 {
                 assert!(
@@ -437,6 +437,7 @@ impl Llama {
                 return postponed(Marshalled::First(adoptee));
             }
         }
+        let saved = if self.options.compress { marshal.pack() } else { None };
         let length = match marshal.length() {
             Ok(length) if length <= self.store.segments.fragment_bytes_max() => length,
             Ok(length) | Err(length) => return postponed(Marshalled::TooLarge(length)),
@@ -470,6 +471,10 @@ impl Llama {
         }
         if rewrite {
             self.table.clear_rewrite(page);
+        }
+        if let Some(saved) = saved {
+            self.counters.fragments_compressed.add(1);
+            self.counters.bytes_compressed_away.add(saved as u64);
         }
         if is_moved {
             self.counters.pages_relocated.add(1);

@@ -20,11 +20,11 @@
 //! | 48 | 4 | tree; 0 unless full |
 //! | 52 | 4 | flags: 1 = first page of its tree |
 //! | 56 | 4 | number of disowned pages; 0 unless full |
-//! | 60 | 4 | 0 |
+//! | 60 | 4 | bytes of the payloads as they lie here, compressed; 0 if they are not |
 //! | 64 | 4 each | payload bytes of the nodes |
 //! | | 8 each | adopted page identifiers |
 //! | | 8 each | disowned page identifiers |
-//! | | | low key, then the payloads |
+//! | | | low key, then the payloads, one behind the other, compressed together by LZ4 (block format) or as they are |
 //! | | | zeros up to the length |
 
 use crate::flash_address::{FlashAddress, LENGTH_MAX};
@@ -34,6 +34,10 @@ use crate::page_id::PageId;
 const MAGIC: u32 = u32::from_le_bytes(*b"DFRG");
 const HEADER_BYTES: usize = 64;
 const ROOT: u32 = 1;
+/// Compression is worth the work of reading if it saves the so-manieth part.
+const WORTH: usize = 8;
+/// So many bytes come out of one that is compressed, at most: a property of the format.
+const EXPANSION_MAX: u64 = 255;
 
 /// Why bytes are not what they should be; the caller knows the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +76,8 @@ pub(crate) struct Marshal<'a, 'g> {
     /// Newest first; the last is the base if `previous` is `None`.
     pub(crate) nodes: &'a [NodeRef<'g>],
     pub(crate) previous: Option<FlashAddress>,
+    /// The payloads, compressed, if they are to be written so.
+    pub(crate) packed: Option<Vec<u8>>,
 }
 
 impl<'g> Marshal<'_, 'g> {
@@ -100,13 +106,33 @@ impl<'g> Marshal<'_, 'g> {
         self.base().and_then(NodeRef::descriptor).is_some_and(|descriptor| descriptor.root)
     }
 
+    fn payload_bytes(&self) -> usize {
+        self.nodes.iter().map(|node| node.payload().len()).sum()
+    }
+
+    /// Compresses the payloads of a full fragment, if that saves enough to be worth the work of reading them; how much.
+    pub(crate) fn pack(&mut self) -> Option<usize> {
+        self.base()?;
+        let plain_bytes = self.payload_bytes();
+        let mut plain = Vec::with_capacity(plain_bytes);
+        self.nodes.iter().for_each(|node| plain.extend_from_slice(node.payload()));
+        let packed = lz4_flex::block::compress(&plain);
+        let saved = plain_bytes.checked_sub(packed.len())?;
+        if saved == 0 || saved < plain_bytes / WORTH {
+            return None;
+        }
+        self.packed = Some(packed);
+        Some(saved)
+    }
+
     /// The length on flash, or the excessive length if no address can hold it.
     pub(crate) fn length(&self) -> Result<u64, u64> {
         let base =
             self.base().map_or(0, |base| base.descriptor().map_or(0, |descriptor| descriptor.low_key.len()));
         let kin = size_of_val(self.adopts()) + size_of_val(self.disowns());
-        let payloads: usize = self.nodes.iter().map(|node| 4 + node.payload().len()).sum();
-        let length = FlashAddress::padded_length((HEADER_BYTES + base + kin + payloads) as u64);
+        let payloads = self.packed.as_ref().map_or_else(|| self.payload_bytes(), Vec::len);
+        let parts = HEADER_BYTES + base + kin + 4 * self.nodes.len() + payloads;
+        let length = FlashAddress::padded_length(parts as u64);
         if length <= LENGTH_MAX { Ok(length) } else { Err(length) }
     }
 
@@ -127,7 +153,7 @@ impl<'g> Marshal<'_, 'g> {
         write_u32(out, 48, descriptor.tree);
         write_u32(out, 52, if descriptor.root { ROOT } else { 0 });
         write_u32(out, 56, self.disowns().len() as u32);
-        write_u32(out, 60, 0);
+        write_u32(out, 60, self.packed.as_ref().map_or(0, |packed| packed.len() as u32));
         let mut at = HEADER_BYTES;
         for node in self.nodes {
             write_u32(out, at, node.payload().len() as u32);
@@ -137,7 +163,8 @@ impl<'g> Marshal<'_, 'g> {
             write_u64(out, at, page.0);
             at += 8;
         }
-        for bytes in std::iter::once(descriptor.low_key).chain(self.nodes.iter().map(|node| node.payload())) {
+        let plain = self.nodes.iter().map(|node| node.payload()).filter(|_| self.packed.is_none());
+        for bytes in std::iter::once(descriptor.low_key).chain(self.packed.as_deref()).chain(plain) {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         }
@@ -227,11 +254,36 @@ impl<'a> Fragment<'a> {
             low_key_at: low_key_at as usize,
             payloads_at: payloads_at as usize,
         };
-        let payloads: u64 = fragment.lengths().map(|length| length as u64).sum();
-        if payloads_at + payloads > length as u64 {
+        let plain = fragment.plain_bytes();
+        let payloads = fragment.packed_bytes().map_or(plain, |packed| packed as u64);
+        if payloads_at + payloads > length as u64 || plain > payloads * EXPANSION_MAX {
             return Err(Defect::new(64, "payloads that fit the length", format_args!("{payloads} bytes")));
         }
         Ok(fragment)
+    }
+
+    /// Bytes of the payloads as they lie here, if they are compressed.
+    fn packed_bytes(&self) -> Option<usize> {
+        Some(read_u32(self.bytes, 60) as usize).filter(|&packed| packed > 0)
+    }
+
+    /// Bytes of the payloads, uncompressed.
+    fn plain_bytes(&self) -> u64 {
+        self.lengths().map(|length| length as u64).sum()
+    }
+
+    /// The payloads one behind the other, if they are compressed here.
+    pub(crate) fn unpack(&self) -> Result<Option<Vec<u8>>, Defect> {
+        let Some(packed) = self.packed_bytes() else { return Ok(None) };
+        let packed = &self.bytes[self.payloads_at..self.payloads_at + packed];
+        let length = self.plain_bytes() as usize;
+        let expected = || format!("{length} bytes, compressed");
+        let mut plain = vec![0; length];
+        match lz4_flex::block::decompress_into(packed, &mut plain) {
+            Ok(bytes) if bytes == length => Ok(Some(plain)),
+            Ok(bytes) => Err(Defect::new(60, expected(), bytes)),
+            Err(error) => Err(Defect::new(60, expected(), error)),
+        }
     }
 
     pub(crate) fn page(&self) -> PageId {
@@ -272,17 +324,21 @@ impl<'a> Fragment<'a> {
         self.bytes[range].chunks_exact(8).map(|page| PageId(read_u64(page, 0)))
     }
 
-    fn lengths(&self) -> impl Iterator<Item = usize> + 'a {
-        self.bytes[HEADER_BYTES..self.adopts_at].chunks_exact(4).map(|length| read_u32(length, 0) as usize)
+    fn lengths(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let bytes = self.bytes;
+        bytes[HEADER_BYTES..self.adopts_at].chunks_exact(4).map(|length| read_u32(length, 0) as usize)
     }
 
-    /// The payloads, newest first.
-    pub(crate) fn payloads(&self) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let bytes = self.bytes;
-        self.lengths().scan(self.payloads_at, move |at, length| {
-            let payload = &bytes[*at..*at + length];
-            *at += length;
-            Some(payload)
+    /// The payloads, newest first, with what [`Fragment::unpack`] has given.
+    pub(crate) fn payloads<'p>(self, unpacked: Option<&'p [u8]>) -> impl Iterator<Item = &'p [u8]>
+    where
+        'a: 'p,
+    {
+        let bytes: &'p [u8] = unpacked.unwrap_or_else(|| &self.bytes[self.payloads_at..]);
+        let mut at = 0;
+        self.lengths().map(move |length| {
+            at += length;
+            &bytes[at - length..at]
         })
     }
 }
@@ -305,7 +361,7 @@ mod tests {
         let base = OwnedNode::heir(b"base payload", descriptor, &[PageId(5), PageId(6)], &[PageId(7)]);
         let delta = OwnedNode::delta(b"delta");
         let nodes = [delta.as_ref(), base.as_ref()];
-        let marshal = Marshal { page: PageId(3), nodes: &nodes, previous: None };
+        let marshal = Marshal { page: PageId(3), nodes: &nodes, previous: None, packed: None };
         let bytes = encode(&marshal, 8192);
         let fragment = Fragment::decode(&bytes, 8192).unwrap();
         assert_eq!(fragment.page(), PageId(3));
@@ -313,7 +369,8 @@ mod tests {
         assert_eq!(fragment.descriptor(), Some(descriptor));
         assert_eq!(fragment.adopts().collect::<Vec<_>>(), [PageId(5), PageId(6)]);
         assert_eq!(fragment.disowns().collect::<Vec<_>>(), [PageId(7)]);
-        assert_eq!(fragment.payloads().collect::<Vec<_>>(), [b"delta".as_slice(), b"base payload"]);
+        assert_eq!(fragment.unpack(), Ok(None));
+        assert_eq!(fragment.payloads(None).collect::<Vec<_>>(), [b"delta".as_slice(), b"base payload"]);
         assert_eq!(fragment.address(), FlashAddress::new(8192, bytes.len() as u64));
 
         // Written a second time, the base says nothing of its kin.
@@ -321,10 +378,10 @@ mod tests {
         let bytes = encode(&marshal, 16384);
         let fragment = Fragment::decode(&bytes, 16384).unwrap();
         assert_eq!((fragment.adopts().count(), fragment.disowns().count()), (0, 0));
-        assert_eq!(fragment.payloads().count(), 2);
+        assert_eq!(fragment.payloads(None).count(), 2);
 
         let previous = Some(FlashAddress::new(4096, 128));
-        let marshal = Marshal { page: PageId(3), nodes: &nodes[..1], previous };
+        let marshal = Marshal { page: PageId(3), nodes: &nodes[..1], previous, packed: None };
         let bytes = encode(&marshal, 8192);
         let fragment = Fragment::decode(&bytes, 8192).unwrap();
         assert_eq!((fragment.previous(), fragment.descriptor()), (previous, None));
@@ -335,7 +392,8 @@ mod tests {
         let base =
             OwnedNode::base(b"payload", PageDescriptor { tree: 1, low_key: b"k", root: false }, &[PageId(9)]);
         let nodes = [base.as_ref()];
-        let bytes = encode(&Marshal { page: PageId(1), nodes: &nodes, previous: None }, 4096);
+        let marshal = Marshal { page: PageId(1), nodes: &nodes, previous: None, packed: None };
+        let bytes = encode(&marshal, 4096);
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -347,19 +405,58 @@ mod tests {
         assert!(Fragment::decode(&bytes, 8192).is_err(), "misplaced");
     }
 
+    #[test]
+    fn payloads_are_compressed_where_that_saves_something() {
+        let descriptor = PageDescriptor { tree: 7, low_key: b"low", root: false };
+        let base = OwnedNode::base(&[7; 3000], descriptor, &[PageId(5)]);
+        let delta = OwnedNode::delta(&[8; 500]);
+        let nodes = [delta.as_ref(), base.as_ref()];
+        let mut marshal = Marshal { page: PageId(3), nodes: &nodes, previous: None, packed: None };
+        let plain = marshal.length().unwrap();
+        let saved = marshal.pack().unwrap() as u64;
+        assert!(saved > 3000 && marshal.length().unwrap() < plain - saved + 64);
+        let bytes = encode(&marshal, 8192);
+        let fragment = Fragment::decode(&bytes, 8192).unwrap();
+        assert_eq!((fragment.descriptor(), fragment.adopts().count()), (Some(descriptor), 1));
+        let unpacked = fragment.unpack().unwrap().unwrap();
+        assert_eq!(fragment.payloads(Some(&unpacked)).collect::<Vec<_>>(), [&[8; 500][..], &[7; 3000]]);
+
+        // What says too much or too little, with a checksum that is right, is an error.
+        for wrong in [3001, 2999] {
+            let mut bytes = bytes.clone();
+            write_u32(&mut bytes, 68, wrong);
+            let crc = crc32c::crc32c(&bytes[4..]);
+            write_u32(&mut bytes, 0, crc);
+            assert!(Fragment::decode(&bytes, 8192).unwrap().unpack().is_err(), "{wrong}");
+        }
+
+        // Neither a delta fragment nor what looks random.
+        let mut random = 1u64;
+        let noise = std::iter::repeat_with(|| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 56) as u8
+        });
+        let noise: Vec<u8> = noise.take(3000).collect();
+        let base = OwnedNode::base(&noise, descriptor, &[]);
+        let nodes = [base.as_ref()];
+        assert_eq!(Marshal { page: PageId(3), nodes: &nodes, previous: None, packed: None }.pack(), None);
+        let (nodes, previous) = ([delta.as_ref()], Some(FlashAddress::new(4096, 128)));
+        assert_eq!(Marshal { page: PageId(3), nodes: &nodes, previous, packed: None }.pack(), None);
+    }
+
     proptest::proptest! {
         /// Bytes with a right checksum, as a faulty writer might leave them: an error or a fragment, never a panic.
         #[test]
         fn decoding_never_panics(
             mut bytes in proptest::collection::vec(0u8..4, 0..512),
-            counts in proptest::collection::vec(0u32..70, 6),
+            counts in proptest::collection::vec(0u32..70, 7),
         ) {
             bytes.resize(bytes.len().next_multiple_of(64).max(64), 0);
             let length = bytes.len() as u32;
             write_u32(&mut bytes, 4, MAGIC);
             write_u32(&mut bytes, 8, length);
             write_u64(&mut bytes, 24, 4096);
-            for (offset, count) in [12, 40, 44, 56, 64, 68].into_iter().zip(counts) {
+            for (offset, count) in [12, 40, 44, 56, 60, 64, 68].into_iter().zip(counts) {
                 if offset + 4 <= bytes.len() {
                     write_u32(&mut bytes, offset, count);
                 }
@@ -367,7 +464,10 @@ mod tests {
             let crc = crc32c::crc32c(&bytes[4..]);
             write_u32(&mut bytes, 0, crc);
             if let Ok(fragment) = Fragment::decode(&bytes, 4096) {
-                let _ = (fragment.payloads().count(), fragment.adopts().count(), fragment.disowns().count(), fragment.descriptor());
+                if let Ok(unpacked) = fragment.unpack() {
+                    let _ = fragment.payloads(unpacked.as_deref()).count();
+                }
+                let _ = (fragment.adopts().count(), fragment.disowns().count(), fragment.descriptor());
             }
         }
     }

@@ -163,7 +163,7 @@ impl Llama {
         for read in fragments.iter().rev() {
             let fragment = read.fragment();
             let address = fragment.address();
-            let payloads: Vec<&[u8]> = fragment.payloads().collect();
+            let payloads: Vec<&[u8]> = read.payloads().collect();
             for payload in payloads.into_iter().rev() {
                 match &mut built {
                     Some(built) => {

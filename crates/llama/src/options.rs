@@ -23,6 +23,9 @@ pub struct Options {
     pub fragments_max: usize,
     /// How much larger than the live data the segments may become before cleaning sets in, in percent.
     pub space_amplification_percent_max: u32,
+    /// Whether pages are compressed where they are written in full and that saves an eighth at least. What is on disk is read
+    /// either way.
+    pub compress: bool,
     /// Whether to bypass the operating system's page cache where it lets us.
     pub direct: bool,
 }
@@ -35,6 +38,7 @@ impl Default for Options {
             flush_buffer_bytes: 1 << 20,
             fragments_max: FRAGMENTS_MAX,
             space_amplification_percent_max: 200,
+            compress: false,
             direct: true,
         }
     }
@@ -49,6 +53,7 @@ impl Options {
             flush_buffer_bytes: 8 << 10,
             fragments_max: 2,
             space_amplification_percent_max: 200,
+            compress: false,
             direct: true,
         }
     }

@@ -51,6 +51,8 @@ pub(crate) struct ReadFragment {
     address: FlashAddress,
     /// Known once the fragment has been checked.
     layout: Option<Layout>,
+    /// Its payloads, if they are compressed.
+    unpacked: Option<Vec<u8>>,
 }
 
 impl ReadFragment {
@@ -69,8 +71,13 @@ impl ReadFragment {
             let found = format!("{} bytes", fragment.address().length());
             return Err(Defect::new(8, format_args!("{} bytes", self.address.length()), found));
         }
-        self.layout = Some(fragment.layout());
+        (self.layout, self.unpacked) = (Some(fragment.layout()), fragment.unpack()?);
         Ok(self.fragment())
+    }
+
+    /// The payloads of the fragment, which has been checked, newest first.
+    pub(crate) fn payloads(&self) -> impl Iterator<Item = &[u8]> {
+        self.fragment().payloads(self.unpacked.as_deref())
     }
 
     /// The fragment, which has been checked.
@@ -317,7 +324,11 @@ impl Segments {
         let from = within / block * block;
         let to = (within + address.length()).next_multiple_of(block);
         let buffer = ReadBuffer::new((to - from) as usize);
-        Ok((file, from, ReadFragment { buffer, start: (within - from) as usize, address, layout: None }))
+        Ok((
+            file,
+            from,
+            ReadFragment { buffer, start: (within - from) as usize, address, layout: None, unpacked: None },
+        ))
     }
 
     /// The error for a defect in the bytes at `offset` of the store.

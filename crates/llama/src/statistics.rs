@@ -89,6 +89,10 @@ counters! {
     delta_fragments_written,
     /// Fragments written with the whole page.
     full_fragments_written,
+    /// Full fragments written with their payloads compressed.
+    fragments_compressed,
+    /// Bytes of payloads that this has saved.
+    bytes_compressed_away,
     /// Pages that a flush left for later because they were held.
     flushes_held,
     /// Pages loaded.

@@ -15,7 +15,7 @@ fn pages_contain_what_was_put_into_them_whatever_happens_to_them() {
             0 => tiny,
             1 => Options { fragments_max: 4, ..tiny },
             2 => Options { fragments_max: 1, flush_buffer_bytes: 4096, ..tiny },
-            _ => Options { fragments_max: 3, flush_buffer_bytes: 64 << 10, ..tiny },
+            _ => Options { fragments_max: 3, flush_buffer_bytes: 64 << 10, compress: true, ..tiny },
         };
         let (merged, relocated) = harness::run(seed, 1500, &options);
         merges += merged;

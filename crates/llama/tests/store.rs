@@ -151,6 +151,30 @@ fn the_cleaner_parts_what_changes_from_what_does_not() {
 }
 
 #[test]
+fn compressed_pages_take_less_and_are_read_whatever_the_options_say() {
+    let options = Options { compress: true, ..Options::tiny_for_tests() };
+    let directory = Arc::new(MemoryDirectory::new());
+    let (llama, _) = Llama::open(directory.clone(), options.clone(), Epochs::new()).unwrap();
+    let pages: Vec<PageId> = (0..100).map(|_| llama.allocate()).collect();
+    let content = |page: PageId| page.0.to_be_bytes().repeat(250);
+    pages.iter().for_each(|&page| install(&llama, page, &content(page)));
+    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+    let statistics = llama.statistics();
+    assert_eq!(statistics.fragments_compressed, 100);
+    assert!(statistics.bytes_compressed_away > 180_000 && statistics.live_bytes < 20_000, "{statistics:?}");
+    while llama.evict_step(u64::MAX).pages > 0 {}
+    pages.iter().for_each(|&page| assert_eq!(payload(&llama, page), content(page)));
+    drop(llama);
+    let plain = Options { compress: false, ..options };
+    let (llama, _) = Llama::open(directory, plain, Epochs::new()).unwrap();
+    pages.iter().for_each(|&page| assert_eq!(payload(&llama, page), content(page)));
+    // Written again, it is plain.
+    install(&llama, pages[0], &content(pages[0]));
+    llama.flush_step().unwrap();
+    assert_eq!(llama.statistics().fragments_compressed, 0);
+}
+
+#[test]
 fn a_store_on_real_files_is_there_when_it_is_opened_again() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = || Arc::new(OsDirectory::open_or_create(scratch.path()).unwrap());

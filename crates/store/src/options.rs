@@ -27,6 +27,7 @@ pub struct Options {
     pub(crate) persist_every: Duration,
     pub(crate) create_if_missing: bool,
     pub(crate) background: bool,
+    pub(crate) compress: bool,
     tiny: bool,
 }
 
@@ -43,6 +44,7 @@ impl Options {
             persist_every: Duration::from_secs(10),
             create_if_missing: true,
             background: true,
+            compress: false,
             tiny: false,
         }
     }
@@ -80,6 +82,18 @@ impl Options {
     /// ```
     pub fn persist_every(mut self, time: Duration) -> Options {
         self.persist_every = time;
+        self
+    }
+
+    /// Whether pages are compressed on disk (LZ4) where that saves an eighth at least. It takes time where a page is written in full or
+    /// read; off by default. May differ from one open to the next: what is on disk is read either way.
+    ///
+    /// ```
+    /// let options = deuteron_store::Options::new().compression(true);
+    /// # let _ = options;
+    /// ```
+    pub fn compression(mut self, compress: bool) -> Options {
+        self.compress = compress;
         self
     }
 
@@ -156,10 +170,14 @@ impl Options {
 
     pub(crate) fn component(&self) -> DcOptions {
         if self.tiny {
-            return DcOptions::tiny_for_tests();
+            return DcOptions { compress: self.compress, ..DcOptions::tiny_for_tests() };
         }
         // What the component counts is payload; the allocator adds its own, half-empty size classes above all.
-        DcOptions { memory_bytes: (self.memory_bytes / 4 * 3) as u64, ..DcOptions::default() }
+        DcOptions {
+            memory_bytes: (self.memory_bytes / 4 * 3) as u64,
+            compress: self.compress,
+            ..DcOptions::default()
+        }
     }
 }
 
