@@ -16,9 +16,7 @@ use deuteron_contract::{
 };
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{
-    ByteCounter, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId, RecoveredPage,
-};
+use deuteron_llama::{ByteCounter, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, Weak};
@@ -129,8 +127,12 @@ impl BwTreeDc {
             dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::default())).collect()),
             tidy_hand: AtomicUsize::new(0),
         };
-        for pages in recovered.pages.chunk_by(|left, right| left.tree == right.tree) {
-            dc.recover_table(pages)?;
+        let mut pages = recovered.pages.into_iter().peekable();
+        while let Some(first) = pages.next() {
+            let table = first.tree;
+            let others = std::iter::from_fn(|| pages.next_if(|page| page.tree == table));
+            let leaves = std::iter::once(first).chain(others).map(|page| (page.low_key, page.page)).collect();
+            dc.recover_table(table, leaves)?;
         }
         dropped.iter().filter_map(|&table| dc.tables.get(table)).for_each(Tree::give_up);
         dc.recover_sweeps();
@@ -162,9 +164,7 @@ impl BwTreeDc {
         if self.llama.over_budget() { self.relieve(true) } else { Ok(()) }
     }
 
-    fn recover_table(&self, pages: &[RecoveredPage]) -> Result<(), DcError> {
-        let table = pages[0].tree;
-        let leaves: Vec<_> = pages.iter().map(|page| (page.low_key.clone(), page.page)).collect();
+    fn recover_table(&self, table: u32, leaves: Vec<(Vec<u8>, PageId)>) -> Result<(), DcError> {
         let tree = Tree::recover(Arc::clone(&self.llama), table, &leaves, self.options.tree.clone())
             .map_err(|error| error::tree("recovery", error))?;
         self.tables.get_or_create(table, || tree);

@@ -1,8 +1,8 @@
 //! Checkpoints: an image of the mapping table, so that recovery need not scan the whole store.
 //!
 //! ```text
-//! checkpoint_begin          notes the scan start S, and which pages are dirty
-//! checkpoint_flush_step     flushes those, one buffer at a time, until `Done`
+//! checkpoint_begin          notes which pages are dirty
+//! checkpoint_flush_step     flushes those, one buffer at a time, until `Done`; then notes the scan start S
 //! checkpoint_add            takes every page of every index, in order; only if the image is to be whole
 //! checkpoint_finish         makes the image durable, removes what it replaces and dead segments
 //! ```
@@ -14,6 +14,9 @@
 //!
 //! Most images hold only what has changed since the one before ([`Images`](crate::images::Images)). What an earlier image says of a
 //! page that is not noted was its newest at the moment of that image, and is still, so it was at a moment after this one's S.
+//!
+//! S is taken before the indexes are walked, so that a page which comes into one behind the walk has its first fragment behind S, or none
+//! yet; and after the flush, so that a recovery does not scan what that wrote.
 //!
 //! S is the place of the next buffer or, if a page is durable but not adopted, of the buffer with its first
 //! fragment, where that is earlier: the page will not be in the image unless its adoption becomes durable in time,
@@ -32,6 +35,7 @@ use std::sync::Arc;
 
 /// Pages gathered before their addresses are asked for, under the flush lock.
 const GATHERED: usize = 512;
+const FLUSHED: &str = "the checkpoint has been flushed";
 
 /// What a [`Llama::checkpoint_flush_step`] has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +64,8 @@ pub struct FlushRound {
 
 /// A checkpoint that is going on. Dropping it gives it up; the earlier one then stands.
 pub struct Checkpoint {
-    start: Position,
+    /// Known once the flush is done.
+    start: Option<Position>,
     /// The newest image before this one.
     previous: u64,
     is_whole: bool,
@@ -113,7 +118,7 @@ impl Llama {
         // Under the lock no page is between its dirty bit and its durable fragment.
         let flusher = self.lock_flusher();
         Ok(Checkpoint {
-            start: flusher.scan_start(),
+            start: None,
             previous: flusher.images.newest(),
             is_whole: flusher.images.is_whole_due(),
             user_data: user_data.to_vec(),
@@ -132,7 +137,11 @@ impl Llama {
         &self,
         checkpoint: &mut Checkpoint,
     ) -> Result<CheckpointProgress, LlamaError> {
-        self.flush_round_step(&mut checkpoint.round)
+        let progress = self.flush_round_step(&mut checkpoint.round)?;
+        if progress == CheckpointProgress::Done && checkpoint.start.is_none() {
+            checkpoint.start = Some(self.lock_flusher().scan_start());
+        }
+        Ok(progress)
     }
 
     fn round(&self, _under_its_lock: &Flusher) -> FlushRound {
@@ -264,7 +273,7 @@ impl Llama {
                     store: segments.store,
                     number: checkpoint.number(),
                     previous: if checkpoint.is_whole { checkpoint.number() } else { checkpoint.previous },
-                    start: checkpoint.start,
+                    start: checkpoint.start.expect(FLUSHED),
                     incarnation,
                     segment_bytes: segments.segment_bytes,
                     user_data: std::mem::take(&mut checkpoint.user_data),
@@ -289,7 +298,7 @@ impl Llama {
     /// # Panics
     /// If [`Llama::checkpoint_flush_step`] has not said `Done`.
     pub fn checkpoint_finish(&self, mut checkpoint: Checkpoint) -> Result<(), LlamaError> {
-        assert!(checkpoint.round.pending.is_empty(), "the checkpoint is not flushed");
+        let start = checkpoint.start.expect(FLUSHED);
         if checkpoint.is_whole {
             // Sealed pages that still count may have left the index already. Those that stop counting meanwhile do so by a
             // fragment behind the scan start.
@@ -313,7 +322,7 @@ impl Llama {
 
         let mut flusher = self.lock_flusher();
         flusher.images.completed(number, checkpoint.is_whole, written);
-        flusher.image_start = checkpoint.start;
+        flusher.image_start = start;
         self.remove_dead_segments(flusher)?;
         Ok(())
     }

@@ -73,6 +73,7 @@
 //! ```
 
 mod accounts;
+mod by_page;
 mod checkpoint;
 mod clean;
 mod error;

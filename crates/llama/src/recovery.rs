@@ -14,6 +14,7 @@
 //! Recovery itself writes nothing but those removals, and a crash during it leaves what it found.
 
 use crate::accounts::Accounts;
+use crate::by_page::ByPage;
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush::Flusher;
@@ -38,6 +39,7 @@ use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
 use deuteron_epoch::Epochs;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
+use std::mem::take;
 use std::sync::{Arc, OnceLock};
 
 /// What [`Llama::open`] found.
@@ -50,7 +52,7 @@ pub struct Recovered {
 }
 
 /// A page that [`Llama::open`] found. It is on flash only until it is loaded.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecoveredPage {
     /// The tree of its descriptor.
     pub tree: u32,
@@ -77,6 +79,22 @@ struct Known {
     waiting: Vec<(PageId, Moment)>,
 }
 
+impl Known {
+    /// Of a page of which nothing more has been found yet.
+    fn new(tree: u32, low_key: Vec<u8>) -> Known {
+        let fragments = Fragments::default();
+        Known {
+            tree,
+            low_key,
+            fragments,
+            counts: false,
+            is_scanned: false,
+            ahead: false,
+            waiting: Vec::new(),
+        }
+    }
+}
+
 /// When a fragment was written, and where: by the order of the buffers, and that in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Moment {
@@ -89,7 +107,7 @@ struct Scan<'a> {
     segments: &'a Segments,
     position: Position,
     incarnation: u64,
-    known: HashMap<PageId, Known>,
+    known: ByPage<Known>,
     /// Pages of which too little was found. Well if they are disowned in the end: then the image could leave them out.
     dangling: BTreeMap<PageId, LlamaError>,
     /// The last fragment that disowns a page: what adopts it earlier does not count any more.
@@ -138,33 +156,25 @@ impl Llama {
             segments: &segments,
             position: image.start.start,
             incarnation: image.start.incarnation,
-            known: HashMap::with_capacity(image.pages.len()),
+            known: image.pages,
             dangling: BTreeMap::new(),
             disowned: HashMap::new(),
             next_page: image.next_page,
         };
-        for (page, ((tree, low_key), fragments)) in image.pages {
+        for (page, known) in scan.known.iter_mut() {
             scan.next_page = scan.next_page.max(PageId(page.0 + 1));
-            let newest = fragments.newest().expect("checked when it was read");
-            let known = Known {
-                is_scanned: false,
-                ahead: !segments.is_before(newest.offset(), image.start.start),
-                tree,
-                low_key,
-                fragments,
-                counts: true,
-                waiting: Vec::new(),
-            };
-            scan.known.insert(page, known);
+            let newest = known.fragments.newest().expect("checked when it was read");
+            known.ahead = !segments.is_before(newest.offset(), image.start.start);
         }
         scan.run()?;
         if let Some((_, defect)) = scan.dangling.pop_first() {
             return Err(defect);
         }
-        let Scan { position, incarnation, known, next_page, disowned, .. } = scan;
+        let Scan { position, incarnation, mut known, next_page, disowned, .. } = scan;
 
         let mut accounts = Accounts::new(options.segment_bytes);
-        let beyond = known.values().filter(|known| known.ahead).filter_map(|known| known.fragments.newest());
+        let ahead = known.iter().filter(|(_, known)| known.ahead);
+        let beyond = ahead.filter_map(|(_, known)| known.fragments.newest());
         if let Some(beyond) = beyond.min_by_key(|address| address.offset()) {
             let defect = Defect::new(0, "a flush buffer", "nothing, though the image refers to it");
             return Err(segments.corrupt(beyond.offset(), defect));
@@ -182,8 +192,10 @@ impl Llama {
         for page in (1..next_page.0).map(PageId) {
             table.reserve(page);
         }
-        let mut pages = Vec::with_capacity(known.len());
-        for (&page, known) in known.iter().filter(|(_, known)| known.counts) {
+        let mut images = image.images;
+        disowned.keys().for_each(|&page| images.note(&table, page));
+        let mut pages = Vec::new();
+        for (page, known) in known.iter_mut().filter(|(_, known)| known.counts) {
             for address in known.fragments.iter() {
                 let segment = segments.index(address.offset());
                 let end = address.offset() % segments.segment_bytes + address.length();
@@ -199,16 +211,14 @@ impl Llama {
             table.set_fragments(page, known.fragments);
             table.set_adopted(page);
             table.replace(page, 0, Word::Stored(newest).encode());
-            pages.push(RecoveredPage { tree: known.tree, low_key: known.low_key.clone(), page });
+            if known.is_scanned {
+                images.note_place(page, known.tree, &known.low_key);
+                images.note(&table, page);
+            }
+            pages.push(RecoveredPage { tree: known.tree, low_key: take(&mut known.low_key), page });
         }
-        pages.sort_unstable();
-        let mut images = image.images;
-        disowned.keys().for_each(|&page| images.note(&table, page));
-        for (&page, known) in known.iter().filter(|(_, known)| known.is_scanned && known.counts) {
-            images.note_place(page, known.tree, &known.low_key);
-            images.note(&table, page);
-        }
-        let free = (1..next_page.0).rev().map(PageId).filter(|page| !known.contains_key(page)).collect();
+        let pages = sorted(pages);
+        let free = (1..next_page.0).rev().map(PageId).filter(|&page| known.get(page).is_none()).collect();
 
         let mut flusher =
             Flusher::new(position, incarnation + 1, accounts, images, options.flush_buffer_bytes);
@@ -233,11 +243,27 @@ impl Llama {
     }
 }
 
+/// By tree and low key. Most keys differ in their first bytes, which lie beside each other here.
+fn sorted(mut pages: Vec<RecoveredPage>) -> Vec<RecoveredPage> {
+    let head = |key: &[u8]| {
+        let mut head = [0; 8];
+        let bytes = key.len().min(8);
+        head[..bytes].copy_from_slice(&key[..bytes]);
+        u64::from_be_bytes(head)
+    };
+    let heads = pages.iter().enumerate().map(|(at, page)| (page.tree, head(&page.low_key), at));
+    let mut order: Vec<(u32, u64, usize)> = heads.collect();
+    order.sort_unstable_by(|left, right| {
+        let heads = (left.0, left.1).cmp(&(right.0, right.1));
+        heads.then_with(|| pages[left.2].cmp(&pages[right.2]))
+    });
+    order.into_iter().map(|(_, _, at)| take(&mut pages[at])).collect()
+}
+
 /// What the newest image says, with those that it builds on.
 struct Found {
     start: ImageStart,
-    /// Place and fragments of each page.
-    pages: HashMap<PageId, ((u32, Vec<u8>), Fragments)>,
+    pages: ByPage<Known>,
     next_page: PageId,
     images: Images,
 }
@@ -284,14 +310,17 @@ fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Fou
     let mut row = Images::new(whole, written);
     oldest_first().skip(1).for_each(|(number, written)| row.completed(number, false, written));
     let (start, next_page) = (images[0].start.clone(), images[0].next_page);
-    let mut pages: HashMap<PageId, ((u32, Vec<u8>), Fragments)> = HashMap::new();
+    let mut pages = ByPage::with_capacity(images.iter().map(|image| image.pages.len()).max().unwrap_or(0));
     for image in images.into_iter().rev() {
         for said in image.pages {
             match (said.fragments.len(), said.place) {
-                (0, _) => drop(pages.remove(&said.page)),
-                (_, Some(place)) => drop(pages.insert(said.page, (place, said.fragments))),
-                (_, None) => match pages.get_mut(&said.page) {
-                    Some((_, fragments)) => *fragments = said.fragments,
+                (0, _) => drop(pages.remove(said.page)),
+                (_, Some((tree, low_key))) => {
+                    let (fragments, counts) = (said.fragments, true);
+                    pages.insert(said.page, Known { fragments, counts, ..Known::new(tree, low_key) });
+                }
+                (_, None) => match pages.get_mut(said.page) {
+                    Some(known) => known.fragments = said.fragments,
                     None => {
                         return Err(LlamaError::Corrupt {
                             file: image_name(image.start.number),
@@ -375,8 +404,10 @@ fn remove_behind(segments: &Segments, existing: &[u64], tail: Position) -> Resul
 impl Scan<'_> {
     /// Reads buffers up to the tail.
     fn run(&mut self) -> Result<(), LlamaError> {
-        while let Some((header, crc, bytes)) = self.next_buffer()? {
-            let fragments = header.fragments(&bytes).expect("checked by next_buffer");
+        let mut bytes = AlignedBuffer::zeroed(BLOCK_BYTES);
+        while let Some((header, crc)) = self.next_buffer(&mut bytes)? {
+            let bytes = &bytes[..header.length as usize];
+            let fragments = header.fragments(bytes).expect("checked by next_buffer");
             for fragment in &fragments {
                 self.apply(fragment, header.sequence);
             }
@@ -394,19 +425,23 @@ impl Scan<'_> {
         self.position.offsets.into_iter().flat_map(move |offset| [offset, next(offset)])
     }
 
-    /// The next buffer in the row, checked.
-    fn next_buffer(&self) -> Result<Option<(BufferHeader, u32, AlignedBuffer)>, LlamaError> {
+    /// The next buffer in the row, checked; in `bytes`, which grows if it is longer.
+    fn next_buffer(&self, bytes: &mut AlignedBuffer) -> Result<Option<(BufferHeader, u32)>, LlamaError> {
         for offset in self.candidates() {
             let Some((header, crc)) = self.header_at(offset)? else { continue };
             if header.sequence != self.position.sequence || header.chain != self.position.chain {
                 continue;
             }
-            let mut bytes = AlignedBuffer::zeroed(header.length as usize);
+            let length = header.length as usize;
+            if bytes.len() < length {
+                *bytes = AlignedBuffer::zeroed(length);
+            }
+            let bytes = &mut bytes[..length];
             let file = self.segments.file(self.segments.index(offset)).expect("its header was read");
-            file.read_at(&mut bytes, offset % self.segments.segment_bytes).map_err(LlamaError::Device)?;
+            file.read_at(bytes, offset % self.segments.segment_bytes).map_err(LlamaError::Device)?;
             // A torn buffer is the tail; what lies behind it decides whether that is well.
-            if header.fragments(&bytes).is_ok() {
-                return Ok(Some((header, crc, bytes)));
+            if header.fragments(bytes).is_ok() {
+                return Ok(Some((header, crc)));
             }
         }
         Ok(None)
@@ -480,13 +515,13 @@ impl Scan<'_> {
         let moment = Moment { sequence, offset: address.offset() };
         // From here on the page's fragments are what the scan says.
         let is_met = |known: &&mut Known| known.ahead && known.fragments.newest() == Some(address);
-        let met = self.known.get_mut(&page).filter(is_met).map(|known| known.ahead = false).is_some();
-        if let Some(known) = self.known.get_mut(&page) {
+        let met = self.known.get_mut(page).filter(is_met).map(|known| known.ahead = false).is_some();
+        if let Some(known) = self.known.get_mut(page) {
             known.is_scanned = true;
         }
         self.next_page = self.next_page.max(PageId(page.0 + 1));
         let Some(descriptor) = fragment.descriptor() else {
-            let known = self.known.get_mut(&page);
+            let known = self.known.get_mut(page);
             let previous = fragment.previous();
             let put = known
                 .is_some_and(|known| met || known.ahead || put_on(&mut known.fragments, previous, address));
@@ -497,20 +532,15 @@ impl Scan<'_> {
             }
             return;
         };
-        let known = self.known.entry(page).or_insert_with(|| Known {
-            tree: descriptor.tree,
-            low_key: descriptor.low_key.to_vec(),
-            fragments: Fragments::default(),
-            counts: false,
-            is_scanned: true,
-            ahead: false,
-            waiting: Vec::new(),
+        let place = || (descriptor.tree, descriptor.low_key.to_vec());
+        let known = self.known.get_or_insert_with(page, || {
+            let (tree, low_key) = place();
+            Known { is_scanned: true, ..Known::new(tree, low_key) }
         });
         if !met && !known.ahead {
             if !known.counts {
                 // The identifier may have had an earlier life that nobody adopted.
-                known.tree = descriptor.tree;
-                known.low_key = descriptor.low_key.to_vec();
+                (known.tree, known.low_key) = place();
             }
             known.fragments = Fragments::default();
             let _ = known.fragments.push(address);
@@ -521,7 +551,7 @@ impl Scan<'_> {
         for disowned in fragment.disowns() {
             self.disown(disowned, moment);
         }
-        match self.known.get_mut(&page).filter(|known| !known.counts) {
+        match self.known.get_mut(page).filter(|known| !known.counts) {
             Some(known) => known.waiting.extend(fragment.adopts().map(|adoptee| (adoptee, moment))),
             None => fragment.adopts().for_each(|adoptee| self.adopt(adoptee, moment)),
         }
@@ -534,7 +564,7 @@ impl Scan<'_> {
             if self.disowned.get(&page).is_some_and(|&disowned| disowned > moment) {
                 continue;
             }
-            match self.known.get_mut(&page) {
+            match self.known.get_mut(page) {
                 Some(known) => {
                     known.counts = true;
                     pages.append(&mut known.waiting);
@@ -554,8 +584,8 @@ impl Scan<'_> {
         self.dangling.remove(&page);
         self.disowned.insert(page, moment);
         // If it has younger fragments, then the image knows another life of the identifier, a later one.
-        if self.known.get(&page).is_some_and(|known| !known.ahead)
-            && let Some(known) = self.known.remove(&page)
+        if self.known.get(page).is_some_and(|known| !known.ahead)
+            && let Some(known) = self.known.remove(page)
         {
             // It counted, though the scan has not seen why, so what it adopts does.
             known.waiting.into_iter().for_each(|(adoptee, moment)| self.adopt(adoptee, moment));
