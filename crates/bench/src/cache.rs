@@ -14,10 +14,19 @@ pub struct CacheReport {
     pub reads: u64,
     /// The share of them that the transaction component answered from its memory, 0 to 1.
     pub served_by_tc: f64,
-    /// Those.
+    /// The share of all reads that the read cache answered: versions that reads had brought. It is a part of the share before; the
+    /// rest of that was answered by versions written not long ago.
+    pub served_by_read_cache: f64,
+    /// Those that the transaction component answered.
     pub tc_reads: ReadTimes,
     /// The others, which asked the data component, or the log on disk.
     pub dc_gets: ReadTimes,
+    /// How many these were.
+    pub dc_gets_count: u64,
+    /// Bytes of versions in the read cache in the end.
+    pub read_cache_bytes: u64,
+    /// Versions that left it.
+    pub read_cache_evictions: u64,
     /// Operations of committed transactions a second, with every read timed.
     pub throughput_ops: f64,
 }
@@ -69,7 +78,9 @@ impl TimedReads {
             served_by_tc: self.here.len() as f64 / reads.max(1) as f64,
             tc_reads: times(&self.here),
             dc_gets: times(&self.elsewhere),
+            dc_gets_count: self.elsewhere.len(),
             throughput_ops,
+            ..CacheReport::default()
         }
     }
 }
@@ -91,6 +102,7 @@ impl TimedReads {
 /// load(&store, &workload, &driver, &mut |_| {})?;
 /// let (store, report) = run_cache(store, &workload, &driver)?;
 /// assert!((0.0..=1.0).contains(&report.served_by_tc));
+/// assert!(report.served_by_read_cache <= report.served_by_tc);
 /// # store.close()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -106,9 +118,26 @@ pub fn run_cache(
         store.take_timed_reads();
     }
     let driver = Driver { warmup: Duration::ZERO, ..driver.clone() };
+    let before = counters(&store);
     let ran = run(&store, workload, &driver, Loaded::default(), &mut |_| {})?;
-    let report = store.take_timed_reads().report(ran.throughput_ops);
+    let after = counters(&store);
+    let mut report = store.take_timed_reads().report(ran.throughput_ops);
+    let since = |which: usize| after[which].saturating_sub(before[which]);
+    report.served_by_read_cache = since(HITS) as f64 / report.reads.max(1) as f64;
+    report.read_cache_evictions = since(EVICTIONS);
+    report.read_cache_bytes = after[BYTES];
     Ok((store, report))
+}
+
+const COUNTERS: [&str; 3] = ["tc.read_cache_hits", "tc.read_cache_evictions", "tc.read_cache_bytes"];
+const HITS: usize = 0;
+const EVICTIONS: usize = 1;
+const BYTES: usize = 2;
+
+fn counters(store: &EmbeddedStore) -> [u64; 3] {
+    let stats = store.db().stats();
+    COUNTERS
+        .map(|wanted| stats.counters.iter().find(|(name, _)| name == wanted).map_or(0, |(_, count)| *count))
 }
 
 #[cfg(test)]

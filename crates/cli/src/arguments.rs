@@ -479,6 +479,9 @@ pub struct HistoriesArguments {
     /// The smallest buffers and pages instead, so that rare paths are common.
     #[arg(long)]
     pub tiny: bool,
+    /// Keep the files in memory: no time goes to the disk.
+    #[arg(long)]
+    pub in_memory: bool,
     /// Where the database is put, and left; a temporary directory if left out.
     #[arg(long)]
     pub dir: Option<PathBuf>,

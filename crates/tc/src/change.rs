@@ -19,7 +19,7 @@ use crate::schedule::point;
 use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::Ordering;
-use crate::transaction::Transaction;
+use crate::transaction::{STORED_AHEAD, Transaction};
 use crate::transaction_table::SlotIndex;
 use crate::version::{WRITTEN_INLINE_MAX, Written};
 use crate::workspace::Workspace;
@@ -344,9 +344,12 @@ impl Transaction {
         let changes = std::mem::take(&mut self.workspace.changes);
         for (table, keys) in &changes.by_key {
             let names: Vec<&[u8]> = keys.keys().map(Vec::as_slice).collect();
-            // What is not in memory comes all at once, and before anybody has to wait for it.
-            self.prefetch(*table, &names, &[]);
-            for (key, noted) in keys {
+            for (index, (key, noted)) in keys.iter().enumerate() {
+                if index.is_multiple_of(STORED_AHEAD) {
+                    // What is not in memory comes many at a time, and before anybody has to wait for it.
+                    let next = &names[index..names.len().min(index + STORED_AHEAD)];
+                    self.prefetch(*table, next, &[]);
+                }
                 self.commit_change(*table, key, noted)?;
             }
         }

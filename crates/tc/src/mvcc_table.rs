@@ -476,6 +476,102 @@ mod loom_tests {
         });
     }
 
+    /// The read cache (R14): what a reader has fetched is published whole, as the base of a record, and only if nothing has been
+    /// evicted meanwhile; so it never hides a version that was posted and evicted since. What is recycled under a reader
+    /// stays as it is until the reader is gone.
+    #[test]
+    fn loom_the_read_cache_publishes_what_is_newest_and_recycles_what_nobody_reads() {
+        use crate::sync::AtomicU64;
+        use crate::version::Payload;
+
+        /// The value of a version says its timestamp.
+        fn check(version: &Version) -> u64 {
+            let at = match version.state() {
+                crate::version::VersionState::Committed(at) => at.0,
+                other => panic!("{other:?}"),
+            };
+            match version.payload() {
+                Payload::Inline(bytes) => assert_eq!(bytes, [at as u8; 3]),
+                other => panic!("{other:?}"),
+            }
+            at
+        }
+
+        fn base(at: u64) -> *mut Version {
+            Version::allocate_base(Timestamp(at), Some(&[at as u8; 3]), ptr::null_mut())
+        }
+
+        model(|| {
+            let world = World::new();
+            // What the data component has.
+            let stored = Arc::new(AtomicU64::new(1));
+            let (other, its) = (Arc::clone(&world), Arc::clone(&stored));
+            let reader = thread::spawn(move || {
+                let key = other.key();
+                let generation = other.table.stripe(key.hash).generation();
+                let fetched = its.load(Ordering::SeqCst);
+                other.insert(key);
+                let guard = other.epochs.pin();
+                let Some(record) = other.table.find(key, &guard) else { return };
+                if other.table.stripe(key.hash).generation() == generation {
+                    let new = base(fetched);
+                    let linked = record.head.compare_exchange(
+                        ptr::null_mut(),
+                        new,
+                        Ordering::SeqCst,
+                        Ordering::Relaxed,
+                    );
+                    if linked.is_err() {
+                        // SAFETY: not linked.
+                        unsafe { Version::free(new.cast(), (*new).bytes()) };
+                    }
+                }
+                let head = record.head.load(Ordering::SeqCst);
+                if !head.is_null() && head != REMOVED {
+                    // SAFETY: reached through the head, under the guard.
+                    check(unsafe { &*head });
+                }
+            });
+            // A writer's version, posted, then evicted with its record.
+            world.insert(world.key());
+            let guard = world.epochs.pin();
+            let record = world.table.find(world.key(), &guard).unwrap();
+            let new = base(2);
+            let below = record.head.load(Ordering::SeqCst);
+            // SAFETY: not linked.
+            unsafe { (*new).next.store(below, Ordering::Relaxed) };
+            if record.head.compare_exchange(below, new, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                stored.store(2, Ordering::SeqCst);
+                let frozen = record.head.compare_exchange(new, REMOVED, Ordering::SeqCst, Ordering::Relaxed);
+                assert!(frozen.is_ok(), "nobody installs above it");
+                world.table.remove_frozen(record, &guard);
+                let mut version = new;
+                // SAFETY: unlinked by the swap; retired once, freed when no guard is left.
+                while let Some(evicted) = unsafe { version.as_ref() } {
+                    version = evicted.next.load(Ordering::Relaxed);
+                    // SAFETY: as above.
+                    unsafe {
+                        guard.retire(ptr::from_ref(evicted).cast_mut().cast(), evicted.bytes(), Version::free)
+                    };
+                }
+            } else {
+                // SAFETY: not linked.
+                unsafe { Version::free(new.cast(), (*new).bytes()) };
+            }
+            drop(guard);
+            world.epochs.collect();
+            reader.join().unwrap();
+            let guard = world.epochs.pin();
+            if let Some(record) = world.table.find(world.key(), &guard) {
+                let head = record.head.load(Ordering::SeqCst);
+                if !head.is_null() {
+                    // SAFETY: reached through the head, under the guard.
+                    assert_eq!(check(unsafe { &*head }), stored.load(Ordering::SeqCst), "a stale base");
+                }
+            }
+        });
+    }
+
     /// R12: a read before an eviction against a write after it: the reader starts over, or the writer finds the read in
     /// the floor.
     #[test]

@@ -7,6 +7,7 @@ use crate::options::ConcurrencyControl;
 use crate::planted::{Bug, is_planted};
 use crate::record::{EMBEDDED_BYTES_MAX, KeyRef, REMOVED, Record};
 use crate::schedule::point;
+use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::{Ordering, publication_fence};
 use crate::transaction_table::SlotIndex;
@@ -312,11 +313,12 @@ impl Core {
     /// Links a base to a record whose chain is empty. Frees it and returns false if the chain is not.
     fn link_base(&self, record: &Record, base: *mut Version) -> bool {
         // SAFETY: just made, by the caller.
-        let bytes = unsafe { (*base).bytes() };
+        let (bytes, cached) = unsafe { ((*base).bytes(), (*base).cached_bytes()) };
         let linked =
             record.head.compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if linked {
             self.account.add(bytes);
+            self.note_cached(cached.unwrap_or_default());
         } else if bytes > 0 {
             // SAFETY: not linked, so nobody knows it, and not embedded.
             unsafe { Version::free(base.cast(), bytes) };
@@ -331,6 +333,7 @@ impl Core {
         }
         let Some(_maintenance) = record.try_maintain() else { return };
         let base = Version::allocate_base(fetched.timestamp, fetched.value.as_deref(), ptr::null_mut());
+        let bytes = Version::base_bytes(fetched.value.as_deref());
         let mut link = &record.head;
         loop {
             let next = link.load(Ordering::Acquire);
@@ -346,15 +349,20 @@ impl Core {
                         .compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed)
                         .is_ok()
                     {
-                        // SAFETY: linked, under the caller's guard.
-                        self.account.add(unsafe { (*base).bytes() });
+                        self.account.add(bytes);
+                        self.note_cached(bytes);
                         return;
                     }
                 }
             }
         }
         // SAFETY: not linked, so nobody knows it.
-        unsafe { Version::free(base.cast(), (*base).bytes()) };
+        unsafe { Version::free(base.cast(), bytes) };
+    }
+
+    fn note_cached(&self, bytes: usize) {
+        self.counters.add(Counter::ReadCacheFills, 1);
+        self.counters.add(Counter::ReadCacheBytes, bytes as u64);
     }
 
     /// Asks the data component for `key` on behalf of a reader that met a miss. Never under a guard.
@@ -383,9 +391,15 @@ impl Core {
         lsn: Lsn,
         written: Option<(Timestamp, Lsn)>,
     ) -> Result<Option<Vec<u8>>, TcError> {
-        let Some((at, _)) = written.filter(|(at, commit)| self.versions.is_applied(lsn, *commit, *at)) else {
+        let Some((at, commit)) = written.filter(|(at, commit)| self.versions.is_applied(lsn, *commit, *at))
+        else {
             return match self.read_logged(lsn) {
-                Ok(value) => Ok(Some(value)),
+                Ok(value) => {
+                    if let Some((at, commit)) = written {
+                        self.cache_version(key, lsn, at, commit, &value);
+                    }
+                    Ok(Some(value))
+                }
                 // It may have been applied, and the log cut, in between.
                 Err(_) if written.is_some_and(|(at, commit)| self.versions.is_applied(lsn, commit, at)) => {
                     Ok(None)
@@ -396,8 +410,8 @@ impl Core {
         let record = self.versions.get(key.table, key.key).map_err(TcError::DataComponent)?;
         match record {
             Some(record) if record.timestamp == at => {
-                if let Some(value) = record.value.as_ref().filter(|value| value.len() <= CACHED_BYTES_MAX) {
-                    self.cache_version(key, lsn, at, value);
+                if let Some(value) = &record.value {
+                    self.cache_version(key, lsn, at, commit, value);
                 }
                 Ok(record.value)
             }
@@ -454,9 +468,9 @@ impl Core {
         taken.ok_or(LogError::NotARecord { lsn })
     }
 
-    /// Puts an inline copy in the place of an applied version whose bytes the log has no longer: the read cache.
-    fn cache_version(&self, key: KeyRef<'_>, lsn: Lsn, at: Timestamp, value: &[u8]) {
-        if self.account.is_over_soft() {
+    /// Puts an inline copy in the place of a version whose bytes the log has in memory no longer: the read cache.
+    fn cache_version(&self, key: KeyRef<'_>, lsn: Lsn, at: Timestamp, commit: Lsn, value: &[u8]) {
+        if self.account.is_over_soft() || value.len() > CACHED_BYTES_MAX {
             return;
         }
         let guard = self.epochs.pin();
@@ -475,8 +489,11 @@ impl Core {
                 continue;
             }
             let copy = Version::allocate_base(at, Some(value), version.next.load(Ordering::Acquire));
+            // SAFETY: just made. It may not be at the data component yet: the commit record tells.
+            unsafe { (*copy).stamp_committed(at, commit) };
             if link.compare_exchange(current, copy, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 self.account.add(Version::base_bytes(Some(value)));
+                self.note_cached(Version::base_bytes(Some(value)));
                 // SAFETY: unlinked under the maintenance lock (E1), stamped (V2).
                 unsafe { self.retire_version(version, &guard) };
             } else {
@@ -492,6 +509,10 @@ impl Core {
     #[track_caller]
     pub(crate) unsafe fn retire_version(&self, version: &Version, guard: &Guard<'_>) {
         version.note_retired();
+        if let Some(cached) = version.cached_bytes() {
+            self.counters.add(Counter::ReadCacheEvictions, 1);
+            self.counters.subtract(Counter::ReadCacheBytes, cached as u64);
+        }
         let bytes = version.bytes();
         if bytes > 0 {
             self.account.subtract(bytes);

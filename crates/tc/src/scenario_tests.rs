@@ -598,3 +598,77 @@ fn many_keys_are_read_as_one_by_one() {
         assert!(matches!(tx.get_many(TABLE, &["ok", ""], |_, _| {}), Err(TcError::KeySize { .. })));
     }
 }
+
+#[test]
+fn what_reads_bring_stays_in_the_read_cache_until_memory_is_short() {
+    let bed = bed(
+        TcOptions { memory_bytes: 256 << 10, ..TcOptions::default() },
+        &LogOptions::tiny_for_tests(),
+        deuteron_proxy::Options::tiny_for_tests(),
+    );
+    let key = |number: u32| number.to_be_bytes();
+    for number in 0..4_000 {
+        bed.put(&key(number), &[7; 100]);
+        bed.step();
+    }
+    bed.settle();
+    let statistics = || bed.tc().statistics();
+    assert!(statistics().evictions > 0 && statistics().read_cache_fills == 0);
+    let cold = (0..4_000).find(|number| {
+        let mut tx = bed.begin();
+        assert!(tx.get(TABLE, &key(*number)).unwrap().is_some());
+        tx.misses() == 1 && statistics().read_cache_fills == 1
+    });
+    let before = statistics();
+    assert_eq!(before.read_cache_bytes, (size_of::<crate::version::Version>() + 100) as u64);
+    for _ in 0..3 {
+        assert!(bed.get(&key(cold.unwrap())).is_some());
+    }
+    let after = statistics();
+    assert_eq!((after.misses, after.read_cache_hits), (before.misses, before.read_cache_hits + 3));
+    // Superseded, then cut off; others are evicted.
+    for round in 0..3 {
+        for number in 0..4_000 {
+            assert!(bed.get(&key(number)).is_some());
+            bed.put(&key(number), &[round; 100]);
+            bed.step();
+        }
+    }
+    bed.settle();
+    let after = statistics();
+    assert!(after.read_cache_evictions > 0 && after.read_cache_evictions <= after.read_cache_fills);
+    assert!(after.read_cache_bytes <= after.memory_bytes);
+    assert!(after.memory_bytes <= after.memory_budget_bytes);
+}
+
+#[test]
+fn a_long_value_that_the_log_has_no_longer_in_memory_is_read_from_disk_once() {
+    let bed = bed(
+        TcOptions { memory_bytes: 16 << 20, ..TcOptions::default() },
+        &LogOptions::tiny_for_tests(),
+        deuteron_proxy::Options {
+            waiting_list_bytes_max: 16 << 20,
+            ..deuteron_proxy::Options::tiny_for_tests()
+        },
+    );
+    let mut old = bed.begin();
+    assert_eq!(old.get(TABLE, b"other").unwrap(), None);
+    // Not posted, for the old reader is in the way.
+    bed.put(b"long", &[7; 1_000]);
+    for number in 0..2_000u32 {
+        bed.put(&number.to_be_bytes(), &[1; 100]);
+        bed.step();
+    }
+    let read = || {
+        let mut tx = bed.begin();
+        assert_eq!(tx.get(TABLE, b"long").unwrap().as_deref(), Some(&[7; 1_000][..]));
+        tx.misses()
+    };
+    assert!(bed.dc.get(TABLE, b"long").unwrap().is_none());
+    assert_eq!((read(), read(), read()), (1, 0, 0));
+    assert_eq!(old.get(TABLE, b"long").unwrap(), None);
+    old.commit().unwrap();
+    bed.settle();
+    assert_eq!(bed.get(b"long").as_deref(), Some(&[7; 1_000][..]));
+    assert!(bed.dc.get(TABLE, b"long").unwrap().is_some(), "it was posted all the same");
+}

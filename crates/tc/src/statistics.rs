@@ -47,6 +47,15 @@ counters! {
     Reads, reads;
     /// Reads that had to ask the data component or the log on disk.
     Misses, misses;
+    /// Reads answered by the read cache: by versions that earlier reads have brought from the data component, or from the log on
+    /// disk. What is neither a hit of it nor a miss was answered by a version that was written not long ago.
+    ReadCacheHits, read_cache_hits;
+    /// Versions that reads have put into the read cache.
+    ReadCacheFills, read_cache_fills;
+    /// Versions that have left the read cache, evicted or superseded.
+    ReadCacheEvictions, read_cache_evictions;
+    /// Bytes of versions in the read cache.
+    ReadCacheBytes, read_cache_bytes;
     /// Versions written.
     Writes, writes;
     /// Batches of scans.
@@ -99,6 +108,11 @@ impl Counters {
         shard[counter as usize].fetch_add(count, Ordering::Relaxed);
     }
 
+    pub(crate) fn subtract(&self, counter: Counter, count: u64) {
+        let shard = &self.0[shard_of_thread() % SHARDS].0;
+        shard[counter as usize].fetch_sub(count, Ordering::Relaxed);
+    }
+
     /// Adds the counts of a transaction that has ended.
     pub(crate) fn take(&self, counts: &mut Counts) {
         let shard = &self.0[shard_of_thread() % SHARDS].0;
@@ -113,8 +127,10 @@ impl Counters {
     pub(crate) fn statistics(&self) -> TcStatistics {
         let mut statistics = TcStatistics::default();
         for counter in 0..COUNTERS {
-            let sum = self.0.iter().map(|shard| shard.0[counter].load(Ordering::Relaxed)).sum();
-            statistics.set(counter, sum);
+            // What one shard has added another may have subtracted; the sum is none the less right, if not of one moment.
+            let shards = self.0.iter().map(|shard| shard.0[counter].load(Ordering::Relaxed));
+            let sum = shards.fold(0, u64::wrapping_add) as i64;
+            statistics.set(counter, sum.max(0) as u64);
         }
         statistics
     }

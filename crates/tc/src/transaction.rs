@@ -15,8 +15,8 @@ use std::mem::ManuallyDrop;
 /// Keys whose memory is asked for at a time: enough to keep the memory busy, few enough to stay in the first-level cache.
 const AHEAD: usize = 8;
 
-/// Keys that [`Transaction::get_many`] has brought from the data component's device at a time.
-const STORED_AHEAD: usize = 64;
+/// Keys that are brought from the data component's device at a time.
+pub(crate) const STORED_AHEAD: usize = 64;
 
 /// What a commit returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,6 +316,9 @@ impl Transaction {
             let attempt = workspace.core.attempt_read(hashed, reader, fetched.as_ref(), &guard);
             let (recycled, written) = match attempt {
                 Attempt::Found { version, at, commit_lsn } => {
+                    if version.cached_bytes().is_some() {
+                        workspace.counts.add(Counter::ReadCacheHits);
+                    }
                     let copied = workspace.core.copy_value(version, &mut workspace.value, &guard);
                     drop(guard);
                     workspace.read_lsn = workspace.read_lsn.max(commit_lsn);

@@ -9,13 +9,14 @@
 //!               bit 61 EMBEDDED: the version lies inside its record's allocation
 //!               bit 59 SPILLED: there is room behind the header, of so many bytes as its first 8 say
 //!               bit 58 LARGE: the value lies in pieces before the log record
-//!   commit_lsn  where the writer's commit record lies; while pending: see V4; of a base 0
+//!               bit 57 CACHED: in the read cache
+//!   commit_lsn  where the writer's commit record lies; while pending: see V4; of what the data component had 0
 //! ```
 //!
 //! A written version keeps its value in the log (the version cache of paper 3.2), and if that is short, a copy inline: a
 //! reader then needs one cache miss less, and does not lose it when the log's memory is used again. A *base* version
-//! was read from the data component and keeps its value inline (that is the read cache of paper 3.3: the entry and the
-//! value in one allocation).
+//! was read from the data component and keeps its value inline. Such versions, and copies of written ones whose bytes had to be read
+//! from disk, are the *read cache* (paper 3.3): the entry and the value in one allocation.
 //!
 //! The end of a chain means one of two things: NULL, "what the data component holds is the version below" (an
 //! unresolved base), or [`PRUNED`], "the versions below have been dropped, nobody who may still read needs them".
@@ -48,10 +49,12 @@ const EMBEDDED: u64 = 1 << 61;
 const RETIRED: u64 = 1 << 60;
 const SPILLED: u64 = 1 << 59;
 const LARGE: u64 = 1 << 58;
-const LOW: u64 = LARGE - 1;
+/// Holds what a read has brought: the read cache.
+const CACHED: u64 = 1 << 57;
+const LOW: u64 = CACHED - 1;
 
 /// Of an inline payload: the length in the lower half of these bits, the room in the upper.
-const LENGTH_BITS: u32 = 29;
+const LENGTH_BITS: u32 = 28;
 const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
 
 /// The least room behind the header, if there is any: enough to say how much it is (SPILLED).
@@ -186,7 +189,7 @@ impl Version {
         embedded: bool,
     ) {
         let length = value.map_or(0, <[u8]>::len);
-        let mut payload = Self::encode_inline(length, length) | if embedded { EMBEDDED } else { 0 };
+        let mut payload = Self::encode_inline(length, length) | CACHED | if embedded { EMBEDDED } else { 0 };
         if value.is_none() {
             payload |= ABSENT;
         }
@@ -245,6 +248,13 @@ impl Version {
         } else {
             size_of::<Version>()
         }
+    }
+
+    /// Of a version in the read cache, how many bytes of it that are; else `None`.
+    #[inline]
+    pub(crate) fn cached_bytes(&self) -> Option<usize> {
+        let payload = self.payload.load(Ordering::Relaxed);
+        (payload & CACHED != 0).then_some(size_of::<Version>() + (payload & LENGTH) as usize)
     }
 
     /// Checks V1, in builds with debug assertions: a version is retired once.

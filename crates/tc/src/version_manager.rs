@@ -8,6 +8,8 @@
 //! | recycled from the ring and *applied* | the data component |
 //! | recycled and not applied yet | the log on disk |
 //!
+//! What comes from the last two is kept beside its version from then on (the read cache).
+//!
 //! A version is applied when the proxy's last report covers it: its redo record, its commit record and its timestamp are
 //! below the three bounds (paper 4.4 has two; the third is due to rule R11). Each bound only grows, and a report
 //! covers everything below its three bounds; so bounds read one by one, at different times, are still covered by the latest

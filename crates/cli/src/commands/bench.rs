@@ -77,8 +77,12 @@ fn cache(arguments: &PaperArguments, json: bool) -> Outcome {
     output::table(&[
         ("reads".to_owned(), count(report.reads)),
         ("answered by the versions in memory".into(), format!("{:.1} %", 100.0 * report.served_by_tc)),
-        ("these".into(), times(report.tc_reads)),
-        ("the others".into(), times(report.dc_gets)),
+        ("of all, by the read cache".into(), format!("{:.1} %", 100.0 * report.served_by_read_cache)),
+        ("read cache".into(), bytes(report.read_cache_bytes)),
+        ("versions that left it".into(), count(report.read_cache_evictions)),
+        ("reads answered there".into(), times(report.tc_reads)),
+        ("gets of the data component".into(), count(report.dc_gets_count)),
+        ("these".into(), times(report.dc_gets)),
         ("operations/s, timed".into(), count(report.throughput_ops as u64)),
     ])
 }

@@ -6,8 +6,10 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::count;
+use deuteron::device::MemoryDirectory;
 use deuteron::{Background, Durability, Options};
 use deuteron_bench::{HistoryOptions, HistoryReport, run_histories};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the past is kept.
@@ -27,7 +29,11 @@ pub fn run(arguments: &HistoriesArguments, json: bool) -> Outcome {
         true => Options::tiny_for_tests().background(Background::Threads),
         false => Options::new().memory(arguments.memory).retention(RETENTION),
     };
-    let db = options.durability(Durability::None).open(&database)?;
+    let options = options.durability(Durability::None);
+    let db = match arguments.in_memory {
+        true => options.open_in(Arc::new(MemoryDirectory::new()))?,
+        false => options.open(&database)?,
+    };
     let histories = HistoryOptions {
         transactions: arguments.transactions,
         threads: arguments.threads,
