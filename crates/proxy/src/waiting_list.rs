@@ -2,7 +2,8 @@
 
 use crate::held::Held;
 use deuteron_contract::{Lsn, TableId, Timestamp};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// Committed operations by final timestamp, which belongs to one transaction each.
 #[derive(Default)]
@@ -10,6 +11,8 @@ pub(crate) struct WaitingList {
     /// A transaction may have two parts: one that came from the side buffer when it committed, and one that the
     /// delayed pass met afterwards (with higher LSNs).
     transactions: BTreeMap<Timestamp, Vec<Held>>,
+    /// The first LSN of each part. Entries of what has been taken go when they come to the top.
+    firsts: BinaryHeap<Reverse<(Lsn, Timestamp)>>,
     bytes: usize,
 }
 
@@ -24,6 +27,9 @@ impl WaitingList {
         if let Some(part) = parts.last_mut() {
             let before = part.cost();
             part.push(lsn, table, key, value);
+            if !appendable {
+                self.firsts.push(Reverse((lsn, timestamp)));
+            }
             self.bytes += part.cost() - before;
         }
     }
@@ -31,6 +37,7 @@ impl WaitingList {
     /// Adds what the side buffer held of a transaction that has committed.
     pub fn insert(&mut self, timestamp: Timestamp, held: Held) {
         self.bytes += held.cost();
+        self.firsts.extend(held.first_lsn().map(|lsn| Reverse((lsn, timestamp))));
         self.transactions.entry(timestamp).or_default().push(held);
     }
 
@@ -39,6 +46,11 @@ impl WaitingList {
         let entry = self.transactions.first_entry().filter(|entry| *entry.key() < horizon)?;
         let (timestamp, parts) = entry.remove_entry();
         self.bytes -= parts.iter().map(Held::cost).sum::<usize>();
+        while let Some(Reverse((_, first))) = self.firsts.peek()
+            && !self.transactions.contains_key(first)
+        {
+            self.firsts.pop();
+        }
         Some((timestamp, parts))
     }
 
@@ -54,9 +66,9 @@ impl WaitingList {
         self.transactions.last_key_value().map_or(Timestamp(0), |(timestamp, _)| Timestamp(timestamp.0 + 1))
     }
 
-    /// The lowest LSN of a waiting operation.
+    /// The lowest LSN of a waiting operation. In constant time: with an old reader there are many.
     pub fn first_lsn(&self) -> Option<Lsn> {
-        self.transactions.values().flatten().filter_map(Held::first_lsn).min()
+        self.firsts.peek().map(|Reverse((lsn, _))| *lsn)
     }
 
     pub fn bytes(&self) -> usize {
