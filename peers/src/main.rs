@@ -1,12 +1,13 @@
 //! Deuteron and the engines that a user would otherwise pick, under the same workload and the same driver.
 //!
 //! `ycsb` measures one engine and prints the report of `deuteron bench ycsb`; `compare` runs several, each in a process of its
-//! own, in turns, several rounds, and prints medians, their spread, and the ratio of each to the first. `records` and `compare-records` do the
-//! same for records without transactions.
+//! own, in turns, several rounds, and prints medians, their spread, and the ratio of each to the first. `contention` and
+//! `compare-contention` do the same for transactions that meet, `records` and `compare-records` for records without transactions.
 //!
 //! What each engine is set to, and why, stands at the head of its file.
 
 mod compare;
+mod contention;
 mod fjall;
 mod lmdb;
 mod peer;
@@ -15,6 +16,7 @@ mod redb;
 mod rocksdb;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use contention::{Case, ContentionEngine, ContentionWork};
 use deuteron::Durability;
 use deuteron_bench::{Ahead, Driver, EmbeddedStore, MapStore, Report, Skew, Store, Workload, load, run};
 use peer::{PeerStore, Settings};
@@ -61,6 +63,42 @@ enum Command {
         sync_threads: usize,
         #[command(flatten)]
         work: Work,
+        /// Print the medians as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure one engine where transactions meet; print its figure as JSON.
+    Contention {
+        /// Which.
+        #[arg(long)]
+        engine: ContentionEngine,
+        /// Where they meet.
+        #[arg(long)]
+        case: Case,
+        #[arg(long)]
+        threads: usize,
+        #[command(flatten)]
+        work: ContentionWork,
+    },
+    /// Measure several in turns where transactions meet; print commits, aborts and ratios.
+    CompareContention {
+        /// Which, the first being what the others are compared with.
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "deuteron,timestamp-order,rocksdb-optimistic,rocksdb-pessimistic"
+        )]
+        engines: Vec<ContentionEngine>,
+        /// Where they meet.
+        #[arg(long, value_delimiter = ',', default_value = "zipf,hot,mix")]
+        cases: Vec<Case>,
+        #[arg(long, value_delimiter = ',', default_value = "2,4,8,16")]
+        threads: Vec<usize>,
+        /// Every engine is measured so many times.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        #[command(flatten)]
+        work: ContentionWork,
         /// Print the medians as JSON.
         #[arg(long)]
         json: bool,
@@ -149,6 +187,15 @@ fn main() -> ExitCode {
         }),
         Command::Compare { engines, rounds, sync_threads, work, json } => {
             compare::run(&engines, rounds, sync_threads, &work, json)
+        }
+        Command::Contention { engine, case, threads, work } => {
+            contention::measure(engine, case, threads, &work).and_then(|figure| {
+                println!("{}", serde_json::to_string(&figure)?);
+                Ok(())
+            })
+        }
+        Command::CompareContention { engines, cases, threads, rounds, work, json } => {
+            contention::compare(&engines, &cases, &threads, rounds, &work, json)
         }
         Command::Records { engine, work } => records::measure(engine, &work)
             .map(|report| println!("{report}"))

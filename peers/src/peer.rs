@@ -34,6 +34,10 @@ impl<E: Error + Send + Sync + 'static> From<E> for Trouble {
 /// A transaction of a peer. A scan gives its values to [`consume`], and so does a read.
 pub trait PeerTransaction {
     fn get(&mut self, key: [u8; 8]) -> Result<(), Trouble>;
+    /// Reads what will be written.
+    fn get_for_update(&mut self, key: [u8; 8]) -> Result<(), Trouble> {
+        self.get(key)
+    }
     fn put(&mut self, key: [u8; 8], value: &[u8]) -> Result<(), Trouble>;
     fn scan(&mut self, key: [u8; 8], count: usize) -> Result<(), Trouble>;
     fn commit(self) -> Result<(), Trouble>;
@@ -123,7 +127,7 @@ impl<P: Peer> PeerWorker<'_, P> {
                     transaction.put(key.to_be_bytes(), value)?;
                 }
                 Step::ReadModifyWrite(key) => {
-                    transaction.get(key.to_be_bytes())?;
+                    transaction.get_for_update(key.to_be_bytes())?;
                     stamp(value, key, &mut self.writes);
                     transaction.put(key.to_be_bytes(), value)?;
                 }

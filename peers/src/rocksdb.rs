@@ -1,7 +1,8 @@
 //! RocksDB's two transaction engines.
 //!
 //! Both are used serializably on points: reads are tracked with `get_for_update`, which the optimistic engine validates at
-//! commit and the pessimistic one locks (shared). Neither protects ranges. Settings after RocksDB's tuning guide: three
+//! commit and the pessimistic one locks: shared, or exclusively what will be written, with detection of deadlocks. Neither protects
+//! ranges. Settings after RocksDB's tuning guide: three
 //! quarters of the memory as block cache, bloom filters of 10 bits, index and filter blocks in the cache's high-priority
 //! part, level compaction with dynamic level bytes, as many background jobs as cores, write buffers of 64 MiB; LZ4 below.
 //! `delayed` is the default of RocksDB: the write-ahead log is written to the operating system at commit, and not synced.
@@ -51,6 +52,12 @@ where
 {
     fn get(&mut self, key: [u8; 8]) -> Result<(), Trouble> {
         let value = self.0.get_pinned_for_update(key, false).map_err(trouble)?;
+        seen(value.as_deref());
+        Ok(())
+    }
+
+    fn get_for_update(&mut self, key: [u8; 8]) -> Result<(), Trouble> {
+        let value = self.0.get_pinned_for_update(key, true).map_err(trouble)?;
         seen(value.as_deref());
         Ok(())
     }
@@ -108,7 +115,10 @@ impl Peer for Pessimistic {
     const NAME: &'static str = "rocksdb-pessimistic";
 
     fn begin(&self, _writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
-        Ok(RocksTransaction(self.0.transaction_opt(&write_options(sync), &TransactionOptions::new())))
+        let mut options = TransactionOptions::new();
+        // Else two that wait for each other wait for a second.
+        options.set_deadlock_detect(true);
+        Ok(RocksTransaction(self.0.transaction_opt(&write_options(sync), &options)))
     }
 
     fn settle(&self) -> Result<(), Trouble> {
