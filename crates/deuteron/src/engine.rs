@@ -281,6 +281,11 @@ impl Engine {
 
     // ---- waiting --------------------------------------------------------------------------------------------
 
+    /// Whether the duties have threads of their own, or are done by whoever waits.
+    pub fn has_threads(&self) -> bool {
+        self.options.background == Background::Threads
+    }
+
     /// An operation cannot go on before something has been written, posted or freed.
     pub fn stalled(&self) -> Result<(), Error> {
         self.poisoned()?;

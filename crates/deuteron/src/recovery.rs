@@ -267,6 +267,11 @@ const YIELDS_MAX: u32 = 4;
 /// The longest sleep for another transaction's sake.
 const WRITER_WAIT_MAX: Duration = Duration::from_micros(200);
 
+/// The longest sleep of one that is not at the front of the turnstile's queue.
+const TURN_WAIT_MAX: Duration = Duration::from_millis(20);
+/// The sleep of the one that is.
+const FRONT_WAIT: Duration = Duration::from_micros(200);
+
 /// The transaction component's host: the engine, once there is one.
 pub struct StallHost {
     engine: OnceLock<Weak<crate::engine::Engine>>,
@@ -305,6 +310,23 @@ impl Host for StallHost {
                 self.writers(number).wait(since, WRITER_WAIT_MAX);
             }
             return Ok(());
+        }
+        // A thread that does everything itself would wait for itself.
+        let sleeps = engine.has_threads();
+        match reason {
+            Stall::Turn { number, since } if sleeps => {
+                self.writers(number).wait(since, TURN_WAIT_MAX);
+                return Ok(());
+            }
+            Stall::Front if sleeps => {
+                std::thread::sleep(FRONT_WAIT);
+                return Ok(());
+            }
+            Stall::Turn { .. } | Stall::Front => {
+                std::thread::yield_now();
+                return Ok(());
+            }
+            _ => {}
         }
         let _work_of_others = deadline::Watch::new(None);
         self.signals.keep.raise();

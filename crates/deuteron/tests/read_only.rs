@@ -91,7 +91,9 @@ fn beside_writers(db: &Db, table: &Table, transfers_max: u64, reader: impl FnOnc
 
 #[test]
 fn declared_readers_beside_writers_never_abort() {
-    let (db, table) = open(Options::new().memory(64 << 20));
+    // Of what is committed a 64th of the memory waits for old readers; a reader that a busy machine leaves without a turn for as long
+    // as the writers take to fill that is told that its snapshot is too old.
+    let (db, table) = open(Options::new().memory(1 << 30));
     let options = TransactionOptions::new().read_only(true);
     let (mut transactions, mut aborts) = (0u64, 0u64);
     beside_writers(&db, &table, u64::MAX, || {

@@ -48,7 +48,7 @@ impl Transaction {
         if self.workspace.writes.is_empty() && self.workspace.changes.is_empty() {
             return Ok(self.commit_read_only());
         }
-        if let Err(error) = self.relog() {
+        if let Err(error) = self.relog().and_then(|()| self.log_unlogged()) {
             self.roll_back();
             return Err(error);
         }

@@ -15,6 +15,7 @@ use crate::retention::Retention;
 use crate::statistics::{Counter, Counters};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::TransactionTable;
+use crate::turnstile::Turnstile;
 use crate::version::{PRUNED, Version};
 use crate::version_manager::VersionManager;
 use crate::workspace::Pool;
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) fence: Fence,
     /// R17.
     pub(crate) retention: Retention,
+    /// R23.
+    pub(crate) turnstile: Turnstile,
     renewal: Mutex<Option<Renewal>>,
     /// Aborted transactions that the log has not been told of, for it was full.
     pub(crate) untold_aborts: Mutex<Vec<TransactionId>>,
@@ -89,6 +92,7 @@ impl Core {
             forced_horizon: AtomicU64::new(0),
             fence: Fence::new(),
             retention: Retention::new(options.retains, options.clock_start),
+            turnstile: Turnstile::new(),
             renewal: Mutex::new(None),
             untold_aborts: Mutex::new(Vec::new()),
             clock_hand: AtomicUsize::new(0),

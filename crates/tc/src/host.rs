@@ -21,6 +21,16 @@ pub enum Stall {
         /// How often the operation's own transaction has waited so far.
         turn: u32,
     },
+    /// The transaction meets others too often to begin at once, and is not at the front of the queue. The host sleeps until
+    /// [`Host::ended`] has been called for `number` more often than `since`, or for a few milliseconds.
+    Turn {
+        /// The number of the place in the queue.
+        number: u32,
+        /// What [`Host::ends`] returned for it before the transaction looked.
+        since: u64,
+    },
+    /// The transaction is at the front of that queue. The host sleeps for a fraction of a millisecond.
+    Front,
 }
 
 /// Runs, or wakes, the background duties while an operation cannot go on.
@@ -35,14 +45,14 @@ pub trait Host: Send + Sync {
     /// A reason why waiting is pointless, such as a poisoned log; the operation fails with it.
     fn stalled(&self, reason: Stall) -> Result<(), String>;
 
-    /// A count that has grown after each [`Host::ended`] for the transaction `number`.
+    /// A count that has grown after each [`Host::ended`] for `number`.
     fn ends(&self, number: u32) -> u64 {
         let _ = number;
         0
     }
 
-    /// The transaction `number`, for which somebody waits, has ended, or has given up some of what it had written. Cheap, and
-    /// never blocks.
+    /// The transaction `number`, for which somebody waits, has ended, or has given up some of what it had written; or place `number` in
+    /// the queue ([`Stall::Turn`]) is the front now. Cheap, and never blocks.
     fn ended(&self, number: u32) {
         let _ = number;
     }

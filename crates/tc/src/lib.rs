@@ -26,7 +26,7 @@
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
 //! | `planted`, `schedule`, `counted` | for the tests |
 //!
-//! `docs/design/transactions.md` states the rules R1 to R22 that the code cites, and proves them.
+//! `docs/design/transactions.md` states the rules R1 to R23 that the code cites, and proves them.
 //!
 //! What this crate is not: it starts no threads and never sleeps ([`Host`] waits for it); it stores nothing; it does not
 //! retry. It holds no epoch guard while anything waits, and none while the user's code runs.
@@ -100,6 +100,7 @@ mod status;
 mod sync;
 mod transaction;
 mod transaction_table;
+mod turnstile;
 mod update;
 mod version;
 mod version_manager;

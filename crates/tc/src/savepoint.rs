@@ -222,9 +222,24 @@ impl Transaction {
         point();
         let workspace = &mut **self.workspace;
         for write in 0..workspace.writes.len() {
-            workspace.relog_write(write, self.log_id)?;
+            workspace.log_again(write, self.log_id, &mut self.logged)?;
         }
-        workspace.savepoints.relog = false;
+        (workspace.savepoints.relog, workspace.unlogged) = (false, false);
+        Ok(())
+    }
+
+    /// R5, before the commit record: logs what was written with the intent to write it anew, and was not.
+    pub(crate) fn log_unlogged(&mut self) -> Result<(), TcError> {
+        let workspace = &mut **self.workspace;
+        if !std::mem::take(&mut workspace.unlogged) {
+            return Ok(());
+        }
+        for write in 0..workspace.writes.len() {
+            // SAFETY: ours, and not stamped (see `WriteEntry`).
+            if unsafe { workspace.version_of(write) }.is_unlogged() {
+                workspace.log_again(write, self.log_id, &mut self.logged)?;
+            }
+        }
         Ok(())
     }
 }
@@ -289,7 +304,8 @@ impl Workspace {
         Ok(())
     }
 
-    fn relog_write(&mut self, write: usize, id: TransactionId) -> Result<(), TcError> {
+    /// Logs the value that a version of the write set has.
+    fn log_again(&mut self, write: usize, id: TransactionId, logged: &mut bool) -> Result<(), TcError> {
         let guard = self.core.epochs.pin();
         let entry = self.writes[write];
         // SAFETY: not stamped, with or without the guard; the record is there as long as the version is (see `WriteEntry`).
@@ -306,7 +322,12 @@ impl Workspace {
             }
         }
         let value = (!matches!(copied, Copied::Absent)).then_some(self.value.as_slice());
-        let (lsn, is_large) = self.core.log_write(id, table, key, value, |_| {})?;
+        let (lsn, is_large) = self.core.log_write(id, table, key, value, |lsn| {
+            if !*logged {
+                self.slot().set_first_lsn(lsn);
+                *logged = true;
+            }
+        })?;
         let written = match copied {
             Copied::Absent => Written::Absent,
             _ if is_large => Written::Large,

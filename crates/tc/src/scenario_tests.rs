@@ -672,3 +672,44 @@ fn a_long_value_that_the_log_has_no_longer_in_memory_is_read_from_disk_once() {
     assert_eq!(bed.get(b"long").as_deref(), Some(&[7; 1_000][..]));
     assert!(bed.dc.get(TABLE, b"long").unwrap().is_some(), "it was posted all the same");
 }
+
+#[test]
+fn a_read_with_the_intent_to_write_is_logged_once_and_counts_as_a_write() {
+    let bed = roomy();
+    bed.put(b"k", b"10");
+    let logged = |work: &dyn Fn(&mut Transaction)| {
+        let before = bed.log.tail_lsn().0;
+        let mut tx = bed.begin();
+        work(&mut tx);
+        let at = tx.commit().unwrap().timestamp;
+        (bed.log.tail_lsn().0 - before, at)
+    };
+    let intend = |tx: &mut Transaction| drop(tx.get_for_update(TABLE, b"k").unwrap());
+    let (blind, _) = logged(&|tx| put(tx, "k", "11"));
+    let (both, _) = logged(&|tx| {
+        intend(tx);
+        intend(tx);
+        put(tx, "k", "12");
+    });
+    let (intent, at) = logged(&intend);
+    assert_eq!((both, intent), (blind, blind));
+    let stored = || {
+        bed.settle();
+        let record = bed.dc.get(TABLE, b"k").unwrap().unwrap();
+        (record.timestamp, record.value.unwrap())
+    };
+    assert_eq!(stored(), (at, b"12".to_vec()));
+    // What it was before it was written anew comes back, and is logged.
+    let (_, at) = logged(&|tx| {
+        intend(tx);
+        let before = tx.savepoint().unwrap();
+        put(tx, "k", "13");
+        tx.rollback_to(&before).unwrap();
+    });
+    assert_eq!(stored(), (at, b"12".to_vec()));
+    // An intent that was given up leaves nothing.
+    let mut given_up = bed.begin();
+    intend(&mut given_up);
+    given_up.abort();
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"12"[..]));
+}

@@ -562,6 +562,10 @@ fn run(
         Arc::new(NextTurn),
     )
     .unwrap();
+    if tc.core.options.patience.is_multiple_of(2) {
+        // One place: who has met another waits for it.
+        (0..32).for_each(|_| tc.core.turnstile.narrow());
+    }
     tc.core.account.pretend_over_soft.store(random.percent(50), Ordering::Relaxed);
     log.request_flush(Lsn(u64::MAX));
     while log.flush_step().unwrap() {}

@@ -55,7 +55,10 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn new(workspace: Box<Workspace>, options: BeginOptions) -> Transaction {
+    pub(crate) fn new(mut workspace: Box<Workspace>, options: BeginOptions) -> Transaction {
+        if !options.read_only {
+            workspace.pass_turnstile();
+        }
         let core = &workspace.core;
         let begin = match options.read_only {
             true => {
@@ -395,6 +398,9 @@ impl Transaction {
         other: Option<Timestamp>,
     ) -> TcError {
         self.workspace.counts.add(Counter::Conflicts);
+        if cause != ConflictCause::SnapshotTooOld && cause != ConflictCause::LogPinned {
+            self.workspace.meet();
+        }
         self.roll_back();
         TcError::Conflict(Box::new(Conflict { table, place, cause, own: self.begin, other }))
     }

@@ -16,8 +16,11 @@ use crate::sync::Ordering;
 use crate::transaction::Transaction;
 use crate::transaction_table::SlotIndex;
 use crate::workspace::{Observed, Workspace};
-use crate::write::Top;
+use crate::write::{Logging, Top};
 use deuteron_contract::{TableId, Timestamp};
+
+/// Looks at a writer that is in the way, before it is worth letting go of the processor: about a microsecond.
+const SPINS: u32 = 50;
 
 /// A chain of waiting transactions longer than this counts as a circle.
 const CHAIN_MAX: usize = 64;
@@ -80,7 +83,7 @@ impl Transaction {
         self.check_key(key)?;
         self.approach(table, key)?;
         let value = self.get(table, key)?;
-        self.write(table, key, value.as_deref())?;
+        self.write_logging(table, key, value.as_deref(), Logging::AtCommit)?;
         Ok(value)
     }
 
@@ -113,6 +116,10 @@ impl Transaction {
     /// for this transaction.
     #[cold]
     pub(crate) fn wait_for(&mut self, other: SlotIndex) -> Result<bool, TcError> {
+        if self.workspace.ends_soon(other) {
+            return Ok(true);
+        }
+        self.workspace.meet();
         if self.workspace.patience == 0 {
             return Ok(false);
         }
@@ -152,6 +159,17 @@ impl Transaction {
 }
 
 impl Workspace {
+    /// Whether another transaction has ended within a moment: one that runs on another processor is about to, as a rule. One that
+    /// waits itself is not.
+    fn ends_soon(&self, other: SlotIndex) -> bool {
+        let slot = self.core.transactions.slot(other);
+        slot.waits_for().is_none()
+            && (0..SPINS).any(|_| {
+                std::hint::spin_loop();
+                !matches!(slot.status.load(), Status::Active(_))
+            })
+    }
+
     fn wait_a_turn(&mut self, other: SlotIndex) -> Result<(), TcError> {
         let core = &*self.core;
         let since = core.host.ends(other.0);

@@ -8,7 +8,7 @@
 //!               otherwise the low bits are the LSN of the log record that holds the value
 //!               bit 61 EMBEDDED: the version lies inside its record's allocation
 //!               bit 59 SPILLED: there is room behind the header, of so many bytes as its first 8 say
-//!               bit 58 LARGE: the value lies in pieces before the log record
+//!               bit 58 LARGE: the value lies in pieces before the log record; with INLINE, UNLOGGED: there is no log record yet
 //!               bit 57 CACHED: in the read cache
 //!   commit_lsn  where the writer's commit record lies; while pending: see V4; of what the data component had 0
 //! ```
@@ -52,6 +52,8 @@ const LARGE: u64 = 1 << 58;
 /// Holds what a read has brought: the read cache.
 const CACHED: u64 = 1 << 57;
 const LOW: u64 = CACHED - 1;
+/// Of an inline payload.
+const UNLOGGED: u64 = LARGE;
 
 /// Of an inline payload: the length in the lower half of these bits, the room in the upper.
 const LENGTH_BITS: u32 = 28;
@@ -89,6 +91,8 @@ pub(crate) enum Written<'v> {
     Large,
     /// The value is kept inline as well.
     Inline(&'v [u8]),
+    /// The value is kept inline, and the log has it not yet.
+    Unlogged(&'v [u8]),
 }
 
 /// Where a version's value is.
@@ -140,9 +144,10 @@ impl Version {
     ) -> *mut Version {
         let (room, payload) = match written {
             Written::Absent | Written::Logged | Written::Large => (0, Self::encode_logged(lsn, written)),
-            Written::Inline(value) => {
+            Written::Inline(value) | Written::Unlogged(value) => {
                 let room = value.len().max(ROOM_MIN);
-                (room, Self::encode_inline(value.len(), room))
+                let unlogged = if matches!(written, Written::Unlogged(_)) { UNLOGGED } else { 0 };
+                (room, Self::encode_inline(value.len(), room) | unlogged)
             }
         };
         let version = Self::allocate(size_of::<Version>() + room);
@@ -155,7 +160,7 @@ impl Version {
         // SAFETY: fresh memory of at least this size and alignment.
         unsafe {
             version.write(content);
-            if let Written::Inline(value) = written {
+            if let Written::Inline(value) | Written::Unlogged(value) = written {
                 version.add(1).cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len());
             }
         }
@@ -338,6 +343,11 @@ impl Version {
     /// Whether the key exists in this version.
     pub(crate) fn is_absent(&self) -> bool {
         self.payload.load(Ordering::Acquire) & ABSENT != 0
+    }
+
+    /// Whether the log has no record of it yet.
+    pub(crate) fn is_unlogged(&self) -> bool {
+        self.payload.load(Ordering::Relaxed) & (INLINE | UNLOGGED) == INLINE | UNLOGGED
     }
 
     /// Where the redo record lies; `None` if the value is inline.

@@ -16,12 +16,14 @@ use crate::savepoint::Savepoints;
 use crate::statistics::Counts;
 use crate::sync::{AtomicPtr, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::{Slot, SlotIndex};
+use crate::turnstile::{CONTENDS, Pass};
 use crate::version::Version;
 use deuteron_contract::{Direction, Lsn, TableId, Timestamp};
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Instant;
 
 #[cfg(not(loom))]
 const POOL: usize = 64;
@@ -31,6 +33,8 @@ const POOL: usize = 1;
 const NEIGHBOURS: usize = 4;
 /// Spent slots kept back before the epoch is asked to advance.
 const SPENT_MAX: usize = 64;
+/// Of so many transactions that pass the turnstile one is timed.
+const SAMPLED: u64 = 16;
 /// Vectors longer than this are not kept.
 const CAPACITY_MAX: usize = 1 << 12;
 
@@ -97,8 +101,19 @@ pub(crate) struct Workspace {
     pub(crate) savepoints: Savepoints,
     /// Noted and not written yet (R22).
     pub(crate) changes: Changes,
+    /// There may be versions in the write set that the log knows nothing of.
+    pub(crate) unlogged: bool,
     /// How many turns are left to give to others (R19).
     pub(crate) patience: u32,
+    /// How many more transactions pass the turnstile before they begin (R23).
+    contends: u32,
+    pass: Option<Pass>,
+    /// The transaction has met another.
+    met: bool,
+    /// When it began, if it is one of those that are timed.
+    began: Option<Instant>,
+    /// How often the turnstile has been passed.
+    passes: u64,
 }
 
 // SAFETY: the pointers of the write set are to records and versions, which are shared between threads, and stay good
@@ -125,8 +140,39 @@ impl Workspace {
             next_ordinal: 0,
             savepoints: Savepoints::default(),
             changes: Changes::default(),
+            unlogged: false,
             patience: core.options.patience,
+            contends: 0,
+            pass: None,
+            met: false,
+            began: None,
+            passes: 0,
         })
+    }
+
+    /// R23: before the begin of a transaction that may write.
+    #[inline]
+    pub(crate) fn pass_turnstile(&mut self) {
+        if self.contends > 0 {
+            let core = &*self.core;
+            self.passes += 1;
+            // Of this workspace and its slot, neither of which two have at a time; not 0.
+            let token = (u64::from(self.slot.0) + 1) << 32 | u64::from(self.passes as u32);
+            self.pass = Some(core.turnstile.enter(self.shard, token, &*core.host));
+            if self.passes.is_multiple_of(SAMPLED) {
+                self.began = Some(Instant::now());
+            }
+        }
+    }
+
+    /// R23: the transaction has let go of the processor for another, or gives way to it.
+    #[cold]
+    pub(crate) fn meet(&mut self) {
+        if !self.met && !self.core.is_timestamp_order() {
+            self.met = true;
+            self.contends = CONTENDS;
+            self.core.turnstile.narrow();
+        }
     }
 
     /// The slot of the transaction.
@@ -145,7 +191,24 @@ impl Workspace {
     pub(crate) fn end(&mut self) {
         self.slot().end();
         self.tell_waiting();
+        if self.contends > 0 {
+            self.leave_turnstile();
+        }
         self.core.counters.take(&mut self.counts);
+    }
+
+    fn leave_turnstile(&mut self) {
+        if let Some(pass) = self.pass.take() {
+            self.core.turnstile.leave(pass);
+        }
+        let began = self.began.take();
+        if !self.met {
+            self.contends -= 1;
+            if let Some(began) = began {
+                self.core.turnstile.widen(began.elapsed() * SAMPLED as u32);
+            }
+        }
+        self.met = false;
     }
 
     /// R19: whoever waits for the transaction looks again.
@@ -168,6 +231,7 @@ impl Workspace {
         self.written_bytes = 0;
         self.read_lsn = Lsn(0);
         self.reads_forgotten = false;
+        self.unlogged = false;
         self.patience = self.core.options.patience;
         clear(&mut self.reads);
         clear(&mut self.keys);

@@ -30,6 +30,14 @@ pub(crate) enum Top<'g> {
     Other { lower_bound: Timestamp, slot: SlotIndex },
 }
 
+/// When the redo record of a write is appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Logging {
+    AtOnce,
+    /// If it has not been written anew by then: the value is the one that the key has, and likely to be overwritten.
+    AtCommit,
+}
+
 /// What became of an installation.
 enum Installed<'g> {
     /// Version `new` is at the head, above one committed at this time (0: the base).
@@ -37,7 +45,7 @@ enum Installed<'g> {
     /// The writer has a version there.
     Own(&'g Version),
     /// Another transaction, at this timestamp, has an uncommitted version there.
-    Conflict(Timestamp),
+    Conflict { other: Timestamp, slot: SlotIndex },
 }
 
 impl Transaction {
@@ -60,6 +68,16 @@ impl Transaction {
     }
 
     pub(crate) fn write(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), TcError> {
+        self.write_logging(table, key, value, Logging::AtOnce)
+    }
+
+    pub(crate) fn write_logging(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: Option<&[u8]>,
+        logging: Logging,
+    ) -> Result<(), TcError> {
         self.check_active()?;
         self.check_key(key)?;
         if self.options.read_only {
@@ -71,7 +89,7 @@ impl Transaction {
             return Err(TcError::ValueSize { found: value.len(), limit });
         }
         loop {
-            let (cause, other) = match self.write_checked(table, key, value) {
+            let (cause, other) = match self.write_checked(table, key, value, logging) {
                 Ok(()) => return Ok(()),
                 Err(WriteFailure::Error(error)) => {
                     self.roll_back();
@@ -94,6 +112,7 @@ impl Transaction {
         table: TableId,
         key: &[u8],
         value: Option<&[u8]>,
+        logging: Logging,
     ) -> Result<(), WriteFailure> {
         let (id, at, isolation) = (self.log_id, self.at, self.options.isolation);
         let in_time = self.must_be_in_time();
@@ -109,22 +128,19 @@ impl Transaction {
             return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
         }
         let hashed = core.table.key(table, key);
-        // A conflict that is there already shall not fill the log with garbage.
-        let serializable = isolation == Isolation::Serializable;
-        match workspace.ahead(hashed, at) {
-            Ahead::Undecided { other, slot } => {
-                return Err(WriteFailure::Undecided { other, slot });
-            }
-            Ahead::Later(other) if in_time => {
-                return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(other)));
-            }
-            // It would have to commit later than that, and would find it then.
-            Ahead::Changed(other) if serializable => {
-                return Err(WriteFailure::Conflict(ConflictCause::ReadChanged, Some(other)));
-            }
-            _ => {}
+        // A copy is for readers. A large transaction has better uses for the memory, and so has a full table.
+        let is_copied = value.is_some_and(|value| value.len() <= WRITTEN_INLINE_MAX)
+            && workspace.written_bytes < core.account.budget() as usize / 16
+            && !core.account.is_over_target();
+        let unlogged = value.filter(|_| is_copied && logging == Logging::AtCommit);
+        if unlogged.is_none() || in_time {
+            workspace.check_ahead(hashed, at, isolation, in_time)?;
         }
-
+        workspace.counts.add(Counter::Writes);
+        if let Some(value) = unlogged {
+            workspace.unlogged = true;
+            return workspace.install(hashed, Lsn(0), Written::Unlogged(value), at, isolation, in_time);
+        }
         let logged = &mut self.logged;
         let (lsn, is_large) = core.log_write(id, table, key, value, |lsn| {
             if !*logged {
@@ -132,19 +148,11 @@ impl Transaction {
                 *logged = true;
             }
         })?;
-        workspace.counts.add(Counter::Writes);
         point();
         let written = match value {
             None => Written::Absent,
             Some(_) if is_large => Written::Large,
-            // A copy is for readers. A large transaction has better uses for the memory, and so has a full table.
-            Some(value)
-                if value.len() <= WRITTEN_INLINE_MAX
-                    && workspace.written_bytes < core.account.budget() as usize / 16
-                    && !core.account.is_over_target() =>
-            {
-                Written::Inline(value)
-            }
+            Some(value) if is_copied => Written::Inline(value),
             Some(_) => Written::Logged,
         };
         workspace.install(hashed, lsn, written, at, isolation, in_time)
@@ -221,6 +229,27 @@ impl Workspace {
         }
     }
 
+    /// A conflict that is there already shall not fill the log with garbage.
+    fn check_ahead(
+        &self,
+        key: KeyRef<'_>,
+        at: Timestamp,
+        isolation: Isolation,
+        in_time: bool,
+    ) -> Result<(), WriteFailure> {
+        match self.ahead(key, at) {
+            Ahead::Undecided { other, slot } => Err(WriteFailure::Undecided { other, slot }),
+            Ahead::Later(other) if in_time => {
+                Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(other)))
+            }
+            // It would have to commit later than that, and would find it then.
+            Ahead::Changed(other) if isolation == Isolation::Serializable => {
+                Err(WriteFailure::Conflict(ConflictCause::ReadChanged, Some(other)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Installs the version that was logged at `lsn`, sees to it that scans find it, and pushes the transaction itself
     /// beyond whoever must come before it (R5).
     pub(crate) fn install(
@@ -247,9 +276,15 @@ impl Workspace {
             // SAFETY: not installed, so nobody knows it.
             unsafe { Version::free(new.cast(), bytes) };
             return match installed {
-                Installed::Conflict(other) => {
+                // Nothing is in the log yet, so that it can be tried again.
+                Installed::Conflict { other, slot } if matches!(written, Written::Unlogged(_)) => {
+                    Err(WriteFailure::Undecided { other, slot })
+                }
+                Installed::Conflict { other, .. } => {
                     Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other)))
                 }
+                // What it has already is what it was to get.
+                Installed::Own(_) if matches!(written, Written::Unlogged(_)) => Ok(()),
                 Installed::Own(version) => {
                     self.written_bytes += self.savepoints.note_rewrite(version);
                     // SAFETY: it is ours, and we have not ended.
@@ -312,7 +347,7 @@ impl Workspace {
             Top::Base => Timestamp(0),
             Top::Committed(at, _) => at,
             Top::Own(version) => return Some(Installed::Own(version)),
-            Top::Other { lower_bound, .. } => return Some(Installed::Conflict(lower_bound)),
+            Top::Other { lower_bound: other, slot } => return Some(Installed::Conflict { other, slot }),
         };
         point();
         // SAFETY: not installed yet, so nobody else knows it.

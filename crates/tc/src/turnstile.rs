@@ -1,0 +1,283 @@
+//! The turnstile: how many of those transactions are under way at once that keep meeting others (rule R23).
+//!
+//! Where many threads change few records, a transaction that waits for a writer, or gives way to one, costs more than the
+//! transaction itself: the processor changes hands. So those that have met others lately, the *contenders*, pass a turnstile
+//! before they begin, when they hold nothing that others could want. It has a number of *places*; who finds none free waits in
+//! a queue. How many places are open follows from what happens behind it: each meeting closes some, and each transaction that
+//! ends without one opens a part of one.
+//!
+//! A place is free again when its transaction ends, and whoever comes first takes it, which as a rule is the very thread that
+//! left it, with its next transaction: nobody is woken for that. Only the *front* of the queue looks now and then, and if it has looked
+//! often enough, it takes a place that is taken. The transaction that had it goes on, it only has no place to give back. So the set
+//! of active threads changes slowly, as in Dice's Malthusian locks.
+//!
+//! # Invariants
+//!
+//! - **Q1** The turnstile decides when a transaction begins and nothing else: without it, or with any number inside, all rules hold.
+//! - **Q2** At most as many transactions that nobody has robbed are inside as there are places.
+//! - **Q3** Whoever is in the queue enters: the front after a bounded number of looks, whatever those inside do; then the next is
+//!   the front, and is told. An owner that never ends is robbed once, and costs the others no more than that.
+
+use crate::host::{Host, Stall};
+use crate::schedule::point;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Padded};
+use std::time::Duration;
+
+#[cfg(not(loom))]
+const PLACES: usize = 64;
+#[cfg(loom)]
+const PLACES: usize = 1;
+
+/// An open place, in the units of the limit.
+const ONE: u32 = 64;
+const LIMIT_MAX: u32 = PLACES as u32 * ONE;
+
+/// How often the front of the queue waits before it takes a place that is taken.
+#[cfg(not(loom))]
+const LOOKS_MAX: u32 = 16;
+#[cfg(loom)]
+const LOOKS_MAX: u32 = 1;
+
+/// So much work of transactions that meet nobody opens a 64th of a place, in nanoseconds.
+const WORK_NANOSECONDS: u64 = 4_000;
+
+/// So many transactions after the last meeting a thread's transactions count as contenders still.
+pub(crate) const CONTENDS: u32 = 512;
+
+/// A free place.
+const FREE: u64 = 0;
+
+/// The right to be inside, to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pass {
+    place: usize,
+    token: u64,
+}
+
+/// See the [module](self).
+pub(crate) struct Turnstile {
+    /// Who is inside: tokens, each given out once.
+    places: [Padded<AtomicU64>; PLACES],
+    /// How many places are open, times [`ONE`].
+    limit: Padded<AtomicU32>,
+    /// How many have come to the queue, and the number of the one at its front.
+    arrived: AtomicU64,
+    front: AtomicU64,
+}
+
+impl Turnstile {
+    pub(crate) fn new() -> Turnstile {
+        Turnstile {
+            places: std::array::from_fn(|_| Padded(AtomicU64::new(FREE))),
+            limit: Padded(AtomicU32::new(LIMIT_MAX)),
+            arrived: AtomicU64::new(0),
+            front: AtomicU64::new(0),
+        }
+    }
+
+    fn open(&self) -> usize {
+        (self.limit.0.load(Ordering::Relaxed) / ONE).clamp(1, PLACES as u32) as usize
+    }
+
+    /// Goes in, and waits for that if it has to. Those who begin their search at different places get on best.
+    #[inline]
+    pub(crate) fn enter(&self, start: usize, token: u64, host: &dyn Host) -> Pass {
+        match self.try_enter(start, token) {
+            Some(pass) => pass,
+            None => self.queue(start, token, host),
+        }
+    }
+
+    fn try_enter(&self, start: usize, token: u64) -> Option<Pass> {
+        let open = self.open();
+        (0..open).map(|offset| (start + offset) % open).find_map(|place| {
+            let at = &self.places[place].0;
+            // Relaxed here and below: nothing is handed over with a place.
+            let is_free = at.load(Ordering::Relaxed) == FREE;
+            let takes =
+                is_free && at.compare_exchange(FREE, token, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            takes.then_some(Pass { place, token })
+        })
+    }
+
+    #[cold]
+    fn queue(&self, start: usize, token: u64, host: &dyn Host) -> Pass {
+        let turn = self.arrived.fetch_add(1, Ordering::SeqCst);
+        let mut number = turn as u32;
+        loop {
+            // First the count, then the look, then the wait: a change in between ends the wait.
+            let since = host.ends(number);
+            point();
+            if self.front.load(Ordering::SeqCst) == turn {
+                break;
+            }
+            // Whatever the host says of waiting, the ones before go on.
+            let _ = host.stalled(Stall::Turn { number, since });
+            std::hint::spin_loop();
+        }
+        let mut looks = 0;
+        let pass = loop {
+            if let Some(pass) = self.try_enter(start, token) {
+                break pass;
+            }
+            if looks == LOOKS_MAX {
+                let place = number as usize % self.open();
+                self.places[place].0.store(token, Ordering::Relaxed);
+                break Pass { place, token };
+            }
+            looks += 1;
+            point();
+            let _ = host.stalled(Stall::Front);
+        };
+        self.front.store(turn + 1, Ordering::SeqCst);
+        number = number.wrapping_add(1);
+        host.ended(number);
+        pass
+    }
+
+    /// Gives the place back, if nobody has taken it.
+    #[inline]
+    pub(crate) fn leave(&self, pass: Pass) {
+        let Pass { place, token } = pass;
+        let _ = self.places[place].0.compare_exchange(token, FREE, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A transaction has met another, and had to let go of the processor or to give way: a quarter of the places is closed, or half of
+    /// one, if that is more.
+    #[cold]
+    pub(crate) fn narrow(&self) {
+        let limit = self.limit.0.load(Ordering::Relaxed);
+        // Of several changes at once some may be lost: it is a guess anyway.
+        self.limit.0.store(limit.saturating_sub((ONE / 2).max(limit / 4)).max(ONE), Ordering::Relaxed);
+    }
+
+    /// Contenders have done so much without meeting anybody: a part of a place is opened, one at most. What one more transaction at
+    /// a time is worth grows with their length; what a meeting costs, two changes of the processor, does not.
+    pub(crate) fn widen(&self, work: Duration) {
+        let limit = self.limit.0.load(Ordering::Relaxed);
+        if limit < LIMIT_MAX {
+            let parts = (work.as_nanos() as u64 / WORK_NANOSECONDS).min(u64::from(ONE));
+            self.limit.0.store((limit + parts as u32).min(LIMIT_MAX), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32 as Count, Ordering as Order};
+
+    /// Counts the looks of the front, and lets others have a turn.
+    #[derive(Default)]
+    struct Looks(Count);
+
+    impl Host for Looks {
+        fn stalled(&self, reason: Stall) -> Result<(), String> {
+            self.0.fetch_add(u32::from(reason == Stall::Front), Order::Relaxed);
+            std::thread::yield_now();
+            Ok(())
+        }
+    }
+
+    fn narrow() -> Turnstile {
+        let turnstile = Turnstile::new();
+        (0..100).for_each(|_| turnstile.narrow());
+        assert_eq!(turnstile.open(), 1);
+        turnstile
+    }
+
+    #[test]
+    fn the_front_of_the_queue_takes_the_place_of_one_that_never_leaves() {
+        let (turnstile, looks) = (narrow(), Looks::default());
+        let idle = turnstile.enter(3, 1, &looks);
+        assert_eq!(looks.0.load(Order::Relaxed), 0);
+        let robber = turnstile.enter(4, 2, &looks);
+        assert_eq!(looks.0.load(Order::Relaxed), LOOKS_MAX);
+        assert_eq!(robber, Pass { place: idle.place, token: 2 });
+        turnstile.leave(idle);
+        assert_eq!(turnstile.try_enter(0, 3), None, "who has been robbed gives nothing back");
+        turnstile.leave(robber);
+        assert!(turnstile.try_enter(0, 3).is_some());
+    }
+
+    #[test]
+    fn who_comes_back_at_once_gets_in_without_a_look_at_the_queue() {
+        let (turnstile, looks) = (narrow(), Looks::default());
+        for token in 1..100 {
+            turnstile.leave(turnstile.enter(token as usize, token, &looks));
+        }
+        assert_eq!((looks.0.load(Order::Relaxed), turnstile.arrived.load(Ordering::SeqCst)), (0, 0));
+    }
+
+    #[test]
+    fn meetings_close_places_and_work_opens_them() {
+        let turnstile = Turnstile::new();
+        assert_eq!(turnstile.open(), PLACES);
+        turnstile.narrow();
+        assert_eq!(turnstile.open(), PLACES * 3 / 4);
+        (0..1000).for_each(|_| turnstile.narrow());
+        assert_eq!(turnstile.open(), 1, "never none");
+        turnstile.widen(Duration::from_nanos(WORK_NANOSECONDS * u64::from(ONE) - 1));
+        assert_eq!(turnstile.open(), 1);
+        turnstile.widen(Duration::from_nanos(WORK_NANOSECONDS));
+        assert_eq!(turnstile.open(), 2);
+        turnstile.widen(Duration::from_secs(1000));
+        assert_eq!(turnstile.open(), 3, "one at a time");
+        (0..1000).for_each(|_| turnstile.widen(Duration::from_secs(1)));
+        assert_eq!(turnstile.open(), PLACES, "and no more than there are");
+    }
+
+    #[test]
+    fn everybody_enters_in_the_end_whoever_stays() {
+        let (turnstile, looks) = (narrow(), Looks::default());
+        let idle = turnstile.enter(0, u64::MAX, &looks);
+        std::thread::scope(|scope| {
+            for thread in 1..=8u64 {
+                let (turnstile, looks) = (&turnstile, &looks);
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let pass = turnstile.enter(thread as usize, thread << 32 | round, looks);
+                        std::thread::yield_now();
+                        turnstile.leave(pass);
+                    }
+                });
+            }
+        });
+        turnstile.leave(idle);
+        assert_eq!(turnstile.front.load(Ordering::SeqCst), turnstile.arrived.load(Ordering::SeqCst));
+        assert!(turnstile.try_enter(0, 1).is_some());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    struct Others;
+
+    impl Host for Others {
+        fn stalled(&self, _: Stall) -> Result<(), String> {
+            thread::yield_now();
+            Ok(())
+        }
+    }
+
+    /// Q3, Q2: both enter, though one never leaves before the other has; whoever has left has left nothing behind.
+    #[test]
+    fn loom_everybody_enters_and_leaves_the_place_free() {
+        loom::model(|| {
+            let turnstile = Arc::new(Turnstile::new());
+            let idle = turnstile.enter(0, 1, &Others);
+            let others = [2, 3].map(|token| {
+                let turnstile = Arc::clone(&turnstile);
+                thread::spawn(move || turnstile.leave(turnstile.enter(0, token, &Others)))
+            });
+            others.map(|other| other.join().unwrap());
+            assert_eq!(turnstile.front.load(Ordering::SeqCst), turnstile.arrived.load(Ordering::SeqCst));
+            turnstile.leave(idle);
+            assert!(turnstile.try_enter(0, 4).is_some());
+        });
+    }
+}
