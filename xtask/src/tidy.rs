@@ -74,6 +74,7 @@ fn problems(root: &Path) -> Result<Vec<String>, String> {
         .exec()
         .map_err(|error| format!("cannot read the workspace: {error}"))?;
     let architecture = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap_or_default();
+    let models = std::fs::read_to_string(root.join("docs/models.md")).unwrap_or_default();
     let mut problems = edge_problems(&edges(&metadata));
     problems.extend(document_problems(&metadata, &architecture));
     for directory in ["crates", "xtask"] {
@@ -82,6 +83,7 @@ fn problems(root: &Path) -> Result<Vec<String>, String> {
                 .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
             let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
             problems.extend(source_problems(&name, &text));
+            problems.extend(model_problems(&name, &text, &models));
         }
     }
     Ok(problems)
@@ -173,6 +175,27 @@ fn source_problems(name: &str, text: &str) -> Vec<String> {
     problems
 }
 
+/// Every loom model is in the table of `docs/models.md`.
+fn model_problems(name: &str, text: &str, models: &str) -> Vec<String> {
+    let begin = match name.ends_with("loom_tests.rs") {
+        true => Some(0),
+        false => text.find("\n#[cfg(all(test, loom))]\nmod loom_tests {"),
+    };
+    let tests = begin.map_or("", |begin| &text[begin..]);
+    // What is indented less than the module's contents is behind it.
+    let tests = tests.split_once("\n}\n\n#[cfg(").map_or(tests, |(tests, _)| tests);
+    let mut lines = tests.lines().map(str::trim);
+    let mut problems = Vec::new();
+    while lines.any(|line| line == "#[test]") {
+        let mut declared = lines.by_ref().filter_map(|line| line.strip_prefix("fn "));
+        let model = declared.next().and_then(|rest| rest.split_once('(')).map_or("", |(model, _)| model);
+        if !models.contains(&format!("`{model}`")) {
+            problems.push(format!("{name}: docs/models.md does not name the model {model}"));
+        }
+    }
+    problems
+}
+
 /// All Rust sources under a directory, sorted.
 fn rust_files(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(directory)
@@ -224,6 +247,20 @@ mod tests {
         assert_eq!(upward("deuteron-tc", &[], &["deuteron-bwtree"]).len(), 1);
         assert_eq!(upward("deuteron-new", &[], &[]).len(), 1);
         assert!(upward("deuteron-tc", &["deuteron-log"], &["deuteron-proxy"]).is_empty());
+    }
+
+    #[test]
+    fn a_model_without_its_line_is_caught() {
+        let tests =
+            "mod a {\n    #[test]\n    fn one() {}\n\n    #[test]\n    #[should_panic]\n    fn two() {}\n}\n";
+        let table = "| `a.rs` | `one` | a property |";
+        assert_eq!(model_problems("a/loom_tests.rs", tests, table).len(), 1);
+        let inline = "#[cfg(all(test, not(loom)))]\nmod tests {\n    #[test]\n    fn three() {}\n}\n\n";
+        let inline = format!("{inline}#[cfg(all(test, loom))]\n{}", tests.replace("mod a", "mod loom_tests"));
+        assert_eq!(model_problems("b.rs", &inline, table).len(), 1);
+        let behind = "\n#[cfg(all(test, not(loom)))]\nmod tests {\n    #[test]\n    fn three() {}\n}\n";
+        assert_eq!(model_problems("b.rs", &format!("{inline}{behind}"), table).len(), 1);
+        assert!(model_problems("c.rs", "mod tests {\n    #[test]\n    fn four() {}\n}\n", table).is_empty());
     }
 
     #[test]
