@@ -125,6 +125,21 @@ impl Tree {
         }
     }
 
+    /// Bytes that the index takes.
+    ///
+    /// ```
+    /// # use deuteron_bwtree::{Options, Tree};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// assert!((1..1000).contains(&tree.index_bytes()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn index_bytes(&self) -> u64 {
+        self.index.bytes()
+    }
+
     /// Loads `page`, as a [`Miss`](crate::Miss) asks for. To be called without a guard: it blocks on the device.
     ///
     /// # Errors

@@ -226,6 +226,9 @@ impl BwTreeDc {
     /// # Errors
     /// [`DcError`] if the device fails.
     pub fn maintain_step(&self) -> Result<bool, DcError> {
+        if !self.llama.has_spare_memory() {
+            self.llama.recount(self.index_bytes());
+        }
         // A little before the budget is reached, so that those who apply need not do it themselves.
         let memory = self.llama.memory_bytes();
         let high_water = self.llama.high_water();
@@ -237,8 +240,10 @@ impl BwTreeDc {
             if self.flush_step()? {
                 return Ok(true);
             }
-            // Second chances were taken away, at least.
-            return Ok(evicted.spared > 0);
+            if evicted.spared > 0 {
+                // Second chances were taken away, at least.
+                return Ok(true);
+            }
         }
         let applied = self.applied_bytes.about();
         if applied.saturating_sub(self.applied_at_round.load(Ordering::Relaxed))
@@ -252,6 +257,11 @@ impl BwTreeDc {
             return Ok(true);
         }
         Ok(self.drop_step()? || self.sweep_step()? || self.tidy_step()? || self.reclaim_step()?)
+    }
+
+    /// Bytes that the indexes of all trees take.
+    fn index_bytes(&self) -> u64 {
+        self.tables.all().into_iter().map(Tree::index_bytes).sum()
     }
 
     /// Flushes one buffer; whether anything was written.
@@ -295,7 +305,7 @@ impl BwTreeDc {
         let fruitless_max = if waits { 64 } else { 4 };
         let mut fruitless = 0;
         while self.llama.over_budget() && fruitless < fruitless_max {
-            let excess = self.llama.memory_bytes().saturating_sub(self.llama.options().memory_bytes);
+            let excess = self.llama.memory_bytes().saturating_sub(self.llama.pages_bytes_max());
             // More than the excess, so that not every operation comes here.
             let evicted = self.evict(excess + self.options.memory_bytes / 64);
             if evicted.bytes > 0 {

@@ -12,6 +12,7 @@
 //! | module | what |
 //! |---|---|
 //! | `llama`, `snapshot`, `node` | pages in memory: look, install; what a chain consists of |
+//! | `pool` | the memory that nodes lie in |
 //! | `mapping_table`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
 //! | `load`, `loading`, `page_reader`, `read_buffer` | from flash into memory, once and together |
 //! | `flush`, `flush_buffer`, `fragment`, `flash_address` | from memory to flash |
@@ -95,6 +96,7 @@ mod node;
 mod options;
 mod page_id;
 mod page_reader;
+mod pool;
 mod read_buffer;
 mod recovery;
 mod seal;

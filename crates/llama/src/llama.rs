@@ -4,19 +4,23 @@ use crate::files::SegmentHolds;
 use crate::flush::{Consolidate, Flusher};
 use crate::free_list::FreeList;
 use crate::loading::Loading;
-use crate::mapping_table::{MappingTable, Word};
+use crate::mapping_table::{ENTRY_BYTES, MappingTable, Word};
 use crate::memory::ByteCounter;
 use crate::node::{NodeKind, NodeRef, OwnedNode, free_chain};
 use crate::options::Options;
 use crate::page_id::PageId;
+use crate::pool;
 use crate::snapshot::{PageState, Snapshot};
 use crate::statistics::{Counters, Statistics};
 use crate::store::Store;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, yield_now};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, yield_now};
 use deuteron_epoch::{Epochs, Guard};
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, Weak};
+
+/// From so large a budget on what the pool keeps free is counted: some chunks.
+const POOL_BUDGET_MIN: u64 = 32 << 20;
 
 /// The store of pages. All methods may be called from any thread.
 pub struct Llama {
@@ -28,6 +32,8 @@ pub struct Llama {
     /// Shared with the deferred actions that give identifiers back.
     pub(crate) pages: Arc<FreeList>,
     pub(crate) memory: ByteCounter,
+    /// Bytes that are taken from the pages' share of the budget; see [`Llama::recount`].
+    pub(crate) beside_pages: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
@@ -264,27 +270,58 @@ impl Llama {
         self.table.release(page);
     }
 
-    /// Bytes that resident pages take, allocation overhead included. Retired nodes are in
+    /// Bytes that resident pages take, by the slots in which their nodes lie. Retired nodes are in
     /// [`Epochs::garbage_bytes`] instead.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.sum()
     }
 
-    /// Whether the resident pages exceed the budget (to within a sixteenth of it); one load.
+    /// Counts anew what memory there is besides the resident pages, which is taken from what they may have: the entries of the
+    /// mapping table, what the access method says that its indexes take, what is retired and not yet freed, and what
+    /// the pool keeps for nodes to come. The last two come and go as pages do, and count for an eighth of the budget at most; and a quarter of
+    /// it is always left to the pages. Looks at a few dozen words: not for every operation.
+    ///
+    /// ```
+    /// # use deuteron_llama::{Llama, Options};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = Options { memory_bytes: 8 << 20, ..Options::default() };
+    /// # let (llama, _) = Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert_eq!(llama.pages_bytes_max(), 8 << 20);
+    /// llama.recount(4 << 20);
+    /// assert!((3 << 20..=4 << 20).contains(&llama.pages_bytes_max()));
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn recount(&self, index_bytes: u64) {
+        let budget = self.options.memory_bytes;
+        // With a smaller budget it depends on the other stores of the process what is idle, by the chunk.
+        let idle = if budget < POOL_BUDGET_MIN { 0 } else { pool::idle_bytes(self.memory_bytes()) };
+        let passing = self.epochs.garbage_bytes() + idle;
+        let bytes = self.pages.end().0 * ENTRY_BYTES + index_bytes + passing.min(budget / 8);
+        // Relaxed: a figure.
+        self.beside_pages.store(bytes.min(budget / 4 * 3), Ordering::Relaxed);
+    }
+
+    /// How many bytes the resident pages may take: the budget but for what was [counted](Llama::recount) last.
+    #[inline]
+    pub fn pages_bytes_max(&self) -> u64 {
+        self.options.memory_bytes - self.beside_pages.load(Ordering::Relaxed)
+    }
+
+    /// Whether the resident pages exceed what they may have (to within a sixteenth of the budget); two loads.
     #[inline]
     pub fn over_budget(&self) -> bool {
-        self.memory.about() > self.options.memory_bytes
+        self.memory.about() > self.pages_bytes_max()
     }
 
     /// From so many bytes of resident pages on memory is short: what is flushed leaves it, if it is not in use.
     pub fn high_water(&self) -> u64 {
-        self.options.memory_bytes / 16 * 15
+        self.pages_bytes_max() / 16 * 15
     }
 
-    /// Whether at least half of the budget is free (about); one load.
+    /// Whether at least half of what pages may have is free (about).
     #[inline]
     pub fn has_spare_memory(&self) -> bool {
-        self.memory.about() < self.options.memory_bytes / 2
+        self.memory.about() < self.pages_bytes_max() / 2
     }
 
     /// The largest page, in bytes of its payloads and low key, that the store can write.

@@ -155,6 +155,9 @@ struct Cold {
     fragments: [AtomicU64; FRAGMENTS_MAX],
 }
 
+/// Bytes of an entry, about.
+pub(crate) const ENTRY_BYTES: u64 = (size_of::<u64>() + size_of::<[u64; 1 + FRAGMENTS_MAX]>()) as u64;
+
 struct Chunk {
     words: Box<[AtomicU64]>,
     dirty: Box<[AtomicU64]>,

@@ -36,16 +36,15 @@
 
 use crate::flash_address::FlashAddress;
 use crate::page_id::PageId;
+use crate::pool::{self, charge};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 /// The alignment of nodes; the low bits of a node pointer are free for tags.
 pub(crate) const NODE_ALIGN: usize = 16;
-/// What an allocator is assumed to add to each allocation.
-const ALLOCATION_OVERHEAD: usize = 16;
 /// Bytes of a base's trailer before its adoptions.
 const TRAILER_BYTES: usize = 24;
 
@@ -150,11 +149,6 @@ fn layout(payload_bytes: usize, trailer: Option<Trailer>, slack_bytes: usize) ->
     Layout::from_size_align(size, NODE_ALIGN).expect("a node is smaller than the address space")
 }
 
-/// What an allocation of `layout` is charged to the budget.
-fn charge(layout: Layout) -> usize {
-    layout.size().next_multiple_of(NODE_ALIGN) + ALLOCATION_OVERHEAD
-}
-
 /// What the payload of a new node holds.
 #[derive(Clone, Copy)]
 enum Contents<'a> {
@@ -183,8 +177,7 @@ fn allocate(
     let payload_bytes = contents.bytes();
     let layout = layout(payload_bytes, trailer, slack_bytes);
     let memory = u32::try_from(charge(layout)).expect("a node is smaller than 4 GiB");
-    // SAFETY: the layout is not empty, as it includes the header (N4).
-    let Some(allocation) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+    let Some(allocation) = pool::allocate(layout) else { handle_alloc_error(layout) };
     let delta = kind == NodeKind::Delta;
     let header = Header {
         next: ptr::null(),
@@ -227,9 +220,9 @@ fn allocate(
 unsafe fn free(node: NonNull<Header>) {
     // SAFETY: the caller owns the node, which is alive until the call below (N4, N5).
     unsafe {
-        let node = NodeRef::new(node);
-        if !node.is_near() {
-            dealloc(node.as_ptr().cast::<u8>().sub(node.slack_bytes()), node.layout());
+        let reference = NodeRef::new(node);
+        if !reference.is_near() {
+            pool::free(node.cast::<u8>().sub(reference.slack_bytes()), reference.layout());
         }
     }
 }

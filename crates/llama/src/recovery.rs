@@ -225,6 +225,7 @@ impl Llama {
         flusher.image_start = image.start.start;
         let llama = Llama {
             memory: ByteCounter::new(options.memory_bytes),
+            beside_pages: AtomicU64::new(0),
             options,
             epochs,
             table,

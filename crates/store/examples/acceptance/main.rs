@@ -125,23 +125,24 @@ fn cold_upserts(path: &Path, records: u64, upserts: u64) -> Result<(), Error> {
     store.close()
 }
 
-/// Fills, updates, reads and scans more than memory holds; the most memory that the process has had.
+/// Fills, updates and reads (two threads, at random), and scans more than memory holds; the most memory that the process has had.
 fn peak_memory(path: &Path, records: u64, budget: usize) -> Result<(), Error> {
     let store = Options::new().memory(budget).open(path)?;
     let table = fill(&store, records)?;
-    for number in 0..records / 4 {
+    let rate = rate(2, records / 4, |number| {
         let key = (spread(number) % records).to_be_bytes();
-        match number % 4 {
-            0 => drop(table.get(&key)?),
-            _ => table.upsert(&key, &VALUE)?,
+        match number / 2 % 4 {
+            0 => drop(table.get(&key).expect("reads")),
+            _ => table.upsert(&key, &VALUE).expect("writes"),
         }
-    }
+    });
     let scanned = table.scan(..).take(records as usize / 10).filter(Result::is_ok).count();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status
         .lines()
         .find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
-    println!("{{\"peak_bytes\": {}, \"scanned\": {scanned}}}", peak.unwrap_or(0) * 1024);
+    let peak = peak.unwrap_or(0) * 1024;
+    println!("{{\"peak_bytes\": {peak}, \"rate\": {rate}, \"scanned\": {scanned}}}");
     store.close()
 }
 

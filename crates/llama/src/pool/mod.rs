@@ -1,0 +1,258 @@
+//! The pool: memory that nodes lie in, in few and large pieces.
+//!
+//! Nodes come and go in any order, on any thread, by the million. An allocator for everybody gives them small pages, so that a
+//! read waits for the translation of an address besides the memory itself; keeps what was freed where few others can use it; and
+//! makes a thread that frees what another has allocated wait. Here
+//!
+//! - *chunks* of 2 MiB come from the system, in huge pages where it has them;
+//! - a chunk is cut into *spans* of 64 KiB, a span into *slots* of one size;
+//! - each thread keeps a few free slots of each size, and exchanges them by the batch with all others, under a lock of the size;
+//! - slots are taken from the lowest span that has one, and a span that has none in use becomes one for any size. A chunk with none
+//!   goes back to the system, but for one.
+//!
+//! What is larger than half a span, and under loom and shuttle everything, goes to the ordinary allocator. One pool serves all stores of a
+//! process, as an allocator does; what each holds is charged to it by the slot ([`charge`]), and its part of what the pool keeps
+//! free by the store ([`idle_bytes`]).
+//!
+//! ## Invariants
+//!
+//! - **P1** A slot is in one place: in use, in a stack of free slots of a thread, or free in its span. Who has it there owns it.
+//! - **P2** The first word of a free slot is the address of the next of its stack. Nobody but the stack's owner reads or writes it.
+//! - **P3** What is known of a span is read and written under the lock of its class while it has one, and otherwise under
+//!   the lock of the chunks, which is taken after that of a class, never before.
+//! - **P4** A chunk is mapped as long as one of its spans has a class, which a span keeps while a slot of it is in use or in a thread's
+//!   stack. The pointer of a slot is made from that of the chunk, and may reach all of it.
+//! - **P5** A slot is freed with the layout that it was allocated with; that names its class.
+
+mod size_class;
+mod span;
+mod system;
+
+use size_class::{CLASSES, SizeClass};
+use span::{Chunks, Put, Slots, SpanRef};
+use std::alloc::Layout;
+use std::cell::UnsafeCell;
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What an allocator is assumed to add to what does not come from a pool: half a page, and its own figures.
+const ALLOCATION_OVERHEAD: usize = 2048;
+
+/// What an allocation of `layout` is charged to the budget.
+#[inline]
+pub(crate) fn charge(layout: Layout) -> usize {
+    SizeClass::of(layout.size()).map_or(layout.size() + ALLOCATION_OVERHEAD, SizeClass::slot_bytes)
+}
+
+/// Whether nodes lie in the pool. Models have no memory that outlives them, and Miri checks nodes better one by one.
+const POOLED: bool = cfg!(not(any(loom, shuttle, miri)));
+
+/// Memory for `layout`, aligned to 16 at most; `None` if there is none.
+#[inline]
+pub(crate) fn allocate(layout: Layout) -> Option<NonNull<u8>> {
+    match SizeClass::of(layout.size()) {
+        Some(class) if POOLED => allocate_slot(class),
+        // SAFETY: the layout is that of a node, which is not empty.
+        _ => NonNull::new(unsafe { std::alloc::alloc(layout) }),
+    }
+}
+
+/// Frees what [`allocate`] has given.
+///
+/// # Safety
+/// It is not used any more, freed once, and `layout` is the same (P5).
+#[inline]
+pub(crate) unsafe fn free(memory: NonNull<u8>, layout: Layout) {
+    match SizeClass::of(layout.size()) {
+        // SAFETY: our own contract (P1, P5).
+        Some(class) if POOLED => unsafe { free_slot(class, memory) },
+        // SAFETY: our own contract.
+        _ => unsafe { std::alloc::dealloc(memory.as_ptr(), layout) },
+    }
+}
+
+/// Of what the pool keeps free for anybody, the part of one whose nodes take `own` bytes.
+pub(crate) fn idle_bytes(own: u64) -> u64 {
+    share(POOL.held.load(Ordering::Relaxed) as u64, POOL.out.load(Ordering::Relaxed) as u64, own)
+}
+
+/// Of what is `held` and not `out`, the part of one who has `own` of what is out.
+fn share(held: u64, out: u64, own: u64) -> u64 {
+    let idle = held.saturating_sub(out);
+    if own >= out { idle } else { (u128::from(idle) * u128::from(own) / u128::from(out)) as u64 }
+}
+
+/// See the [module](self).
+struct Pool {
+    /// Of each class the spans with a free slot.
+    classes: [Mutex<BTreeSet<SpanRef>>; CLASSES],
+    chunks: Mutex<Chunks>,
+    /// Bytes of chunks.
+    held: AtomicUsize,
+    /// Bytes of slots in use or in a thread's stack.
+    out: AtomicUsize,
+}
+
+static POOL: Pool = Pool::new();
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing under these locks panics but for want of memory, which ends the process.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    const fn new() -> Pool {
+        Pool {
+            classes: [const { Mutex::new(BTreeSet::new()) }; CLASSES],
+            chunks: Mutex::new(Chunks::new()),
+            held: AtomicUsize::new(0),
+            out: AtomicUsize::new(0),
+        }
+    }
+
+    /// Up to `count` free slots; fewer only if there is no memory.
+    #[cold]
+    fn take(&self, class: SizeClass, count: u32) -> Slots {
+        let mut slots = Slots::new();
+        let mut spans = lock(&self.classes[class.index()]);
+        while slots.count() < count {
+            let span = match spans.first() {
+                Some(&span) => span,
+                None => {
+                    let mut chunks = lock(&self.chunks);
+                    let Some(span) = chunks.take_span(class) else { break };
+                    // Relaxed, here and below: figures.
+                    self.held.store(chunks.bytes(), Ordering::Relaxed);
+                    spans.insert(span);
+                    span
+                }
+            };
+            // SAFETY: the span is of the class, whose lock we have (P3).
+            match unsafe { span.take(class) } {
+                // SAFETY: taken for us, of the class's size (P1).
+                Some(slot) => unsafe { slots.push(slot) },
+                None => {
+                    spans.remove(&span);
+                }
+            }
+        }
+        self.out.fetch_add(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
+        slots
+    }
+
+    /// Takes free slots of `class` back.
+    #[cold]
+    fn put(&self, class: SizeClass, mut slots: Slots) {
+        self.out.fetch_sub(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
+        let mut spans = lock(&self.classes[class.index()]);
+        while let Some(slot) = slots.pop() {
+            let span = SpanRef::of(slot);
+            // SAFETY: the slot came from there, and is in nobody's stack any more (P1); the span is of the class, whose
+            // lock we have (P3).
+            let Put { was_full, is_empty } = unsafe { span.put(class, slot) };
+            if is_empty {
+                spans.remove(&span);
+                let mut chunks = lock(&self.chunks);
+                // SAFETY: no slot of the span is in use, and the class does not name it any more.
+                unsafe { chunks.put_span(span) };
+                self.held.store(chunks.bytes(), Ordering::Relaxed);
+            } else if was_full {
+                spans.insert(span);
+            }
+        }
+    }
+}
+
+/// The free slots of a thread.
+struct ThreadSlots {
+    classes: UnsafeCell<[Slots; CLASSES]>,
+}
+
+impl ThreadSlots {
+    const fn new() -> ThreadSlots {
+        ThreadSlots { classes: UnsafeCell::new([const { Slots::new() }; CLASSES]) }
+    }
+
+    /// Runs `work`, which does not come back here, on the stack of a class.
+    #[inline]
+    fn with<T>(&self, class: SizeClass, work: impl FnOnce(&mut Slots) -> T) -> T {
+        // SAFETY: of one thread only, as it is not Sync, and `work` is code of this module, which does not call `with`.
+        work(unsafe { &mut (&mut (*self.classes.get()))[class.index()] })
+    }
+
+    #[inline]
+    fn allocate(&self, pool: &Pool, class: SizeClass) -> Option<NonNull<u8>> {
+        self.with(class, |slots| {
+            if slots.count() == 0 {
+                *slots = pool.take(class, class.batch());
+            }
+            slots.pop()
+        })
+    }
+
+    /// # Safety
+    /// As [`free_slot`].
+    #[inline]
+    unsafe fn free(&self, pool: &Pool, class: SizeClass, slot: NonNull<u8>) {
+        self.with(class, |slots| {
+            // SAFETY: our own contract.
+            unsafe { slots.push(slot) };
+            if slots.count() > 2 * class.batch() {
+                let mut batch = Slots::new();
+                for slot in std::iter::from_fn(|| slots.pop()).take(class.batch() as usize) {
+                    // SAFETY: from our stack into that of the batch.
+                    unsafe { batch.push(slot) };
+                }
+                pool.put(class, batch);
+            }
+        });
+    }
+
+    /// Gives everything to `pool`, from which it came.
+    fn empty(&self, pool: &Pool) {
+        for class in (0..CLASSES as u8).map(SizeClass) {
+            let slots = self.with(class, |slots| std::mem::replace(slots, Slots::new()));
+            if slots.count() > 0 {
+                pool.put(class, slots);
+            }
+        }
+    }
+}
+
+/// Those of a thread from the one pool there is.
+struct OwnSlots(ThreadSlots);
+
+impl Drop for OwnSlots {
+    fn drop(&mut self) {
+        self.0.empty(&POOL);
+    }
+}
+
+std::thread_local! {
+    static SLOTS: OwnSlots = const { OwnSlots(ThreadSlots::new()) };
+}
+
+#[inline]
+fn allocate_slot(class: SizeClass) -> Option<NonNull<u8>> {
+    // A thread that is already past its thread-locals' destructors has no stack.
+    SLOTS.try_with(|slots| slots.0.allocate(&POOL, class)).unwrap_or_else(|_| POOL.take(class, 1).pop())
+}
+
+/// # Safety
+/// The slot is of the class and the caller's, who does not use it any more (P1, P5).
+#[inline]
+unsafe fn free_slot(class: SizeClass, slot: NonNull<u8>) {
+    // SAFETY: our own contract.
+    let freed = SLOTS.try_with(|slots| unsafe { slots.0.free(&POOL, class, slot) });
+    if freed.is_err() {
+        let mut slots = Slots::new();
+        // SAFETY: our own contract.
+        unsafe { slots.push(slot) };
+        POOL.put(class, slots);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

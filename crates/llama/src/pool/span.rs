@@ -1,0 +1,255 @@
+//! Chunks and spans: a chunk of 2 MiB is cut into spans of 64 KiB, and a span into slots of one size.
+//!
+//! What is known of a chunk and its spans lies at the chunk's begin, where the first span has fewer slots for it.
+
+use super::size_class::SizeClass;
+use super::system;
+use std::collections::BTreeSet;
+use std::ptr::{self, NonNull};
+
+/// Bytes of a chunk, and what its address is a multiple of: what the processor translates by one entry.
+pub(super) const CHUNK_BYTES: usize = 2 << 20;
+/// Bytes of a span.
+pub(super) const SPAN_BYTES: usize = 64 << 10;
+const SPANS: usize = CHUNK_BYTES / SPAN_BYTES;
+/// Chunks without a slot in use that are kept for the next spans.
+const SPARE_CHUNKS: usize = 1;
+
+/// What lies in a free slot.
+struct FreeSlot {
+    next: *mut u8,
+}
+
+/// A stack of free slots of one size, each with the address of the next. Whoever has it owns them (P1).
+pub(super) struct Slots {
+    first: *mut u8,
+    count: u32,
+}
+
+impl Slots {
+    pub(super) const fn new() -> Slots {
+        Slots { first: ptr::null_mut(), count: 0 }
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// # Safety
+    /// The slot is the caller's, of this stack's size, and not used any more (P1).
+    #[inline]
+    pub(super) unsafe fn push(&mut self, slot: NonNull<u8>) {
+        // SAFETY: a slot is large enough, and aligned to 16 (P2).
+        unsafe { slot.cast::<FreeSlot>().write(FreeSlot { next: self.first }) };
+        self.first = slot.as_ptr();
+        self.count += 1;
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<NonNull<u8>> {
+        let slot = NonNull::new(self.first)?;
+        // SAFETY: a slot of the stack is ours, and `push` has written what lies in it (P2).
+        self.first = unsafe { slot.cast::<FreeSlot>().read() }.next;
+        self.count -= 1;
+        Some(slot)
+    }
+}
+
+/// What is known of a span (P3).
+struct Span {
+    free: Slots,
+    /// Slots from here on have never been used.
+    fresh: u32,
+    /// Slots that are not free.
+    used: u32,
+}
+
+/// What is known of a chunk.
+struct Head {
+    /// A bit for each span that has no class; under the lock of the chunks (P3).
+    free: u32,
+    spans: [Span; SPANS],
+}
+
+const HEAD_BYTES: usize = size_of::<Head>();
+const _: () = assert!(SPANS == 32 && HEAD_BYTES <= 1024);
+
+/// A chunk, ordered by its address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Chunk(NonNull<Head>);
+
+/// A span, ordered by its address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SpanRef {
+    chunk: Chunk,
+    index: usize,
+}
+
+// SAFETY: a name of memory that any thread may use who has the right to (P3).
+unsafe impl Send for Chunk {}
+
+impl Chunk {
+    /// The chunk that a slot lies in. The slot's pointer was made from the chunk's, and may reach all of it (P4).
+    fn of(slot: NonNull<u8>) -> Chunk {
+        let head = slot.as_ptr().map_addr(|address| address & !(CHUNK_BYTES - 1));
+        Chunk(NonNull::new(head.cast()).expect("no chunk is at address 0"))
+    }
+}
+
+impl SpanRef {
+    /// The span that a slot lies in.
+    pub(super) fn of(slot: NonNull<u8>) -> SpanRef {
+        SpanRef { chunk: Chunk::of(slot), index: slot.addr().get() % CHUNK_BYTES / SPAN_BYTES }
+    }
+
+    /// # Safety
+    /// The caller has the lock of the span's class, and no other reference to what is known of the span (P3).
+    unsafe fn span(&mut self) -> &mut Span {
+        // SAFETY: within the chunk's head, which lives as long as a span of it has a class (P4); ours alone by the contract.
+        unsafe { &mut (&mut (*self.chunk.0.as_ptr()).spans)[self.index] }
+    }
+
+    /// How many slots of a class it has room for, and the number of the first that is none of the head's.
+    fn slots(self, class: SizeClass) -> std::ops::Range<u32> {
+        let slot = class.slot_bytes();
+        let first = if self.index == 0 { HEAD_BYTES.div_ceil(slot) } else { 0 };
+        first as u32..(SPAN_BYTES / slot) as u32
+    }
+
+    /// Takes a free slot; `None` if there is none.
+    ///
+    /// # Safety
+    /// The caller has the lock of `class`, which is the span's (P3).
+    pub(super) unsafe fn take(mut self, class: SizeClass) -> Option<NonNull<u8>> {
+        let (chunk, index, slots) = (self.chunk.0.cast::<u8>(), self.index, self.slots(class));
+        // SAFETY: our own contract.
+        let span = unsafe { self.span() };
+        let slot = match span.free.pop() {
+            Some(slot) => slot,
+            None if span.fresh < slots.end => {
+                let at = index * SPAN_BYTES + span.fresh as usize * class.slot_bytes();
+                span.fresh += 1;
+                // SAFETY: within the chunk, as the slot ends within its span (P4).
+                unsafe { chunk.add(at) }
+            }
+            None => return None,
+        };
+        span.used += 1;
+        Some(slot)
+    }
+
+    /// Takes a slot back; what the span was and is then.
+    ///
+    /// # Safety
+    /// As [`SpanRef::take`]; the slot lies in this span and is the caller's (P1).
+    pub(super) unsafe fn put(mut self, class: SizeClass, slot: NonNull<u8>) -> Put {
+        let slots = self.slots(class);
+        // SAFETY: our own contract.
+        let span = unsafe { self.span() };
+        let was_full = span.free.count() == 0 && span.fresh == slots.end;
+        // SAFETY: the slot is the caller's, and of the span's size.
+        unsafe { span.free.push(slot) };
+        span.used -= 1;
+        Put { was_full, is_empty: span.used == 0 }
+    }
+}
+
+/// What a slot's return has changed.
+pub(super) struct Put {
+    pub(super) was_full: bool,
+    pub(super) is_empty: bool,
+}
+
+/// All chunks.
+pub(super) struct Chunks {
+    /// Those with a span that has no class. The lowest is used first, so that the highest become empty.
+    open: BTreeSet<Chunk>,
+    /// How many there are.
+    count: usize,
+    /// How many of them have no span with a class.
+    spare: usize,
+}
+
+impl Chunks {
+    pub(super) const fn new() -> Chunks {
+        Chunks { open: BTreeSet::new(), count: 0, spare: 0 }
+    }
+
+    /// Bytes of all chunks.
+    pub(super) fn bytes(&self) -> usize {
+        self.count * CHUNK_BYTES
+    }
+
+    /// A span for `class`; `None` if there is no memory. Its slots are all free, and from now on it is under the lock of the class.
+    pub(super) fn take_span(&mut self, class: SizeClass) -> Option<SpanRef> {
+        let chunk = match self.open.first() {
+            Some(&chunk) => chunk,
+            None => self.grow()?,
+        };
+        // SAFETY: spans without a class, and which these are, are the holder's of the chunks (P3), who is borrowed mutably.
+        let (free, spans) = unsafe {
+            let head = chunk.0.as_ptr();
+            (&mut (*head).free, &raw mut (*head).spans)
+        };
+        if *free == u32::MAX {
+            self.spare -= 1;
+        }
+        let index = free.trailing_zeros() as usize;
+        *free &= !(1 << index);
+        if *free == 0 {
+            self.open.remove(&chunk);
+        }
+        let span = SpanRef { chunk, index };
+        let fresh = span.slots(class).start;
+        // SAFETY: the span is within the head, and the caller's alone.
+        unsafe { spans.cast::<Span>().add(index).write(Span { free: Slots::new(), fresh, used: 0 }) };
+        Some(span)
+    }
+
+    fn grow(&mut self) -> Option<Chunk> {
+        let chunk = Chunk(system::map()?.cast());
+        // SAFETY: a new chunk is ours alone, large and aligned enough for its head; what is known of a span is written when it
+        // gets a class.
+        unsafe { (&raw mut (*chunk.0.as_ptr()).free).write(u32::MAX) };
+        self.open.insert(chunk);
+        (self.count, self.spare) = (self.count + 1, self.spare + 1);
+        Some(chunk)
+    }
+
+    /// Takes a span back, none of whose slots is in use.
+    ///
+    /// # Safety
+    /// Nobody knows the span or a slot of it any more.
+    pub(super) unsafe fn put_span(&mut self, span: SpanRef) {
+        // SAFETY: as in `take_span`; the chunk lives, as a span of it had a class until now (P4).
+        let free = unsafe { &mut (*span.chunk.0.as_ptr()).free };
+        if *free == 0 {
+            self.open.insert(span.chunk);
+        }
+        *free |= 1 << span.index;
+        if *free == u32::MAX {
+            if self.spare < SPARE_CHUNKS {
+                self.spare += 1;
+                return;
+            }
+            self.open.remove(&span.chunk);
+            self.count -= 1;
+            // SAFETY: no span of the chunk is in use, and nobody can find it any more.
+            unsafe { system::unmap(span.chunk.0.cast()) };
+        }
+    }
+}
+
+impl Drop for Chunks {
+    fn drop(&mut self) {
+        // Those with slots in use stay.
+        for chunk in &self.open {
+            // SAFETY: as in `put_span`.
+            unsafe {
+                if (*chunk.0.as_ptr()).free == u32::MAX {
+                    system::unmap(chunk.0.cast());
+                }
+            }
+        }
+    }
+}

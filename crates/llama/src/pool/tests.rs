@@ -1,0 +1,147 @@
+//! The pool against what it is used for: every slot is one's own, and what was freed is used again or given back.
+
+use super::span::{CHUNK_BYTES, SPAN_BYTES};
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+
+/// A pool of the test's own, and one thread's stacks.
+struct Bed {
+    pool: Pool,
+    own: ThreadSlots,
+    /// Address and size of each slot in use.
+    used: BTreeMap<usize, (NonNull<u8>, usize)>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        Bed { pool: Pool::new(), own: ThreadSlots::new(), used: BTreeMap::new() }
+    }
+
+    fn allocate(&mut self, bytes: usize) {
+        let class = SizeClass::of(bytes).expect("at most half a span");
+        let slot = self.own.allocate(&self.pool, class).expect("there is memory");
+        let (start, end) = (slot.addr().get(), slot.addr().get() + bytes);
+        assert!(start.is_multiple_of(16));
+        let before = self.used.range(..end).next_back();
+        assert!(before.is_none_or(|(at, (_, bytes))| at + bytes <= start), "{start:x} lies in another");
+        // SAFETY: the slot is ours, and at least that large.
+        unsafe { slot.write_bytes(bytes as u8, bytes) };
+        self.used.insert(start, (slot, bytes));
+    }
+
+    fn free(&mut self, address: usize) {
+        let (slot, bytes) = self.used.remove(&address).expect("in use");
+        // SAFETY: as above; written when it was allocated.
+        let written = unsafe { std::slice::from_raw_parts(slot.as_ptr(), bytes) };
+        assert!(written.iter().all(|&byte| byte == bytes as u8));
+        let class = SizeClass::of(bytes).expect("at most half a span");
+        // SAFETY: in use until now, and of this class.
+        unsafe { self.own.free(&self.pool, class, slot) };
+    }
+
+    fn held(&self) -> usize {
+        self.pool.held.load(Ordering::Relaxed)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
+    #[test]
+    fn slots_in_use_never_overlap_and_everything_is_given_back(
+        steps in prop::collection::vec((0usize..3, 1usize..SPAN_BYTES / 2, any::<prop::sample::Index>()), 1..300),
+    ) {
+        let mut bed = Bed::new();
+        for (kind, bytes, which) in steps {
+            // Most are small.
+            match kind {
+                0 => bed.allocate(bytes),
+                1 => bed.allocate(bytes / 64 + 1),
+                _ if bed.used.is_empty() => {}
+                _ => {
+                    let address = *bed.used.keys().nth(which.index(bed.used.len())).expect("one of them");
+                    bed.free(address);
+                }
+            }
+            let in_use: usize = bed.used.values().map(|&(_, bytes)| bytes).sum();
+            prop_assert!(bed.held() >= in_use);
+        }
+        while let Some((&address, _)) = bed.used.first_key_value() {
+            bed.free(address);
+        }
+        bed.own.empty(&bed.pool);
+        prop_assert_eq!(bed.pool.out.load(Ordering::Relaxed), 0);
+        prop_assert!(bed.held() <= CHUNK_BYTES, "one chunk is kept");
+        for spans in &bed.pool.classes {
+            prop_assert!(lock(spans).is_empty());
+        }
+    }
+}
+
+#[test]
+fn what_was_freed_in_one_size_is_used_in_another() {
+    let mut bed = Bed::new();
+    let count = if cfg!(miri) { 40 } else { 4000 };
+    (0..count).for_each(|_| bed.allocate(4000));
+    let held = bed.held();
+    for size in [100, 2000, 6000] {
+        let addresses: Vec<usize> = bed.used.keys().copied().collect();
+        addresses.into_iter().for_each(|address| bed.free(address));
+        (0..count * 4000 / size / 2).for_each(|_| bed.allocate(size));
+        assert!(bed.held() <= held, "{} bytes held at size {size}, {held} before", bed.held());
+    }
+    while let Some((&address, _)) = bed.used.first_key_value() {
+        bed.free(address);
+    }
+    bed.own.empty(&bed.pool);
+}
+
+#[test]
+fn slots_freed_by_another_thread_come_back() {
+    let rounds: u8 = if cfg!(miri) { 2 } else { 50 };
+    let pool = Pool::new();
+    let class = SizeClass::of(500).expect("a class");
+    let (sender, receiver) = mpsc::channel::<(usize, u8)>();
+    std::thread::scope(|scope| {
+        let pool = &pool;
+        scope.spawn(move || {
+            let own = ThreadSlots::new();
+            for (address, number) in receiver {
+                let slot =
+                    NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(address)).expect("not null");
+                // SAFETY: handed over by the other thread, which has written it.
+                unsafe {
+                    assert_eq!(slot.add(499).read(), number);
+                    own.free(pool, class, slot);
+                }
+            }
+            own.empty(pool);
+        });
+        let own = ThreadSlots::new();
+        for number in 0..rounds {
+            for _ in 0..100 {
+                let slot = own.allocate(pool, class).expect("there is memory");
+                // SAFETY: ours, and of 500 bytes.
+                unsafe { slot.write_bytes(number, 500) };
+                sender.send((slot.as_ptr().expose_provenance(), number)).expect("the other thread listens");
+            }
+        }
+        own.empty(pool);
+        drop(sender);
+    });
+    assert_eq!(pool.out.load(Ordering::Relaxed), 0);
+    assert!(pool.held.load(Ordering::Relaxed) <= CHUNK_BYTES);
+}
+
+#[test]
+fn a_store_answers_for_its_part_of_what_is_idle() {
+    assert_eq!(
+        [share(100, 60, 60), share(100, 60, 15), share(100, 60, 0), share(100, 0, 0)],
+        [40, 10, 0, 100]
+    );
+    // Out for a moment before it is known to be held.
+    assert_eq!(share(50, 60, 60), 0);
+    assert_eq!(charge(Layout::from_size_align(33, 16).expect("a layout")), 48);
+    assert!(charge(Layout::from_size_align(1 << 20, 16).expect("a layout")) > 1 << 20);
+}
