@@ -351,3 +351,6 @@ impl Tree {
         None
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
