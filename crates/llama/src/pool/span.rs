@@ -105,8 +105,12 @@ impl SpanRef {
     /// # Safety
     /// The caller has the lock of the span's class, and no other reference to what is known of the span (P3).
     unsafe fn span(&mut self) -> &mut Span {
-        // SAFETY: within the chunk's head, which lives as long as a span of it has a class (P4); ours alone by the contract.
-        unsafe { &mut (&mut (*self.chunk.0.as_ptr()).spans)[self.index] }
+        // SAFETY: within the chunk's head, which lives as long as a span of it has a class (P4). No reference is made to the other
+        // spans, which are others' at the same time; this one is ours alone by the contract.
+        unsafe {
+            let spans = &raw mut (*self.chunk.0.as_ptr()).spans;
+            &mut *spans.cast::<Span>().add(self.index)
+        }
     }
 
     /// How many slots of a class it has room for, and the number of the first that is none of the head's.
