@@ -75,6 +75,27 @@ fn ten_times_the_memory_fits_and_the_budget_holds() {
 }
 
 #[test]
+fn the_mapping_table_and_the_indexes_take_their_memory_from_the_pages() {
+    let dc = open(&Arc::new(MemoryDirectory::new()), options());
+    let budget = dc.llama().options().memory_bytes;
+    assert_eq!(dc.llama().pages_bytes_max(), budget);
+    for number in 0..40_000u64 {
+        let (key, value) = (key(number), value(number, 1));
+        let (timestamp, lsn) = (Timestamp(1), Lsn(number));
+        dc.apply(&[Operation { table: TABLE, key: &key, value: Some(&value), timestamp, lsn }]).unwrap();
+        if number % 1000 == 0 {
+            while dc.maintain_step().unwrap() {}
+        }
+    }
+    let index = dc.statistics().memory_bytes - dc.memory_bytes();
+    // 48 bytes an entry.
+    let beside = index + dc.llama().statistics().page_ids * 48;
+    assert!(beside > budget / 3, "{beside} bytes besides the pages");
+    let all = dc.memory_bytes() + beside;
+    assert!(all <= budget * 9 / 8, "{all} bytes in all, of a budget of {budget}");
+}
+
+#[test]
 fn large_values_come_and_go_like_others() {
     let directory = Arc::new(MemoryDirectory::new());
     let options = || DcOptions {
