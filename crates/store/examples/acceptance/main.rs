@@ -10,10 +10,12 @@
 //! … -- amplification DIRECTORY RECORDS BUDGET
 //! … -- shrink DIRECTORY RECORDS BUDGET
 //! … -- latency DIRECTORY RECORDS BUDGET SECONDS
+//! … -- updates DIRECTORY RECORDS BUDGET SECONDS BEFORE   # BEFORE: so many times the records are updated first
 //! ```
 
 mod numbers;
 mod space;
+mod updates;
 
 use crossbeam_skiplist::SkipMap;
 use deuteron_store::device::MemoryDirectory;
@@ -193,6 +195,10 @@ fn main() -> Result<(), Error> {
         "amplification" => space::amplification(path(), number(2), number(3) as usize),
         "shrink" => space::shrink(path(), number(2), number(3) as usize),
         "latency" => space::latency(path(), number(2), number(3) as usize, number(4)),
+        "updates" => {
+            let before = arguments[5].parse().expect("a number");
+            updates::updates(path(), number(2), number(3) as usize, number(4), before)
+        }
         other => panic!("there is no mode {other}"),
     }
 }
