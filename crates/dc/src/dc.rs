@@ -237,7 +237,8 @@ impl BwTreeDc {
             if evicted.bytes > 0 {
                 return Ok(true);
             }
-            if self.flush_step()? {
+            // If another thread is flushing, what it will have to read.
+            if self.flush_step()? || self.prepare_step()? {
                 return Ok(true);
             }
             if evicted.spared > 0 {
@@ -283,6 +284,11 @@ impl BwTreeDc {
         }
     }
 
+    /// Prepares what a flush will have to read; whether there was something.
+    fn prepare_step(&self) -> Result<bool, DcError> {
+        self.llama.prepare_step().map_err(|error| error::store("reading ahead of a flush", error))
+    }
+
     /// Evicts by the clock hand, unless it has found little lately: then a few flushes come first, which evict what they write.
     fn evict(&self, target_bytes: u64) -> Evicted {
         let flushes = self.flushes.load(Ordering::Relaxed);
@@ -311,8 +317,12 @@ impl BwTreeDc {
             if evicted.bytes > 0 {
                 fruitless = 0;
             } else if evicted.dirty > 0 {
-                if !self.flush_step()? {
-                    // Another thread is writing; what it writes is evicted then.
+                // Those who only read leave it to others as long as these are at it.
+                if !waits && self.llama.is_writing() || !self.flush_step()? {
+                    // Another thread is writing; what it writes is evicted then. Meanwhile, what it will have to read.
+                    if waits && self.prepare_step()? {
+                        continue;
+                    }
                     fruitless += 1;
                     if waits {
                         self.llama.await_flush();

@@ -23,7 +23,7 @@
 //! and then the scan must find both.
 
 use crate::error::LlamaError;
-use crate::flush::Flusher;
+use crate::flush::{Flusher, Written};
 use crate::flush_buffer::{Position, Stream};
 use crate::image::{ImagePage, ImageStart, ImageWriter, image_name, image_number};
 use crate::llama::Llama;
@@ -145,7 +145,10 @@ impl Llama {
     }
 
     fn round(&self, _under_its_lock: &Flusher) -> FlushRound {
-        FlushRound { pending: self.table.dirty_pages(self.pages.end()).collect() }
+        let mut pending: Vec<PageId> = self.table.dirty_pages(self.pages.end()).collect();
+        // Taken from the end: in the order of their identifiers, as every flush does.
+        pending.reverse();
+        FlushRound { pending }
     }
 
     /// Begins to flush what is dirty now, which is what a checkpoint does first: once [`Llama::flush_round_step`] says `Done`, everything
@@ -164,29 +167,35 @@ impl Llama {
     /// # Errors
     /// As [`Llama::flush_step`]. After a full disk the step may be repeated.
     pub fn flush_round_step(&self, round: &mut FlushRound) -> Result<CheckpointProgress, LlamaError> {
-        let mut flusher = self.lock_flusher();
         let mut tried = Vec::new();
         let pending = &mut round.pending;
-        let written = self.flush_batch(&mut flusher, Stream::Fresh, || {
-            // A clean page has been flushed since, by whomever.
-            let page = std::iter::from_fn(|| pending.pop()).find(|&page| self.table.is_dirty(page))?;
-            tried.push(page);
-            Some(page)
-        });
-        match written {
-            Ok(written) => {
-                // Those that were left for later, or for want of room; the adopters of held pages among them.
-                pending.extend_from_slice(&written.skipped);
-                pending.extend(flusher.begun());
-                Ok(match written.bytes {
-                    0 if pending.is_empty() => CheckpointProgress::Done,
-                    0 => CheckpointProgress::Blocked { pages: pending.len() },
-                    bytes => CheckpointProgress::Wrote { pages: written.pages, bytes },
-                })
-            }
-            Err(error) => {
-                pending.extend_from_slice(&tried);
-                Err(error)
+        loop {
+            let written = self.flush_batch(self.lock_flusher(), Stream::Fresh, || {
+                // A clean page has been flushed since, by whomever.
+                let page = std::iter::from_fn(|| pending.pop()).find(|&page| self.table.is_dirty(page))?;
+                tried.push(page);
+                Some(page)
+            });
+            let read = |written: Written| match written.unread {
+                Some(page) => self.read_for_flush(page).map(|()| written),
+                None => Ok(written),
+            };
+            match written.and_then(read) {
+                Ok(written) => {
+                    // Those that were left for later, or for want of room; the adopters of held pages among them.
+                    pending.extend_from_slice(&written.skipped);
+                    pending.extend(self.lock_flusher().begun());
+                    return Ok(match written.bytes {
+                        0 if written.unread.is_some() => continue,
+                        0 if pending.is_empty() => CheckpointProgress::Done,
+                        0 => CheckpointProgress::Blocked { pages: pending.len() },
+                        bytes => CheckpointProgress::Wrote { pages: written.pages, bytes },
+                    });
+                }
+                Err(error) => {
+                    pending.extend_from_slice(&tried);
+                    return Err(error);
+                }
             }
         }
     }

@@ -10,7 +10,7 @@
 use crate::accounts::Victim;
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush::Flusher;
+use crate::flush::{Flusher, Written};
 use crate::flush_buffer::Stream;
 use crate::llama::Llama;
 use crate::page_id::PageId;
@@ -163,11 +163,15 @@ impl Llama {
         // Together, and before the lock. A page that cannot be read is met, and told of, by the flush.
         let _ = self.load_many(&read);
         let mut left = wanted;
+        let with_read = |written: Written| match written.unread {
+            Some(page) => self.read_for_flush(page).map(|()| written),
+            None => Ok(written),
+        };
         let moved = loop {
-            let mut flusher = self.lock_flusher();
+            let flusher = self.lock_flusher();
             let next = || std::iter::from_fn(|| left.pop()).find(|&page| self.table.wants_rewrite(page));
-            match self.flush_batch(&mut flusher, stream, next) {
-                Ok(written) if written.bytes > 0 => {}
+            match self.flush_batch(flusher, stream, next).and_then(with_read) {
+                Ok(written) if written.bytes > 0 || written.unread.is_some() => {}
                 Ok(_) => break Ok(()),
                 Err(error) => break Err(error),
             }

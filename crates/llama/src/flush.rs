@@ -1,6 +1,6 @@
 //! Flushing: dirty pages become fragments in a flush buffer, and the buffer becomes durable.
 //!
-//! One thread at a time flushes, under the flush lock, which nobody but a checkpoint waits for. For each page, under
+//! One thread at a time fills the buffer, under the flush lock, which nobody but a checkpoint waits for. For each page, under
 //! its claim and a guard:
 //!
 //! 1. the dirty bit is cleared, then the mapping word is read (M2), then the holds (M5);
@@ -14,7 +14,8 @@
 //!    finds the adopted page too;
 //! 4. the nodes are copied into the buffer, and the fragment's address is noted in them and in the page's entry.
 //!
-//! Then, without guard or claim, the buffer is written by one durable write, and `durable_end` is raised. An
+//! Then, without guard, claim or flush lock, the buffer is written by one durable write, and `durable_end` is raised. The next one may be filled
+//! meanwhile, and is written after that ([`Writing`]). An
 //! address at or above `durable_end` is only reserved: eviction leaves such a page alone. If the write fails the
 //! store is poisoned, `durable_end` never moves again, and so no page leaves memory whose bytes might be lost.
 //!
@@ -39,24 +40,20 @@ use crate::mapping_table::{Fragments, Word};
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
 use crate::segments::Segments;
-use crate::snapshot::PageState;
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, Ordering};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::HashMap;
+use std::mem;
 use std::ptr::NonNull;
 use std::sync::{PoisonError, TryLockError, Weak};
 
-/// Pages that a flush loads at once, at most.
-const ROW_PAGES_MAX: usize = 64;
-/// Dirty pages that are looked at for it.
-const ROW_LOOKED_AT: usize = 1024;
-/// The part of the memory that they may take.
-const ROW_SHARE: u64 = 64;
+/// Bytes for which the padding to whole blocks is little.
+const WORTH_WRITING: usize = 16 * BLOCK_BYTES;
 
 /// The access method, as the flusher sees it.
 pub trait Consolidate: Send + Sync {
     /// Replaces the chain of `page`, which is in memory, by a base (or splits it), if that can be done at once. Called
-    /// without a guard, on a thread that has the flush lock: it must not flush, take part in a checkpoint, or ask for
+    /// without a guard, on a thread that may have the flush lock: it must not flush, take part in a checkpoint, or ask for
     /// [`Llama::statistics`]. Whatever it does, the page is written afterwards.
     fn consolidate(&self, page: PageId);
 }
@@ -90,8 +87,6 @@ pub(crate) struct Flusher {
     pub(crate) images: Images,
     pub(crate) cleaning: Option<Cleaning>,
     buffer: AlignedBuffer,
-    /// Where the search for dirty pages goes on.
-    cursor: PageId,
     /// For each stream a page to be flushed, above it one of its adoptees, and so on. Kept between steps, so that a long
     /// row of splits that were never flushed is walked once.
     stacks: [Vec<PageId>; STREAMS],
@@ -126,6 +121,22 @@ pub(crate) struct Written {
     pub(crate) bytes: u64,
     /// Pages left for later, dirty as before.
     pub(crate) skipped: Vec<PageId>,
+    /// The page that comes next and must be read before, by [`Llama::read_for_flush`].
+    pub(crate) unread: Option<PageId>,
+}
+
+/// The buffer that is being written. Its lock is held meanwhile, and taken under the flush lock, so that buffers are written in order;
+/// whoever writes does not take the flush lock.
+pub(crate) struct Writing {
+    buffer: AlignedBuffer,
+    /// What has become durable and has not been [noted](Llama::note_durable) yet.
+    durable: Vec<(Taken, Position)>,
+}
+
+impl Writing {
+    pub(crate) fn new(buffer_bytes: usize) -> Writing {
+        Writing { buffer: AlignedBuffer::zeroed(buffer_bytes), durable: Vec::new() }
+    }
 }
 
 /// What became of one page.
@@ -161,7 +172,6 @@ impl Flusher {
             images,
             cleaning: None,
             buffer: AlignedBuffer::zeroed(buffer_bytes),
-            cursor: PageId(1),
             stacks: Default::default(),
             waiting: HashMap::new(),
             unadopted: HashMap::new(),
@@ -181,8 +191,8 @@ impl Flusher {
 }
 
 impl Llama {
-    /// The flush lock, if nobody has it.
-    pub(crate) fn try_flusher(&self) -> Option<MutexGuard<'_, Flusher>> {
+    /// The flush lock, if nobody has it. A buffer may be in the middle of being written.
+    fn try_fill(&self) -> Option<MutexGuard<'_, Flusher>> {
         match self.flusher.try_lock() {
             Ok(flusher) => Some(flusher),
             // A panic under the lock is a bug that the poisoned store below reports; its accounts are still whole.
@@ -191,9 +201,50 @@ impl Llama {
         }
     }
 
-    /// The flush lock; waits for another thread's device I/O at most.
+    /// The flush lock, if nobody has it. Waits for the buffer that is being written, and what is durable has been noted.
+    pub(crate) fn try_flusher(&self) -> Option<MutexGuard<'_, Flusher>> {
+        let mut flusher = self.try_fill()?;
+        self.settle(&mut flusher);
+        Some(flusher)
+    }
+
+    /// The flush lock; waits for another thread's device I/O at most. No buffer is being written, and what is durable has been noted.
     pub(crate) fn lock_flusher(&self) -> MutexGuard<'_, Flusher> {
-        self.flusher.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        self.settle(&mut flusher);
+        flusher
+    }
+
+    fn writing(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the buffer that is being written; under the flush lock no other is begun.
+    fn settle(&self, flusher: &mut Flusher) {
+        self.note_durable(flusher, &mut self.writing());
+    }
+
+    /// As [`Llama::settle`], unless that would have to wait.
+    fn settle_if_written(&self, flusher: &mut Flusher) {
+        match self.writing.try_lock() {
+            Ok(mut writing) => self.note_durable(flusher, &mut writing),
+            Err(TryLockError::Poisoned(poisoned)) => self.note_durable(flusher, &mut poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+
+    /// Draws the conclusions from what has become durable.
+    fn note_durable(&self, flusher: &mut Flusher, writing: &mut Writing) {
+        for (taken, position) in writing.durable.drain(..) {
+            taken.disowns.iter().for_each(|&page| self.forget_disowned(flusher, page));
+            self.note_adoptions(flusher, taken, position);
+        }
+        self.free_disowned(flusher);
+    }
+
+    /// Whether a buffer is being written at the moment: who only needs room soon need not flush, too.
+    pub fn is_writing(&self) -> bool {
+        matches!(self.writing.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Waits for the flush that goes on, if one does.
@@ -211,41 +262,50 @@ impl Llama {
     /// # Panics
     /// If a page adopts another on which nothing is installed.
     pub fn flush_step(&self) -> Result<FlushProgress, LlamaError> {
-        let Some(mut flusher) = self.try_flusher() else { return Ok(FlushProgress::Busy) };
-        let end = self.pages.end();
-        let start = flusher.cursor.min(end);
-        // One revolution: from the cursor to the end, then from the first page to the cursor.
-        let (mut cursor, mut limit, mut wrapped) = (start, end, false);
-        let written = self.flush_batch(&mut flusher, Stream::Fresh, || {
-            loop {
-                if let Some(page) = self.table.next_dirty(cursor, limit) {
-                    cursor = PageId(page.0 + 1);
-                    return Some(page);
+        loop {
+            let Some(flusher) = self.try_fill() else { return Ok(FlushProgress::Busy) };
+            let end = self.pages.end();
+            // Relaxed: written under the flush lock only, and to others a hint.
+            let start = PageId(self.flush_hand.load(Ordering::Relaxed)).min(end);
+            // One revolution: from the hand to the end, then from the first page to the hand.
+            let (mut hand, mut limit, mut wrapped) = (start, end, false);
+            let written = self.flush_batch(flusher, Stream::Fresh, || {
+                loop {
+                    if let Some(page) = self.table.next_dirty(hand, limit) {
+                        hand = PageId(page.0 + 1);
+                        self.flush_hand.store(hand.0, Ordering::Relaxed);
+                        return Some(page);
+                    }
+                    if wrapped {
+                        return None;
+                    }
+                    (hand, limit, wrapped) = (PageId(1), start, true);
                 }
-                if wrapped {
-                    return None;
-                }
-                (cursor, limit, wrapped) = (PageId(1), start, true);
+            })?;
+            match written {
+                Written { bytes: 0, unread: Some(page), .. } => self.read_for_flush(page)?,
+                Written { bytes: 0, .. } => return Ok(FlushProgress::Nothing),
+                Written { pages, bytes, .. } => return Ok(FlushProgress::Wrote { pages, bytes }),
             }
-        });
-        flusher.cursor = cursor;
-        let written = written?;
-        Ok(match written.bytes {
-            0 => FlushProgress::Nothing,
-            bytes => FlushProgress::Wrote { pages: written.pages, bytes },
-        })
+        }
     }
 
-    /// Fills the flush buffer with the pages that `next` names, and those that they need, and writes it to `stream`.
+    /// Fills the flush buffer with the pages that `next` names, and those that they need, and writes it to `stream`, the flush lock being
+    /// given back as soon as it is full.
     pub(crate) fn flush_batch(
         &self,
-        flusher: &mut Flusher,
+        mut flusher: MutexGuard<'_, Flusher>,
         stream: Stream,
         mut next: impl FnMut() -> Option<PageId>,
     ) -> Result<Written, LlamaError> {
         self.store.check()?;
-        self.free_disowned(flusher);
-        self.recycle(flusher);
+        if self.pages.has_returned() {
+            // A page is not to be forgotten before what was written of it has been noted.
+            self.settle(&mut flusher);
+            self.recycle(&mut flusher);
+        } else {
+            self.settle_if_written(&mut flusher);
+        }
         let mut batch = Batch {
             stream: stream as usize,
             used: HEADER_BYTES,
@@ -256,25 +316,46 @@ impl Llama {
         };
         // An error must not leave addresses in nodes that no buffer will hold: what is in the batch is written
         // in any case.
-        let filled = self.fill(flusher, &mut batch, &mut next);
+        let filled = self.fill(&mut flusher, &mut batch, &mut next);
         if filled.is_err() {
-            for page in flusher.stacks[batch.stream].drain(..) {
-                self.table.mark_dirty(page);
-            }
+            self.give_up_begun(&mut flusher, batch.stream);
         }
         let flushed: Vec<_> = batch.taken.iter().map(|taken| taken.page).collect();
-        let bytes = if batch.fragments == 0 { 0 } else { self.write_buffer(flusher, &mut batch)? };
+        let mut bytes = 0;
+        if batch.fragments > 0 {
+            bytes = self.write_buffer(flusher, &mut batch)?;
+            if let Some(mut flusher) = self.try_fill() {
+                self.settle_if_written(&mut flusher);
+            }
+        }
         self.evict_flushed(&flushed);
-        filled?;
-        Ok(Written { pages: batch.fragments as usize, bytes, skipped: batch.skipped })
+        Ok(Written { pages: batch.fragments as usize, bytes, skipped: batch.skipped, unread: filled? })
     }
 
+    /// Reads a page that a flush has come to, without the flush lock.
+    pub(crate) fn read_for_flush(&self, page: PageId) -> Result<(), LlamaError> {
+        self.prepare_for_flush(page).inspect_err(|_| {
+            // The cleaner shall not come back to a page that cannot be read, and the flush goes on with others.
+            self.table.clear_rewrite(page);
+            let mut flusher = self.lock_flusher();
+            (0..STREAMS).for_each(|stream| self.give_up_begun(&mut flusher, stream));
+        })
+    }
+
+    /// Leaves the pages whose flush has begun for later.
+    fn give_up_begun(&self, flusher: &mut Flusher, stream: usize) {
+        for page in flusher.stacks[stream].drain(..) {
+            self.table.mark_dirty(page);
+        }
+    }
+
+    /// The page that must be read before the next can be put into the buffer, if that is why it was left.
     fn fill(
         &self,
         flusher: &mut Flusher,
         batch: &mut Batch,
         next: &mut dyn FnMut() -> Option<PageId>,
-    ) -> Result<(), LlamaError> {
+    ) -> Result<Option<PageId>, LlamaError> {
         // The page that consolidation was last asked for. Once is enough: it may have good reasons not to do it.
         let mut asked = None;
         while batch.used < self.options.flush_buffer_bytes {
@@ -300,13 +381,15 @@ impl Llama {
                     }
                 }
                 Marshalled::First(adoptee) => flusher.stacks[batch.stream].push(adoptee),
-                Marshalled::Load => {
-                    if let Err(error) = self.load_row(page) {
-                        // The cleaner shall not come back to a page that cannot be read.
+                // A small buffer is not worth its padding.
+                Marshalled::Load if (1..self.worth_writing()).contains(&(batch.used - HEADER_BYTES)) => {
+                    if let Err(error) = self.prepare_for_flush(page) {
                         self.table.clear_rewrite(page);
                         return Err(error);
                     }
                 }
+                // Not here: others may fill the next buffer meanwhile.
+                Marshalled::Load => return Ok(Some(page)),
                 Marshalled::Long => {
                     asked = Some(page);
                     if let Some(method) = self.consolidator.get().and_then(Weak::upgrade) {
@@ -321,55 +404,18 @@ impl Llama {
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Loads `page`, and with it those that a flush comes to soon and that must be read first, too: one wait for the device for all
-    /// of them.
-    fn load_row(&self, page: PageId) -> Result<(), LlamaError> {
-        let mut row = vec![page];
-        let mut room = self.options.memory_bytes / ROW_SHARE;
-        let end = self.pages.end();
-        let after = |page: PageId| PageId(page.0 + 1);
-        let dirty = std::iter::successors(self.table.next_dirty(after(page), end), |&page| {
-            self.table.next_dirty(after(page), end)
-        });
-        for page in dirty.take(ROW_LOOKED_AT) {
-            let Some(bytes) = self.read_before_flush(page) else { continue };
-            if bytes > room || row.len() == ROW_PAGES_MAX {
-                break;
-            }
-            room -= bytes;
-            row.push(page);
-        }
-        if row.len() > 1 {
-            // What fails is met again when it is its turn.
-            let _ = self.load_many(&row);
-        }
-        self.load(page)
-    }
-
-    /// The bytes that must be read before `page` can be flushed, if there are any; a guess that is seldom wrong.
-    fn read_before_flush(&self, page: PageId) -> Option<u64> {
-        // The entry first: most pages need not be looked at any further.
-        let fragments = self.table.fragments(page);
-        let is_moved = self.table.wants_rewrite(page);
-        if !is_moved && fragments.len() < self.options.fragments_max {
-            return None;
-        }
-        let guard = self.epochs.pin();
-        let is_read = match self.snapshot(page, &guard).state() {
-            PageState::Free => false,
-            PageState::Stored(_) => is_moved,
-            PageState::Resident(head) => head.is_partial(),
-        };
-        is_read.then(|| fragments.iter().map(FlashAddress::length).sum())
+        Ok(None)
     }
 
     /// Has `method` asked to consolidate long pages before they are written in full. Once per store.
     pub fn set_consolidator(&self, method: Weak<dyn Consolidate>) {
         // A second one would be a mistake in the wiring; the first stays.
         let _ = self.consolidator.set(method);
+    }
+
+    /// So many bytes in the buffer are written rather than kept waiting for a page that must be read.
+    fn worth_writing(&self) -> usize {
+        (self.options.flush_buffer_bytes / 2).max(WORTH_WRITING)
     }
 
     /// Copies the unflushed part of `page` into the buffer.
@@ -480,7 +526,7 @@ impl Llama {
             self.counters.pages_relocated.add(1);
             self.counters.pages_kept_apart.add(batch.stream as u64);
             self.counters.bytes_cleaned.add(length);
-        } else if too_many {
+        } else if previous.is_none() && times.is_some() {
             self.counters.bytes_rewritten.add(length);
         } else {
             self.counters.bytes_flushed.add(length);
@@ -552,8 +598,17 @@ impl Llama {
         Ok(())
     }
 
-    fn write_buffer(&self, flusher: &mut Flusher, batch: &mut Batch) -> Result<u64, LlamaError> {
+    /// Writes the buffer that has been filled, once the one before is durable.
+    fn write_buffer(
+        &self,
+        mut flusher: MutexGuard<'_, Flusher>,
+        batch: &mut Batch,
+    ) -> Result<u64, LlamaError> {
         let segments = &self.store.segments;
+        let mut writing = self.writing();
+        // If that one failed, none is written any more.
+        self.store.check()?;
+        self.note_durable(&mut flusher, &mut writing);
         let position = flusher.position;
         let offset = position.offsets[batch.stream];
         let length = batch.used.next_multiple_of(BLOCK_BYTES);
@@ -570,24 +625,22 @@ impl Llama {
         };
         let chain = header.encode(&mut flusher.buffer);
         let file = segments.file(segments.index(offset)).expect("there is room only in a segment");
-        file.write_durable_at(&flusher.buffer[..length], offset % segments.segment_bytes)
-            .map_err(|error| self.store.fail(error))?;
         let end = offset + length as u64;
         flusher.position = position.next(batch.stream, segments.behind(offset, end), chain);
         let fragments = (batch.used - HEADER_BYTES) as u64;
         flusher.accounts.written(segments.index(offset), length as u64, fragments);
+        mem::swap(&mut flusher.buffer, &mut writing.buffer);
+        if flusher.buffer.len() != self.options.flush_buffer_bytes {
+            flusher.buffer = AlignedBuffer::zeroed(self.options.flush_buffer_bytes);
+        }
+        drop(flusher);
+        file.write_durable_at(&writing.buffer[..length], offset % segments.segment_bytes)
+            .map_err(|error| self.store.fail(error))?;
         self.store.set_durable_end(batch.stream, end);
         self.counters.bytes_written.add(length as u64);
         self.counters.bytes_padded.add((HEADER_BYTES + length - batch.used) as u64);
         self.counters.buffers_written.add(1);
-        for taken in batch.taken.drain(..) {
-            taken.disowns.iter().for_each(|&page| self.forget_disowned(flusher, page));
-            self.note_adoptions(flusher, taken, position);
-        }
-        self.free_disowned(flusher);
-        if flusher.buffer.len() > self.options.flush_buffer_bytes {
-            flusher.buffer = AlignedBuffer::zeroed(self.options.flush_buffer_bytes);
-        }
+        writing.durable.extend(batch.taken.drain(..).map(|taken| (taken, position)));
         Ok(length as u64)
     }
 

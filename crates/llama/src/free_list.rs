@@ -61,6 +61,11 @@ impl FreeList {
         std::mem::take(&mut self.lists().returned)
     }
 
+    /// Whether there are any.
+    pub(crate) fn has_returned(&self) -> bool {
+        !self.lists().returned.is_empty()
+    }
+
     pub(crate) fn recycle(&self, pages: &[PageId]) {
         self.lists().free.extend_from_slice(pages);
     }

@@ -99,6 +99,7 @@ mod page_reader;
 mod pool;
 mod read_buffer;
 mod recovery;
+mod rows;
 mod seal;
 mod segments;
 mod snapshot;

@@ -1,7 +1,7 @@
 //! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
 
 use crate::files::SegmentHolds;
-use crate::flush::{Consolidate, Flusher};
+use crate::flush::{Consolidate, Flusher, Writing};
 use crate::free_list::FreeList;
 use crate::loading::Loading;
 use crate::mapping_table::{ENTRY_BYTES, MappingTable, Word};
@@ -10,6 +10,7 @@ use crate::node::{NodeKind, NodeRef, OwnedNode, free_chain};
 use crate::options::Options;
 use crate::page_id::PageId;
 use crate::pool;
+use crate::rows::Rows;
 use crate::snapshot::{PageState, Snapshot};
 use crate::statistics::{Counters, Statistics};
 use crate::store::Store;
@@ -37,6 +38,12 @@ pub struct Llama {
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
+    /// The buffer that is being written.
+    pub(crate) writing: Mutex<Writing>,
+    /// Pages that have been read ahead of the flush.
+    pub(crate) rows: Mutex<Rows>,
+    /// Where the flush goes on to search for dirty pages.
+    pub(crate) flush_hand: AtomicU64,
     /// Weak, as the access method holds on to the store.
     pub(crate) consolidator: OnceLock<Weak<dyn Consolidate>>,
     /// The pages that are being loaded.

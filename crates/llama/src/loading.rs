@@ -15,13 +15,20 @@ pub(crate) struct Loading {
 
 #[derive(Default)]
 struct Shard {
-    pages: Mutex<Vec<PageId>>,
+    list: Mutex<List>,
     ended: Condvar,
 }
 
+#[derive(Default)]
+struct List {
+    pages: Vec<PageId>,
+    /// Threads that wait for one of them. Seldom any, and only they need be woken.
+    waiting: usize,
+}
+
 impl Shard {
-    fn pages(&self) -> MutexGuard<'_, Vec<PageId>> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -37,20 +44,22 @@ impl Loading {
     /// The right to load `page`, unless somebody has it.
     pub(crate) fn begin(&self, page: PageId) -> Option<LoadTicket<'_>> {
         let shard = self.shard(page);
-        let mut pages = shard.pages();
-        if pages.contains(&page) {
+        let mut list = shard.list();
+        if list.pages.contains(&page) {
             return None;
         }
-        pages.push(page);
+        list.pages.push(page);
         Some(LoadTicket { shard, page })
     }
 
     /// Returns when nobody is loading `page`. Not to be called with a ticket or a guard.
     pub(crate) fn wait(&self, page: PageId) {
         let shard = self.shard(page);
-        let mut pages = shard.pages();
-        while pages.contains(&page) {
-            pages = shard.ended.wait(pages).unwrap_or_else(PoisonError::into_inner);
+        let mut list = shard.list();
+        while list.pages.contains(&page) {
+            list.waiting += 1;
+            list = shard.ended.wait(list).unwrap_or_else(PoisonError::into_inner);
+            list.waiting -= 1;
         }
     }
 }
@@ -64,11 +73,14 @@ pub(crate) struct LoadTicket<'l> {
 
 impl Drop for LoadTicket<'_> {
     fn drop(&mut self) {
-        let mut pages = self.shard.pages();
-        let index = pages.iter().position(|&page| page == self.page).expect("a ticket is listed");
-        pages.swap_remove(index);
-        drop(pages);
-        self.shard.ended.notify_all();
+        let mut list = self.shard.list();
+        let index = list.pages.iter().position(|&page| page == self.page).expect("a ticket is listed");
+        list.pages.swap_remove(index);
+        let is_awaited = list.waiting > 0;
+        drop(list);
+        if is_awaited {
+            self.shard.ended.notify_all();
+        }
     }
 }
 

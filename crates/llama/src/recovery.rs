@@ -17,7 +17,7 @@ use crate::accounts::Accounts;
 use crate::by_page::ByPage;
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush::Flusher;
+use crate::flush::{Flusher, Writing};
 use crate::flush_buffer::{BufferHeader, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
 use crate::free_list::FreeList;
@@ -223,7 +223,9 @@ impl Llama {
         let mut flusher =
             Flusher::new(position, incarnation + 1, accounts, images, options.flush_buffer_bytes);
         flusher.image_start = image.start.start;
+        let writing = Writing::new(options.flush_buffer_bytes);
         let llama = Llama {
+            writing: Mutex::new(writing),
             memory: ByteCounter::new(options.memory_bytes),
             beside_pages: AtomicU64::new(0),
             options,
@@ -233,6 +235,8 @@ impl Llama {
             counters: Counters::default(),
             store: Store::new(segments, position),
             flusher: Mutex::new(flusher),
+            rows: Mutex::default(),
+            flush_hand: AtomicU64::new(1),
             sealed: Mutex::default(),
             consolidator: OnceLock::new(),
             loading: Loading::new(),

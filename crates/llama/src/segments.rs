@@ -33,6 +33,10 @@ const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = BLOCK_BYTES as u64;
 /// A segment is allocated in so many pieces, so that one that has just been begun takes little room.
 const PIECES: u64 = 16;
+/// Bytes between two fragments that are read along with them: about what a device reads in the time of one more read.
+const GAP_BYTES_MAX: u64 = 2 * BLOCK_BYTES as u64;
+/// The longest read of several fragments.
+const STRETCH_BYTES_MAX: u64 = 64 * BLOCK_BYTES as u64;
 
 /// The segment files of one store.
 pub(crate) struct Segments {
@@ -46,7 +50,8 @@ pub(crate) struct Segments {
 
 /// A fragment's bytes as read, with what is around them in their blocks.
 pub(crate) struct ReadFragment {
-    buffer: ReadBuffer,
+    /// Of all fragments that were read with it.
+    buffer: Arc<ReadBuffer>,
     start: usize,
     address: FlashAddress,
     /// Known once the fragment has been checked.
@@ -87,6 +92,27 @@ impl ReadFragment {
     pub(crate) fn fragment(&self) -> Fragment<'_> {
         Fragment::checked(self.bytes(), self.layout.expect("checked when it was read"))
     }
+}
+
+/// Blocks that are read at once, and the fragments in them.
+struct Stretch {
+    from: u64,
+    to: u64,
+    /// Where their addresses are in the list of what is read.
+    fragments: Vec<usize>,
+}
+
+impl Stretch {
+    /// Whether blocks behind it, of the same segment, are read along with it.
+    fn takes(&self, from: u64, to: u64) -> bool {
+        from <= self.to + GAP_BYTES_MAX && to.max(self.to) - self.from <= STRETCH_BYTES_MAX
+    }
+}
+
+/// The blocks in which the fragment at `address` lies.
+fn blocks_of(address: FlashAddress) -> (u64, u64) {
+    let block = BLOCK_BYTES as u64;
+    (address.offset() / block * block, (address.offset() + address.length()).next_multiple_of(block))
 }
 
 /// The name of segment `index`.
@@ -287,48 +313,87 @@ impl Segments {
         }
     }
 
-    /// Reads the fragments at `addresses`: one aligned read each, all at once. Not checked yet.
+    /// Reads the fragments at `addresses`, all at once: one aligned read for those that lie close together. Not checked yet.
     pub(crate) fn read_many(&self, addresses: &[FlashAddress]) -> Vec<Result<ReadFragment, LlamaError>> {
-        let mut reads: Vec<_> = addresses.iter().map(|&address| self.prepare(address)).collect();
-        let mut requests: Vec<_> = reads
-            .iter_mut()
-            .flatten()
-            .map(|(file, from, read)| ReadRequest::new(&**file, *from, &mut read.buffer))
+        let mut order: Vec<usize> = (0..addresses.len()).collect();
+        order.sort_unstable_by_key(|&index| addresses[index].offset());
+        let mut stretches: Vec<Stretch> = Vec::with_capacity(addresses.len());
+        for index in order {
+            let (from, to) = blocks_of(addresses[index]);
+            match stretches.last_mut() {
+                Some(last) if last.takes(from, to) && self.index(last.from) == self.index(from) => {
+                    last.to = last.to.max(to);
+                    last.fragments.push(index);
+                }
+                _ => stretches.push(Stretch { from, to, fragments: vec![index] }),
+            }
+        }
+        let mut results: Vec<Option<Result<ReadFragment, LlamaError>>> =
+            addresses.iter().map(|_| None).collect();
+        for stretch in self.read_stretches(stretches, addresses, &mut results) {
+            // Perhaps only one of them cannot be read, and it was a guess.
+            let alone = |index| {
+                let (from, to) = blocks_of(addresses[index]);
+                Stretch { from, to, fragments: vec![index] }
+            };
+            let alone = stretch.fragments.into_iter().map(alone).collect();
+            self.read_stretches(alone, addresses, &mut results);
+        }
+        results.into_iter().map(|result| result.expect("each is of a stretch")).collect()
+    }
+
+    /// Reads stretches at once; gives back those of several fragments that could not be read.
+    fn read_stretches(
+        &self,
+        stretches: Vec<Stretch>,
+        addresses: &[FlashAddress],
+        results: &mut [Option<Result<ReadFragment, LlamaError>>],
+    ) -> Vec<Stretch> {
+        let mut files = Vec::with_capacity(stretches.len());
+        for stretch in &stretches {
+            files.push(self.file(self.index(stretch.from)));
+        }
+        let mut buffers: Vec<ReadBuffer> =
+            stretches.iter().map(|stretch| ReadBuffer::new((stretch.to - stretch.from) as usize)).collect();
+        let mut requests: Vec<_> = (stretches.iter().zip(&files).zip(&mut buffers))
+            .filter_map(|((stretch, file), buffer)| {
+                Some(ReadRequest::new(&**file.as_ref()?, stretch.from % self.segment_bytes, buffer))
+            })
             .collect();
         self.directory.read_many(&mut requests);
         let outcomes: Vec<_> = requests.into_iter().map(|request| request.outcome).collect();
         let mut outcomes = outcomes.into_iter();
-        reads
-            .into_iter()
-            .map(|prepared| {
-                let (_, _, read) = prepared?;
-                outcomes.next().expect("each that was asked for").map_err(LlamaError::Device)?;
-                Ok(read)
-            })
-            .collect()
+        let mut failed = Vec::new();
+        for ((stretch, file), buffer) in stretches.into_iter().zip(&files).zip(buffers) {
+            let outcome = match file {
+                Some(_) => outcomes.next().expect("each that was asked for").map_err(LlamaError::Device),
+                None => Err(self.missing_segment(addresses[stretch.fragments[0]])),
+            };
+            match (outcome, &stretch.fragments[..]) {
+                (Ok(()), fragments) => {
+                    let buffer = Arc::new(buffer);
+                    for &index in fragments {
+                        let address = addresses[index];
+                        let start = (address.offset() - stretch.from) as usize;
+                        let buffer = Arc::clone(&buffer);
+                        results[index] =
+                            Some(Ok(ReadFragment { buffer, start, address, layout: None, unpacked: None }));
+                    }
+                }
+                (Err(error), &[index]) => results[index] = Some(Err(error)),
+                (Err(_), _) => failed.push(stretch),
+            }
+        }
+        failed
     }
 
-    /// The file and the offset in it of the blocks that hold the fragment at `address`, and room for them.
-    fn prepare(&self, address: FlashAddress) -> Result<(Arc<dyn File>, u64, ReadFragment), LlamaError> {
-        let index = self.index(address.offset());
-        let within = address.offset() % self.segment_bytes;
-        let Some(file) = self.file(index) else {
-            return Err(LlamaError::Corrupt {
-                file: segment_name(index),
-                offset: within,
-                expected: "a fragment".to_owned(),
-                found: "no such segment".to_owned(),
-            });
-        };
-        let block = BLOCK_BYTES as u64;
-        let from = within / block * block;
-        let to = (within + address.length()).next_multiple_of(block);
-        let buffer = ReadBuffer::new((to - from) as usize);
-        Ok((
-            file,
-            from,
-            ReadFragment { buffer, start: (within - from) as usize, address, layout: None, unpacked: None },
-        ))
+    fn missing_segment(&self, address: FlashAddress) -> LlamaError {
+        LlamaError::Corrupt {
+            file: segment_name(self.index(address.offset())),
+            offset: address.offset() % self.segment_bytes,
+            expected: "a fragment".to_owned(),
+            found: "no such segment".to_owned(),
+        }
     }
 
     /// The error for a defect in the bytes at `offset` of the store.

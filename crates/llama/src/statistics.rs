@@ -75,7 +75,7 @@ counters! {
     bytes_written,
     /// Of these: fragments with what had changed of a page.
     bytes_flushed,
-    /// Of these: fragments with whole pages that would have been of too many fragments.
+    /// Of these: fragments with whole pages that others had been written of before.
     bytes_rewritten,
     /// Of these: fragments with whole pages that the cleaner wanted moved.
     bytes_cleaned,
@@ -99,6 +99,10 @@ counters! {
     loads,
     /// Times that several pages were loaded together.
     loads_together,
+    /// Times that pages were read together ahead of the flush that needed them.
+    rows_prepared,
+    /// Their pages.
+    rows_pages,
     /// Times that a page was waited for that another thread was loading.
     loads_awaited,
     /// Fragments read.

@@ -65,7 +65,7 @@ fn assert_resident(llama: &Llama, pages: &[PageId]) {
 }
 
 #[test]
-fn pages_of_many_fragments_are_loaded_together_with_one_read_each() {
+fn pages_of_many_fragments_are_loaded_together_neighbours_with_one_read() {
     let scratch = tempfile::tempdir().unwrap();
     let disk = SimulatedDisk::new(1);
     let directories: [Arc<dyn Directory>; 4] = [
@@ -85,7 +85,7 @@ fn pages_of_many_fragments_are_loaded_together_with_one_read_each() {
         assert_eq!(statistics.fragments_read, (0..150).map(|number| number % 4 + 1).sum::<u64>());
         // Of the simulated disk or of another.
         let reads = disk.count(Operation::Read) - before;
-        assert!(reads == 0 || reads == statistics.fragments_read, "{reads}");
+        assert!(reads < statistics.fragments_read / 8, "{reads}");
         // What is in memory is not read again; the same page twice is one page.
         llama.load_many(&pages).unwrap();
         assert_eq!(llama.statistics().loads, 150);
@@ -131,7 +131,7 @@ fn pages_that_a_flush_must_read_are_read_together() {
         put(&llama, page, b"blind");
     }
     // A fourth of them has as many fragments as a page may have: those are read.
-    disk.set_faults(FaultPlan::new().fail(Operation::Read, 20, FaultKind::Refuse));
+    disk.set_faults(FaultPlan::new().fail(Operation::Read, 0, FaultKind::Refuse));
     while llama.flush_step().unwrap() != FlushProgress::Nothing {}
     let statistics = llama.statistics();
     assert_eq!(statistics.loads, 50);
@@ -146,13 +146,46 @@ fn pages_that_a_flush_must_read_are_read_together() {
 }
 
 #[test]
+fn what_a_flush_must_read_may_be_read_before_it() {
+    let llama = open(Arc::new(MemoryDirectory::new()));
+    let pages = pages_on_flash(&llama, 200);
+    assert!(!llama.prepare_step().unwrap(), "nothing is dirty");
+    for &page in &pages {
+        put(&llama, page, b"blind");
+    }
+    assert!(llama.prepare_step().unwrap());
+    assert_eq!(llama.statistics().loads, 50);
+    assert!(!llama.prepare_step().unwrap(), "there is no more to be read");
+    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+    let statistics = llama.statistics();
+    assert_eq!((statistics.loads, statistics.rows_prepared, statistics.rows_pages), (50, 1, 50));
+    evict(&llama);
+    llama.load_many(&pages).unwrap();
+    let guard = llama.pin();
+    for &page in &pages {
+        assert_eq!(llama.snapshot(page, &guard).head().unwrap().payload(), b"blind", "{page}");
+    }
+}
+
+#[test]
 fn a_page_that_cannot_be_loaded_does_not_hinder_the_others() {
-    // The reads begin with the newest fragment of page 0, the two of page 1, the three of page 2. A failure of a newest
-    // one is told, and the page is tried once more alone; an older one is read again when the page is known to need it.
+    let disk = SimulatedDisk::new(1);
+    let llama = open(Arc::new(disk.directory()));
+    let pages = pages_on_flash(&llama, 20);
+    let before = disk.count(Operation::Read);
+    llama.load_many(&pages).unwrap();
+    let together = disk.count(Operation::Read) - before;
+    // Neighbours are read at once. If that fails each is read alone, in the order in which they lie: first the only
+    // fragment of page 0, then the oldest of pages 1 and 2. A failure of a newest one is told, and the page is tried once more alone; an
+    // older one is read again when the page is known to need it.
+    let refuse = |reads: &[u64]| {
+        reads.iter().fold(FaultPlan::new(), |plan, &read| plan.fail(Operation::Read, read, FaultKind::Refuse))
+    };
     for (plan, failed, loaded_least, loaded_most) in [
-        (FaultPlan::new().fail(Operation::Read, 3, FaultKind::Refuse), true, 20, 20),
-        (FaultPlan::new().fail(Operation::Read, 2, FaultKind::Refuse), false, 20, 20),
-        (FaultPlan::new().fail_from(Operation::Read, 5, FaultKind::Refuse), true, 2, 19),
+        (refuse(&[0]), false, 20, 20),
+        (refuse(&[0, together]), true, 20, 20),
+        (refuse(&[0, together + 1]), false, 20, 20),
+        (refuse(&[0]).fail_from(Operation::Read, together + 3, FaultKind::Refuse), true, 1, 19),
     ] {
         let disk = SimulatedDisk::new(1);
         let llama = open(Arc::new(disk.directory()));
@@ -252,5 +285,5 @@ fn a_page_is_read_once_however_many_wait_for_it() {
     });
     assert_resident(&llama, &pages);
     assert_eq!(llama.statistics().loads, 12);
-    assert_eq!(slow.reads.load(Ordering::SeqCst), 3 * (1 + 2 + 3 + 4));
+    assert!(slow.reads.load(Ordering::SeqCst) <= 3 * (1 + 2 + 3 + 4));
 }
