@@ -172,12 +172,15 @@ impl Llama {
         }
     }
 
-    /// Whether `page`, of more than one fragment, is not in memory, and so would have to be read some time before it is flushed.
+    /// Whether `page`, of more than one fragment, is to be flushed, and not in memory: it would have to be read before a later flush. What has not
+    /// changed is not written for it.
     fn may_join(&self, page: PageId) -> bool {
+        if !self.table.is_dirty(page) {
+            return false;
+        }
         let guard = self.epochs.pin();
         match self.snapshot(page, &guard).state() {
-            PageState::Free => false,
-            PageState::Stored(_) => true,
+            PageState::Free | PageState::Stored(_) => false,
             PageState::Resident(head) => head.is_partial(),
         }
     }
