@@ -3,8 +3,8 @@
 //! A page that has as many fragments as it may is written in full the next time, and what of it is not in memory must be read for that.
 //! Read one by one, a page costs as many random reads as it has fragments. But every flush goes over the pages in the order of
 //! their identifiers, so what it writes of neighbours lies side by side, and if neighbours are written in full together, their
-//! next full fragments do, too. So the pages are prepared a *row* at a time: those of a stretch of identifiers that are due, and, unless
-//! few are, also those that will be soon ([`SOON`]). Their reads are few and long.
+//! next full fragments do, too. So the pages are prepared a *row* at a time: those of a stretch of identifiers that are due. Their
+//! reads are few and long. Others in between are left alone: to write them in full before they are due costs more than their reads save.
 //!
 //! A row is read and consolidated without the flush lock, by the flusher that comes to it, or before, by whoever else has time
 //! ([`Llama::prepare_step`]): those who write more than is flushed. Several rows may be in the making. A consolidated page is a new base, which the flush writes in full
@@ -19,8 +19,8 @@ use crate::sync::{MutexGuard, Ordering};
 use std::collections::VecDeque;
 use std::sync::{PoisonError, Weak};
 
-/// Pages of a row at most.
-const PAGES_MAX: usize = 256;
+/// Pages of a row at most: who needs one of them waits for all.
+const PAGES_MAX: usize = 32;
 /// Identifiers from the first page of a row to the last at most.
 const STRETCH: u64 = 1024;
 /// The part of the memory that the fragments of a row may take.
@@ -31,11 +31,6 @@ const AHEAD_MAX: usize = 4;
 const AHEAD_IDENTIFIERS: u64 = 8 * STRETCH;
 /// Dirty pages that one step looks at to find a row.
 const LOOKED_AT: usize = 1024;
-/// A page of so many fragments joins a row in which one of [`JOINED_FOR`] is due.
-const SOON: usize = 2;
-/// See [`SOON`].
-const JOINED_FOR: usize = 8;
-
 /// The rows that wait for the flush.
 #[derive(Default)]
 pub(crate) struct Rows {
@@ -126,32 +121,20 @@ impl Llama {
     fn row(&self, first: PageId) -> (Vec<PageId>, u64) {
         let end = self.pages.end().0.min(first.0 + STRETCH);
         let mut room = self.options.memory_bytes / SHARE;
-        let (mut due, mut soon) = (vec![first], vec![first]);
+        let mut row = vec![first];
         let mut next = first.0 + 1;
-        while next < end && soon.len() < PAGES_MAX {
+        while next < end && row.len() < PAGES_MAX {
             let page = PageId(next);
-            let fragments = self.table.fragments(page);
-            if fragments.len() >= SOON {
-                let bytes: u64 = fragments.iter().map(FlashAddress::length).sum();
-                let is_due = self.is_due(page);
-                if is_due || self.may_join(page) {
-                    if bytes > room {
-                        break;
-                    }
-                    room -= bytes;
-                    soon.push(page);
-                    if is_due {
-                        due.push(page);
-                    }
+            if self.is_due(page) {
+                let bytes: u64 = self.table.fragments(page).iter().map(FlashAddress::length).sum();
+                if bytes > room {
+                    break;
                 }
+                room -= bytes;
+                row.push(page);
             }
             next += 1;
         }
-        let row = if due.len() * JOINED_FOR >= soon.len() && self.consolidator.get().is_some() {
-            soon
-        } else {
-            due
-        };
         (row, next)
     }
 
@@ -168,19 +151,6 @@ impl Llama {
         match self.snapshot(page, &guard).state() {
             PageState::Free => false,
             PageState::Stored(_) => is_moved,
-            PageState::Resident(head) => head.is_partial(),
-        }
-    }
-
-    /// Whether `page`, of more than one fragment, is to be flushed, and not in memory: it would have to be read before a later flush. What has not
-    /// changed is not written for it.
-    fn may_join(&self, page: PageId) -> bool {
-        if !self.table.is_dirty(page) {
-            return false;
-        }
-        let guard = self.epochs.pin();
-        match self.snapshot(page, &guard).state() {
-            PageState::Free | PageState::Stored(_) => false,
             PageState::Resident(head) => head.is_partial(),
         }
     }
