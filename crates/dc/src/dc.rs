@@ -221,13 +221,16 @@ impl BwTreeDc {
     }
 
     /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much
-    /// is unflushed, merges underfull pages, empties sparse segments. Whether it did.
+    /// is unflushed, takes a checkpoint when a recovery would scan too much, merges underfull pages, empties sparse segments. Whether it did.
     ///
     /// # Errors
     /// [`DcError`] if the device fails.
     pub fn maintain_step(&self) -> Result<bool, DcError> {
         if !self.llama.has_spare_memory() {
             self.llama.recount(self.index_bytes());
+        }
+        if self.image_step()? {
+            return Ok(true);
         }
         // A little before the budget is reached, so that those who apply need not do it themselves.
         let memory = self.llama.memory_bytes();

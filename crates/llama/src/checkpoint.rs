@@ -37,6 +37,9 @@ use std::sync::Arc;
 const GATHERED: usize = 512;
 const FLUSHED: &str = "the checkpoint has been flushed";
 
+/// So many segments are to be scanned by a recovery at most (about), if somebody asks whether an image is due.
+const SCANNED_SEGMENTS_MAX: u64 = 8;
+
 /// What a [`Llama::checkpoint_flush_step`] has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointProgress {
@@ -68,6 +71,7 @@ pub struct Checkpoint {
     start: Option<Position>,
     /// The newest image before this one.
     previous: u64,
+    /// Known with the start.
     is_whole: bool,
     user_data: Vec<u8>,
     round: FlushRound,
@@ -79,7 +83,11 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Whether the image is to name every page: the pages of the indexes are to be [added](Llama::checkpoint_add). Else the store
     /// knows by itself what has changed.
+    ///
+    /// # Panics
+    /// If [`Llama::checkpoint_flush_step`] has not said `Done`.
     pub fn is_whole(&self) -> bool {
+        self.start.expect(FLUSHED);
         self.is_whole
     }
 
@@ -116,11 +124,12 @@ impl Llama {
         self.store.check()?;
         let active = Active::begin(&self.checkpointing)?;
         // Under the lock no page is between its dirty bit and its durable fragment.
-        let flusher = self.lock_flusher();
+        let mut flusher = self.lock_flusher();
+        flusher.images.give_up();
         Ok(Checkpoint {
             start: None,
             previous: flusher.images.newest(),
-            is_whole: flusher.images.is_whole_due(),
+            is_whole: false,
             user_data: user_data.to_vec(),
             round: self.round(&flusher),
             writer: None,
@@ -139,9 +148,28 @@ impl Llama {
     ) -> Result<CheckpointProgress, LlamaError> {
         let progress = self.flush_round_step(&mut checkpoint.round)?;
         if progress == CheckpointProgress::Done && checkpoint.start.is_none() {
-            checkpoint.start = Some(self.lock_flusher().scan_start());
+            let mut flusher = self.lock_flusher();
+            checkpoint.start = Some(flusher.scan_start());
+            checkpoint.is_whole = flusher.images.begin();
         }
         Ok(progress)
+    }
+
+    /// Whether a checkpoint should be taken for the store's own sake: a recovery would have to scan more than eight segments from the
+    /// newest image on, or what it does not say yet takes too much memory. `false` while a flush is being prepared. A few loads.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert!(!llama.is_image_due());
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn is_image_due(&self) -> bool {
+        let Some(flusher) = self.try_fill() else { return false };
+        let segments = &self.store.segments;
+        let scanned = segments.bytes_between(flusher.image_start, flusher.scan_start());
+        scanned > SCANNED_SEGMENTS_MAX * segments.segment_bytes || flusher.images.are_places_many()
     }
 
     fn round(&self, _under_its_lock: &Flusher) -> FlushRound {
@@ -224,7 +252,7 @@ impl Llama {
     fn write_gathered(&self, checkpoint: &mut Checkpoint) -> Result<(), LlamaError> {
         let mut known = Vec::with_capacity(checkpoint.gathered.len());
         let mut flusher = self.lock_flusher();
-        flusher.images.begin();
+        flusher.images.begin_to_take();
         for (tree, low_key, page) in checkpoint.gathered.drain(..) {
             let fragments = self.table.fragments(page);
             if self.table.is_adopted(page) && fragments.len() > 0 {
@@ -241,7 +269,7 @@ impl Llama {
     /// Puts everything that has changed since the image before into this one.
     fn write_changes(&self, checkpoint: &mut Checkpoint) -> Result<(), LlamaError> {
         let mut flusher = self.lock_flusher();
-        flusher.images.begin();
+        flusher.images.begin_to_take();
         let changed = flusher.images.take_changed();
         let incarnation = flusher.incarnation;
         drop(flusher);
@@ -330,7 +358,7 @@ impl Llama {
         }
 
         let mut flusher = self.lock_flusher();
-        flusher.images.completed(number, checkpoint.is_whole, written);
+        flusher.images.completed(&self.table, number, checkpoint.is_whole, written);
         flusher.image_start = start;
         self.remove_dead_segments(flusher)?;
         Ok(())

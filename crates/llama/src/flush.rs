@@ -192,7 +192,7 @@ impl Flusher {
 
 impl Llama {
     /// The flush lock, if nobody has it. A buffer may be in the middle of being written.
-    fn try_fill(&self) -> Option<MutexGuard<'_, Flusher>> {
+    pub(crate) fn try_fill(&self) -> Option<MutexGuard<'_, Flusher>> {
         match self.flusher.try_lock() {
             Ok(flusher) => Some(flusher),
             // A panic under the lock is a bug that the poisoned store below reports; its accounts are still whole.
@@ -502,7 +502,7 @@ impl Llama {
         if fragments.len() == 0
             && let Some(descriptor) = nodes.last().and_then(|base| base.descriptor())
         {
-            flusher.images.note_place(page, descriptor.tree, descriptor.low_key);
+            flusher.images.note_place(&self.table, page, descriptor.tree, descriptor.low_key);
         }
         flusher.images.note(&self.table, page);
         let times = self.supersede(flusher, &mut fragments, previous, page, has_changed);

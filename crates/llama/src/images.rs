@@ -11,11 +11,20 @@
 //!   noted for the next one.
 //! - **I3** If an image is not completed, what it has taken is lost: the next one is whole.
 //! - **I4** Of a page that no image names the place is noted when its first fragment is written.
+//! - **I5** When the places have become too many, those of pages that count are forgotten, and the next image is whole: it finds
+//!   them in the indexes, as a page counts only after it has come into one. Nothing is forgotten from the scan start of an image
+//!   on until it is complete.
 
 use crate::mapping_table::MappingTable;
 use crate::page_id::PageId;
 use deuteron_device::BLOCK_BYTES;
 use std::collections::HashMap;
+
+/// A page's tree and low key.
+type Place = (u32, Box<[u8]>);
+
+/// About what the map takes for a page besides its low key: the entry, as much again that is free, and what an allocation costs.
+const PLACE_BYTES: u64 = 2 * size_of::<(PageId, Place)>() as u64 + 16;
 
 /// What an image is made of.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,14 +50,23 @@ pub(crate) struct Images {
     /// Pages that are noted (I1), and some of which the note was taken since; perhaps twice.
     changed: Vec<PageId>,
     /// Tree and low key of pages that no image names (I4).
-    places: HashMap<PageId, (u32, Vec<u8>)>,
+    places: HashMap<PageId, Place>,
+    /// About what they take.
+    places_bytes: u64,
+    places_bytes_max: u64,
+    /// Of these, what was left by the last image, or when places were last forgotten.
+    kept_bytes: u64,
+    /// Places have been forgotten, and there was no whole image since (I5).
+    is_forgetful: bool,
+    /// There is a scan start for an image that is not complete; it may have been given up.
+    is_begun: bool,
     /// An image has begun to take notes and was not completed (I3).
     incomplete: bool,
 }
 
 impl Images {
-    /// Begins with image `number`, which is whole, as [`Images::completed`].
-    pub(crate) fn new(number: u64, written: Written) -> Images {
+    /// Begins with image `number`, which is whole, as [`Images::completed`]. Places may take about `places_bytes_max`.
+    pub(crate) fn new(number: u64, written: Written, places_bytes_max: u64) -> Images {
         Images {
             numbers: vec![number],
             whole_bytes: written.bytes,
@@ -57,6 +75,11 @@ impl Images {
             gone_pages: 0,
             changed: Vec::new(),
             places: HashMap::new(),
+            places_bytes: 0,
+            places_bytes_max,
+            kept_bytes: 0,
+            is_forgetful: false,
+            is_begun: false,
             incomplete: false,
         }
     }
@@ -70,12 +93,18 @@ impl Images {
         *self.numbers.last().expect("a store has an image")
     }
 
-    /// Whether the next image is to be whole.
-    pub(crate) fn is_whole_due(&self) -> bool {
+    /// A checkpoint begins: an image that has been begun is given up.
+    pub(crate) fn give_up(&mut self) {
+        self.is_begun = false;
+    }
+
+    /// An image gets its scan start (I5). Whether it is to be whole.
+    pub(crate) fn begin(&mut self) -> bool {
+        self.is_begun = true;
         // A few small ones beside a small whole one are no matter.
         let few = 8 * BLOCK_BYTES as u64;
         let is_shrunk = self.whole_bytes > few && 2 * self.gone_pages > self.whole_pages;
-        self.incomplete || is_shrunk || self.changes_bytes > self.whole_bytes + few
+        self.incomplete || self.is_forgetful || is_shrunk || self.changes_bytes > self.whole_bytes + few
     }
 
     /// Notes a page (I1).
@@ -85,13 +114,41 @@ impl Images {
         }
     }
 
-    /// Notes the place of a page (I4).
-    pub(crate) fn note_place(&mut self, page: PageId, tree: u32, low_key: &[u8]) {
-        self.places.insert(page, (tree, low_key.to_vec()));
+    /// Notes the place of a page (I4, I5).
+    pub(crate) fn note_place(&mut self, table: &MappingTable, page: PageId, tree: u32, low_key: &[u8]) {
+        self.take_place(page);
+        self.places_bytes += PLACE_BYTES + low_key.len() as u64;
+        self.places.insert(page, (tree, low_key.into()));
+        if !self.is_begun && self.places_bytes > self.places_bytes_max.max(2 * self.kept_bytes) {
+            let mut forgotten = 0;
+            self.places.retain(|&page, (_, low_key)| {
+                let is_kept = !table.is_adopted(page);
+                forgotten += if is_kept { 0 } else { PLACE_BYTES + low_key.len() as u64 };
+                is_kept
+            });
+            self.places_bytes -= forgotten;
+            self.is_forgetful = true;
+            self.keep_places();
+        }
     }
 
-    /// An image begins to take notes.
-    pub(crate) fn begin(&mut self) {
+    /// About the bytes of memory that the places take.
+    pub(crate) fn places_bytes(&self) -> u64 {
+        self.places_bytes
+    }
+
+    /// Whether places will have to be forgotten, unless an image takes them.
+    pub(crate) fn are_places_many(&self) -> bool {
+        self.places_bytes > self.places_bytes_max / 2 + 2 * self.kept_bytes
+    }
+
+    fn keep_places(&mut self) {
+        self.places.shrink_to_fit();
+        self.kept_bytes = self.places_bytes;
+    }
+
+    /// The image takes notes.
+    pub(crate) fn begin_to_take(&mut self) {
         self.incomplete = true;
     }
 
@@ -102,20 +159,32 @@ impl Images {
 
     /// The place of a page that no image has named. It is named now, or nobody will ask for it.
     pub(crate) fn take_place(&mut self, page: PageId) -> Option<(u32, Vec<u8>)> {
-        self.places.remove(&page)
+        let (tree, low_key) = self.places.remove(&page)?;
+        self.places_bytes -= PLACE_BYTES + low_key.len() as u64;
+        Some((tree, low_key.into_vec()))
     }
 
     /// Image `number` is durable.
-    pub(crate) fn completed(&mut self, number: u64, is_whole: bool, written: Written) {
-        self.incomplete = false;
-        if is_whole {
-            self.numbers.clear();
-            (self.whole_bytes, self.whole_pages) = (written.bytes, written.pages);
-            (self.changes_bytes, self.gone_pages) = (0, 0);
-        } else {
-            self.changes_bytes += written.bytes;
-            self.gone_pages += written.gone;
+    pub(crate) fn completed(&mut self, table: &MappingTable, number: u64, is_whole: bool, written: Written) {
+        (self.incomplete, self.is_begun) = (false, false);
+        self.keep_places();
+        if !is_whole {
+            return self.build_on(number, written);
         }
+        self.numbers = vec![number];
+        (self.whole_bytes, self.whole_pages) = (written.bytes, written.pages);
+        (self.changes_bytes, self.gone_pages) = (0, 0);
+        self.is_forgetful = false;
+        // It has taken notes without this list.
+        self.changed.retain(|&page| table.is_changed(page));
+        self.changed.sort_unstable();
+        self.changed.dedup();
+    }
+
+    /// Image `number`, which is not whole, follows those that there are.
+    pub(crate) fn build_on(&mut self, number: u64, written: Written) {
+        self.changes_bytes += written.bytes;
+        self.gone_pages += written.gone;
         self.numbers.push(number);
     }
 }

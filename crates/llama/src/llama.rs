@@ -35,6 +35,8 @@ pub struct Llama {
     pub(crate) memory: ByteCounter,
     /// Bytes that are taken from the pages' share of the budget; see [`Llama::recount`].
     pub(crate) beside_pages: AtomicU64,
+    /// Bytes of the places that the images do not say yet, when somebody looked last.
+    pub(crate) places_bytes: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
@@ -284,7 +286,7 @@ impl Llama {
     }
 
     /// Counts anew what memory there is besides the resident pages, which is taken from what they may have: the entries of the
-    /// mapping table, what the access method says that its indexes take, what is retired and not yet freed, and what
+    /// mapping table, what the access method says that its indexes take, the places of pages that no image names yet, what is retired and not yet freed, and what
     /// the pool keeps for nodes to come. The last two come and go as pages do, and count for an eighth of the budget at most; and a quarter of
     /// it is always left to the pages. Looks at a few dozen words: not for every operation.
     ///
@@ -302,8 +304,12 @@ impl Llama {
         let budget = self.options.memory_bytes;
         // With a smaller budget it depends on the other stores of the process what is idle, by the chunk.
         let idle = if budget < POOL_BUDGET_MIN { 0 } else { pool::idle_bytes(self.memory_bytes()) };
+        if let Some(flusher) = self.try_fill() {
+            self.places_bytes.store(flusher.images.places_bytes(), Ordering::Relaxed);
+        }
         let passing = self.epochs.garbage_bytes() + idle;
-        let bytes = self.pages.end().0 * ENTRY_BYTES + index_bytes + passing.min(budget / 8);
+        let places = self.places_bytes.load(Ordering::Relaxed);
+        let bytes = self.pages.end().0 * ENTRY_BYTES + index_bytes + places + passing.min(budget / 8);
         // Relaxed: a figure.
         self.beside_pages.store(bytes.min(budget / 4 * 3), Ordering::Relaxed);
     }

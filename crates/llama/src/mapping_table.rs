@@ -377,6 +377,12 @@ impl MappingTable {
         chunk.cold[slot].state.fetch_or(CHANGED, Ordering::AcqRel) & CHANGED == 0
     }
 
+    /// Whether that is noted.
+    pub(crate) fn is_changed(&self, page: PageId) -> bool {
+        let (chunk, slot) = self.entry(page);
+        chunk.cold[slot].state.load(Ordering::Acquire) & CHANGED != 0
+    }
+
     /// Takes that back; whether it was noted.
     pub(crate) fn take_changed(&self, page: PageId) -> bool {
         let (chunk, slot) = self.entry(page);

@@ -212,7 +212,7 @@ impl Llama {
             table.set_adopted(page);
             table.replace(page, 0, Word::Stored(newest).encode());
             if known.is_scanned {
-                images.note_place(page, known.tree, &known.low_key);
+                images.note_place(&table, page, known.tree, &known.low_key);
                 images.note(&table, page);
             }
             pages.push(RecoveredPage { tree: known.tree, low_key: take(&mut known.low_key), page });
@@ -228,6 +228,7 @@ impl Llama {
             writing: Mutex::new(writing),
             memory: ByteCounter::new(options.memory_bytes),
             beside_pages: AtomicU64::new(0),
+            places_bytes: AtomicU64::new(0),
             options,
             epochs,
             table,
@@ -264,6 +265,9 @@ fn sorted(mut pages: Vec<RecoveredPage>) -> Vec<RecoveredPage> {
     });
     order.into_iter().map(|(_, _, at)| take(&mut pages[at])).collect()
 }
+
+/// The places of pages that are new to the images take at most this share of the budget.
+const PLACES_SHARE: u64 = 32;
 
 /// What the newest image says, with those that it builds on.
 struct Found {
@@ -312,8 +316,8 @@ fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Fou
     }
     let oldest_first = || images.iter().rev().map(|image| (image.start.number, image.written()));
     let (whole, written) = oldest_first().next().expect("one at least was read");
-    let mut row = Images::new(whole, written);
-    oldest_first().skip(1).for_each(|(number, written)| row.completed(number, false, written));
+    let mut row = Images::new(whole, written, options.memory_bytes / PLACES_SHARE);
+    oldest_first().skip(1).for_each(|(number, written)| row.build_on(number, written));
     let (start, next_page) = (images[0].start.clone(), images[0].next_page);
     let mut pages = ByPage::with_capacity(images.iter().map(|image| image.pages.len()).max().unwrap_or(0));
     for image in images.into_iter().rev() {

@@ -168,6 +168,18 @@ impl Segments {
         position.offsets.map(|offset| self.index(offset))
     }
 
+    /// About how many bytes a recovery would scan from one position to a later one: what the segments between them can hold.
+    pub(crate) fn bytes_between(&self, from: Position, to: Position) -> u64 {
+        let written = |offset: u64| {
+            self.index(offset) / STREAMS as u64 * self.segment_bytes + offset % self.segment_bytes
+        };
+        from.offsets
+            .into_iter()
+            .zip(to.offsets)
+            .map(|(from, to)| written(to).saturating_sub(written(from)))
+            .sum()
+    }
+
     /// Whether what lies at `offset` was written before the buffer at `position`.
     pub(crate) fn is_before(&self, offset: u64, position: Position) -> bool {
         offset < position.offsets[self.stream(offset)]

@@ -12,8 +12,13 @@ use std::sync::Arc;
 type Index = Vec<(Vec<u8>, PageId)>;
 
 fn open(disk: &SimulatedDisk) -> Result<(Llama, Index), LlamaError> {
+    open_with(disk, Options::default().memory_bytes)
+}
+
+fn open_with(disk: &SimulatedDisk, memory_bytes: u64) -> Result<(Llama, Index), LlamaError> {
     let directory = Arc::new(disk.crash(CrashPolicy::LoseAll));
-    let options = Options { segment_bytes: 1 << 20, flush_buffer_bytes: 64 << 10, ..Options::default() };
+    let options =
+        Options { segment_bytes: 1 << 20, flush_buffer_bytes: 64 << 10, memory_bytes, ..Options::default() };
     let (llama, recovered) = Llama::open(directory, options, Epochs::new())?;
     Ok((llama, recovered.pages.into_iter().map(|page| (page.low_key, page.page)).collect()))
 }
@@ -183,4 +188,59 @@ fn a_damaged_image_of_the_row_is_reported() {
         }
         assert!(disk.directory().open(name, OpenMode::Read, false).is_ok());
     }
+}
+
+#[test]
+fn places_that_take_too_much_are_forgotten_and_found_again_by_a_whole_image() {
+    let disk = SimulatedDisk::new(4);
+    // A 32nd is for places: of some 300 pages.
+    let (llama, _) = open_with(&disk, 1 << 20).unwrap();
+    let mut pages = Index::new();
+    let mut add = |count: u64| {
+        for _ in 0..count {
+            let low_key = pages.len().to_be_bytes().to_vec();
+            let page = llama.allocate();
+            put(&llama, page, &low_key, b"value");
+            pages.push((low_key, page));
+        }
+        while matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { .. }) {}
+        pages.clone()
+    };
+    // A few are not worth an image; so many are, and in time none is forgotten.
+    add(50);
+    assert!(!llama.is_image_due());
+    let some = add(200);
+    assert!(llama.is_image_due());
+    assert!(!checkpoint(&llama, &some));
+    assert!(!llama.is_image_due());
+    let all = add(2000);
+    // What comes between the scan start of a whole image and its end is named by the one after it.
+    let mut late = llama.checkpoint_begin(b"").unwrap();
+    flush(&llama, &mut late);
+    assert!(late.is_whole());
+    let new = add(1000);
+    for (low_key, page) in &all {
+        llama.checkpoint_add(&mut late, 1, low_key, *page).unwrap();
+    }
+    llama.checkpoint_finish(late).unwrap();
+    assert!(!checkpoint(&llama, &new));
+    drop(llama);
+    assert_eq!(open(&disk).unwrap().1, new);
+}
+
+#[test]
+fn an_image_is_due_when_a_recovery_would_scan_too_much() {
+    let disk = SimulatedDisk::new(5);
+    let (llama, pages) = many(&disk);
+    let mut written = 0;
+    while !llama.is_image_due() {
+        let before = llama.statistics().bytes_written;
+        pages.iter().for_each(|(low_key, page)| put(&llama, *page, low_key, &[7; 200]));
+        while matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { .. }) {}
+        written += llama.statistics().bytes_written - before;
+    }
+    // Eight segments of a megabyte.
+    assert!((8 << 20..10 << 20).contains(&written), "after {written} bytes");
+    checkpoint(&llama, &pages);
+    assert!(!llama.is_image_due());
 }
