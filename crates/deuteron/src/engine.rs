@@ -371,12 +371,15 @@ impl Engine {
         }
     }
 
-    /// Lets the transaction component have the memory that pages do not take.
+    /// Lets the transaction component, and what waits for its old readers, have the memory that pages do not take.
     fn balance_memory(&self) {
         if self.options.tiny {
             return;
         }
         let budget = self.shares.tc_budget(self.parts.dc.memory_bytes());
+        self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(budget));
+        let waiting = self.parts.proxy.statistics().waiting_list_bytes;
+        let budget = budget - waiting.min(budget / 2);
         let before = self.parts.tc.memory_budget();
         if budget.abs_diff(before) > before / 64 {
             self.parts.tc.set_memory_budget(budget);

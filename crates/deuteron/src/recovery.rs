@@ -67,6 +67,12 @@ impl Shares {
     pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
         self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8)
     }
+
+    /// How much of the transaction component's budget may be taken by committed operations that are too new to be posted: an
+    /// operation that waits for an old reader has a version that is kept for it, too.
+    pub fn waiting(tc_budget: u64) -> usize {
+        (tc_budget / 2) as usize
+    }
 }
 
 /// The program itself, its stacks and its buffers for I/O.
@@ -135,21 +141,21 @@ pub fn open(
     .map_err(|error| Error::from_tc(error, |table| table.to_string()))?;
     let tc = Arc::new(tc);
     let proxy_host = Arc::new(Beside(Arc::clone(&tc)));
-    let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options(options, shares.log), recovery.tail());
+    let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options(options, &shares), recovery.tail());
     report.duration = begin.elapsed();
     Ok(Parts { superblock, epochs, log, tc, proxy, dc, host, recovery: report })
 }
 
-fn proxy_options(options: &Options, ring_bytes: usize) -> deuteron_proxy::Options {
+fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options {
     if options.tiny {
         return deuteron_proxy::Options::tiny_for_tests();
     }
     let side = options.memory_bytes / 64;
     deuteron_proxy::Options {
         side_buffer_bytes_max: side.min(64 << 20),
-        waiting_list_bytes_max: side.min(64 << 20),
+        waiting_list_bytes_max: Shares::waiting(shares.tc),
         // What is not posted yet cannot leave the ring; most of it is to be there for appenders and readers.
-        lag_bytes: (ring_bytes / 8) as u64,
+        lag_bytes: (shares.log / 8) as u64,
         ..deuteron_proxy::Options::default()
     }
 }
@@ -168,7 +174,7 @@ fn replay(
     let proxy = Proxy::new(
         Arc::clone(dc),
         Arc::new(NoTransactions),
-        proxy_options(options, Shares::of(options).log),
+        proxy_options(options, &Shares::of(options)),
         redo_start,
     );
     for buffer in recovery.buffers() {

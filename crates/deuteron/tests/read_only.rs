@@ -91,8 +91,6 @@ fn beside_writers(db: &Db, table: &Table, transfers_max: u64, reader: impl FnOnc
 
 #[test]
 fn declared_readers_beside_writers_never_abort() {
-    // Of what is committed a 64th of the memory waits for old readers; a reader that a busy machine leaves without a turn for as long
-    // as the writers take to fill that is told that its snapshot is too old.
     let (db, table) = open(Options::new().memory(1 << 30));
     let options = TransactionOptions::new().read_only(true);
     let (mut transactions, mut aborts) = (0u64, 0u64);
@@ -216,5 +214,54 @@ fn levels_are_chosen_by_transaction_and_retried_alike() {
     let mut tx = db.begin_with(options).expect("is open");
     assert!(matches!(tx.put(&table, b"k", b"v"), Err(Error::ReadOnly)));
     assert_eq!(total(&mut tx, &table, false).expect("reads"), TOTAL);
+    db.close().expect("closes");
+}
+
+#[test]
+fn an_old_reader_keeps_its_snapshot_while_memory_lasts() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let options = || Options::new().memory(256 << 20).durability(Durability::None);
+    let open_again =
+        || options().background(Background::Threads).open_in(Arc::clone(&directory) as _).expect("opens");
+    let db = open_again();
+    let table = db.table("accounts").expect("creates a table");
+    for account in 0..ACCOUNTS {
+        let (key, deposit) = (account.to_be_bytes(), DEPOSIT.to_be_bytes());
+        db.transact(|tx| tx.put(&table, &key, &deposit)).expect("commits");
+    }
+    db.transact(|tx| tx.put(&table, b"never read before", b"value")).expect("commits");
+    db.close().expect("closes");
+    // Nothing is in memory: what nobody has asked for comes from the data component, which has one version of it.
+    let db = open_again();
+    let table = db.table("accounts").expect("is there");
+    let mut reader = db.begin_with(TransactionOptions::new().read_only(true)).expect("is open");
+    // 200,000 updates take some 16 MB of what waits for the reader, and as much of versions.
+    let mut random = 1;
+    for _ in 0..100_000 {
+        transfer(&db, &table, &mut random);
+    }
+    assert_eq!(total(&mut reader, &table, false).expect("is kept"), TOTAL);
+    let value = reader.get(&table, b"never read before").expect("nobody has forced it out");
+    assert_eq!(value.as_deref(), Some(&b"value"[..]));
+    reader.commit().expect("ends");
+    db.close().expect("closes");
+}
+
+#[test]
+fn a_reader_that_outlasts_the_memory_is_told_so_and_harms_nobody() {
+    let (db, table) = open(Options::new().memory(16 << 20));
+    let mut reader = db.begin_with(TransactionOptions::new().read_only(true)).expect("is open");
+    let mut random = 1;
+    for _ in 0..300_000 {
+        transfer(&db, &table, &mut random);
+    }
+    match total(&mut reader, &table, true) {
+        Ok(sum) => assert_eq!(sum, TOTAL, "half of a transfer"),
+        Err(error) => assert!(error.is_retryable(), "{error}"),
+    }
+    drop(reader);
+    let mut again = db.begin_with(TransactionOptions::new().read_only(true)).expect("is open");
+    assert_eq!(total(&mut again, &table, true).expect("reads the present"), TOTAL);
+    drop(again);
     db.close().expect("closes");
 }

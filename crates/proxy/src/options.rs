@@ -15,6 +15,7 @@ pub struct Options {
     pub side_buffer_bytes_max: usize,
     /// The most bytes of committed operations that wait for the horizon. Beyond that the host is asked to force the
     /// horizon, and the delayed pass takes no further buffer until it has done so. One round's operations may come on top.
+    /// [`Proxy::set_waiting_list_bytes_max`](crate::Proxy::set_waiting_list_bytes_max) changes it.
     pub waiting_list_bytes_max: usize,
 }
 

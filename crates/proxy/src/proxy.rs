@@ -42,6 +42,7 @@ use crate::{
 use deuteron_contract::{DataComponent, Lsn, Operation, Timestamp};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The TC Proxy. See the [crate] and the [module](self).
@@ -51,6 +52,8 @@ pub struct Proxy {
     dc: Arc<dyn DataComponent>,
     host: Arc<dyn ProxyHost>,
     options: Options,
+    /// What may wait for the horizon now.
+    waiting_list_bytes_max: AtomicUsize,
     passes: Mutex<Passes>,
     published: Mutex<Published>,
 }
@@ -105,7 +108,8 @@ impl Proxy {
             buffers: Buffers::default(),
         };
         let published = Mutex::new(passes.published());
-        Proxy { dc, host, options, passes: Mutex::new(passes), published }
+        let waiting_list_bytes_max = AtomicUsize::new(options.waiting_list_bytes_max);
+        Proxy { dc, host, options, waiting_list_bytes_max, passes: Mutex::new(passes), published }
     }
 
     /// One unit of work: scans the next stable buffer for commits and, if enough lies behind it or nothing is left to
@@ -183,6 +187,18 @@ impl Proxy {
     /// The last reported progress.
     pub fn progress(&self) -> Progress {
         self.published().progress
+    }
+
+    /// Sets what [`Options::waiting_list_bytes_max`] has set at first.
+    ///
+    /// ```
+    /// # fn example(proxy: &deuteron_proxy::Proxy) {
+    /// // There is memory to spare: old readers need not be told to begin again so soon.
+    /// proxy.set_waiting_list_bytes_max(256 << 20);
+    /// # }
+    /// ```
+    pub fn set_waiting_list_bytes_max(&self, bytes: usize) {
+        self.waiting_list_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     /// Counters, as of the last step.
@@ -265,11 +281,13 @@ impl Proxy {
 
     /// Whether too much waits for the horizon; if so, asks the host to do something about it.
     fn is_stalled(&self, passes: &mut Passes) -> bool {
-        if passes.waiting.bytes() <= self.options.waiting_list_bytes_max {
+        // Relaxed: a figure.
+        let bytes_max = self.waiting_list_bytes_max.load(Ordering::Relaxed);
+        if passes.waiting.bytes() <= bytes_max {
             return false;
         }
         // Half of the list, so that this is not repeated at once.
-        self.host.force_horizon(passes.waiting.horizon_for(self.options.waiting_list_bytes_max / 2));
+        self.host.force_horizon(passes.waiting.horizon_for(bytes_max / 2));
         passes.statistics.stalls += 1;
         true
     }

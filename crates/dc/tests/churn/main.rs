@@ -230,7 +230,8 @@ fn after_a_churn_the_component_holds_what_a_sorted_map_holds() {
             let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
             let directory: Arc<dyn Directory> =
                 Arc::new(OsDirectory::open_existing(place.path()).expect("opens"));
-            let lives = (seconds / 45.0).ceil().max(2.0) as u64;
+            // What follows a life, four comparisons and a compaction, takes half a minute and more.
+            let lives = (seconds / 180.0).ceil().max(2.0) as u64;
             let length = Length::Time(Duration::from_secs_f64(seconds / lives as f64));
             churn(&directory, Scale { memory_bytes: 3 << 20, keys: 120_000, length, lives });
         }
