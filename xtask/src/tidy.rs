@@ -13,6 +13,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("deuteron-device", &[]),
     ("deuteron-epoch", &[]),
     ("deuteron-contract", &[]),
+    ("deuteron-history", &[]),
     ("deuteron-archive", &["deuteron-device"]),
     ("deuteron-llama", &["deuteron-device", "deuteron-epoch"]),
     ("deuteron-bwtree", &["deuteron-llama", "deuteron-epoch"]),
