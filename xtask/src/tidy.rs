@@ -39,10 +39,11 @@ const EDGES: &[(&str, &[&str])] = &[
             "deuteron-contract",
             "deuteron-device",
             "deuteron-epoch",
+            "deuteron-history",
         ],
     ),
     ("deuteron-bench", &["deuteron"]),
-    ("deuteron-cli", &["deuteron", "deuteron-bench"]),
+    ("deuteron-cli", &["deuteron", "deuteron-bench", "deuteron-history"]),
     ("xtask", &[]),
 ];
 

@@ -6,6 +6,7 @@ use crate::quantity::{parse_bytes, parse_durability, parse_seconds, parse_share}
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use deuteron::Durability;
 use deuteron_bench::Skew;
+use deuteron_history::Level;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub enum Command {
     Stat(StatArguments),
     /// Verify every checksum and structure, without writing anything.
     Check(PathArguments),
+    /// Say which isolation the transactions of a recorded history had.
+    CheckHistory(CheckHistoryArguments),
     /// Recover a database, or say what a recovery would do.
     Recover(RecoverArguments),
     /// Run and kill the workload again and again, and check the database every time.
@@ -463,6 +466,15 @@ pub struct KillRoundsArguments {
 }
 
 #[derive(Debug, Args)]
+pub struct CheckHistoryArguments {
+    /// The history; docs/history.md has the format. `-` is standard input.
+    pub file: PathBuf,
+    /// strict-serializable, serializable, snapshot or read-committed.
+    #[arg(long, default_value = "strict-serializable")]
+    pub level: Level,
+}
+
+#[derive(Debug, Args)]
 pub struct HistoriesArguments {
     /// Transactions in all.
     #[arg(long, default_value_t = 1_000_000)]
@@ -488,6 +500,9 @@ pub struct HistoriesArguments {
     /// Sets what the transactions do.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Record the transactions to this file, for check-history, and run only such as it understands in full.
+    #[arg(long)]
+    pub record: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

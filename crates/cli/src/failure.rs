@@ -17,6 +17,8 @@ pub enum Kind {
     TryAgain = 4,
     /// Stored bytes are not what was written, or a commit is lost.
     Damage = 5,
+    /// A history has anomalies that the level forbids.
+    Anomaly = 6,
 }
 
 /// What the help says of the exit status.
@@ -26,7 +28,8 @@ pub const EXIT_STATUS_HELP: &str = "Exit status:
   2  the arguments make no sense
   3  the database, the table or the key is not there
   4  a conflict, or the database is in use: try again
-  5  damage: stored bytes are not what was written, or a commit is lost";
+  5  damage: stored bytes are not what was written, or a commit is lost
+  6  a history has anomalies that the isolation level forbids";
 
 /// A failed command.
 #[derive(Debug)]

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Command::Restore(restore) => commands::backup::restore(&restore, json),
         Command::Stat(stat) => commands::stat::run(&stat, json),
         Command::Check(check) => commands::check::run(&check, json),
+        Command::CheckHistory(check) => commands::check_history::run(&check, json),
         Command::Recover(recover) => commands::recover::run(&recover, json),
         Command::KillRounds(rounds) => commands::kill_rounds::run(&rounds, json),
         Command::Histories(histories) => commands::histories::run(&histories, json),

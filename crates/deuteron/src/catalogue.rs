@@ -88,7 +88,8 @@ impl Catalogue {
     pub fn finish_drops(engine: &Arc<Engine>) -> Result<(), Error> {
         let catalogue = Self::own_table(engine);
         let dropped: Vec<TableId> = RetryPolicy::default().run(|_| {
-            let mut transaction = Transaction::begin_now(&Handle::new(engine), TransactionOptions::new());
+            let mut transaction =
+                Transaction::begin_now(&Handle::new(engine), TransactionOptions::new(), None);
             let range = &[DROPPED_PREFIX][..]..&[DROPPED_PREFIX + 1][..];
             let keys: Result<_, Error> =
                 transaction.scan(&catalogue, range)?.map(|entry| Self::decode(&entry?.0[1..])).collect();
@@ -102,7 +103,8 @@ impl Catalogue {
     pub fn names(&self, engine: &Arc<Engine>) -> Result<Vec<String>, Error> {
         let catalogue = Self::own_table(engine);
         RetryPolicy::default().run(|_| {
-            let mut transaction = Transaction::begin_now(&Handle::new(engine), TransactionOptions::new());
+            let mut transaction =
+                Transaction::begin_now(&Handle::new(engine), TransactionOptions::new(), None);
             let names = Self::read_names(&mut transaction, &catalogue)?;
             transaction.commit()?;
             Ok(names)
@@ -181,7 +183,7 @@ impl Catalogue {
         let catalogue = Self::own_table(engine);
         let options = TransactionOptions::new().durability(Durability::Sync);
         RetryPolicy::default().run(|_| {
-            let mut transaction = Transaction::begin_now(&Handle::new(engine), options);
+            let mut transaction = Transaction::begin_now(&Handle::new(engine), options, None);
             let value = body(&mut transaction, &catalogue)?;
             transaction.commit()?;
             Ok(value)

@@ -201,7 +201,7 @@ impl Db {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn begin(&self) -> Transaction {
-        Transaction::begin_now(self.handles.mine(), TransactionOptions::default())
+        Transaction::begin_now(self.handles.mine(), TransactionOptions::default(), self.engine.recorder())
     }
 
     /// [`Db::begin`] with options of its own.
@@ -221,7 +221,7 @@ impl Db {
     /// ```
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction, Error> {
         self.engine.usable()?;
-        Transaction::begin(self.handles.mine(), options)
+        Transaction::begin(self.handles.mine(), options, self.engine.recorder())
     }
 
     /// The present: the timestamp as of which a read-only transaction that begins now reads. Whoever keeps it can come
@@ -435,7 +435,7 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Device`]; the database is closed all the same, and the
-    /// next open recovers it.
+    /// next open recovers it. With a [recorded history](Options::record_history) [`Error::Device`] also says that not all was recorded.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;

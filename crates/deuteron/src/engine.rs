@@ -13,6 +13,7 @@ use crate::backup::BackupReport;
 use crate::catalogue::Catalogue;
 use crate::delay::Delay;
 use crate::history::History;
+use crate::record::Recorder;
 use crate::recovery::{RecoveryPlan, Shares, StallHost};
 use crate::statistics::ConflictCounters;
 use crate::superblock::Superblock;
@@ -38,6 +39,7 @@ pub struct Engine {
     parts: Parts,
     options: Options,
     shares: Shares,
+    recorder: Option<Arc<Recorder>>,
     catalogue: Catalogue,
     conflicts: ConflictCounters,
     signals: Arc<Signals>,
@@ -75,6 +77,7 @@ impl Engine {
         // Before the lock, which would leave its file in a directory that is none of ours.
         Superblock::read(directory.as_ref())?;
         let lock = directory.lock().map_err(|_| Error::InUse { path: directory.name() })?;
+        let recorder = options.history.as_deref().map(Recorder::create).transpose()?;
         let signals = Arc::new(Signals::default());
         let parts = recovery::open(&directory, &options, &signals)?;
         let checkpoint = parts.dc.recovered_redo_scan_start_point();
@@ -94,6 +97,7 @@ impl Engine {
             directory,
             _lock: lock,
             shares: Shares::of(&options),
+            recorder,
             options,
         });
         engine.parts.host.attach(&engine);
@@ -106,6 +110,11 @@ impl Engine {
         // What cannot be done now, for want of room say, is done at a later opening.
         let _ = Catalogue::finish_drops(&engine);
         Ok(engine)
+    }
+
+    /// Who takes down what transactions do, if somebody does.
+    pub fn recorder(&self) -> Option<&Arc<Recorder>> {
+        self.recorder.as_ref()
     }
 
     /// An error if the database is closed or poisoned.
@@ -489,7 +498,8 @@ impl Engine {
         self.parts.tc.retain_from(Timestamp::MAX);
         self.flush_here()?;
         while self.proxy_step()? {}
-        self.checkpoint()
+        self.checkpoint()?;
+        self.recorder.as_ref().map_or(Ok(()), |recorder| recorder.flush())
     }
 
     /// Makes everything appended so far durable on the calling thread.

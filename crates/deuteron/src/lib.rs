@@ -47,6 +47,7 @@ mod load;
 mod lookahead;
 mod operations;
 mod options;
+mod record;
 mod recovery;
 mod retry;
 mod scan;

@@ -42,7 +42,9 @@ impl Transaction {
     /// ```
     pub fn get_for_update(&mut self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.usable(table)?;
-        self.run(|tx| tx.get_for_update(table.id, key))
+        let value = self.run(|tx| tx.get_for_update(table.id, key))?;
+        self.record(|recording| recording.read(table, key, value.as_deref()));
+        Ok(value)
     }
 
     /// A place in the transaction to which [`Transaction::rollback_to`] returns.
@@ -68,7 +70,9 @@ impl Transaction {
     /// ```
     pub fn savepoint(&mut self) -> Result<Savepoint, Error> {
         self.usable_engine()?;
-        self.run(deuteron_tc::Transaction::savepoint)
+        let savepoint = self.run(deuteron_tc::Transaction::savepoint)?;
+        self.record(|recording| recording.savepoint(savepoint));
+        Ok(savepoint)
     }
 
     /// Gives up everything that was written since the savepoint; what had not been written before it can be written by others
@@ -95,7 +99,9 @@ impl Transaction {
     /// ```
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<(), Error> {
         self.usable_engine()?;
-        self.run(|tx| tx.rollback_to(savepoint))
+        self.run(|tx| tx.rollback_to(savepoint))?;
+        self.record(|recording| recording.rollback_to(savepoint));
+        Ok(())
     }
 
     /// Gives `key` the value `new` if it has the value `expected`; `None` stands for "does not exist", on either side. Whether
@@ -159,7 +165,9 @@ impl Transaction {
     /// ```
     pub fn add(&mut self, table: &Table, key: &[u8], delta: i64) -> Result<(), Error> {
         self.usable(table)?;
-        self.run(|tx| tx.add(table.id, key, delta))
+        self.run(|tx| tx.add(table.id, key, delta))?;
+        self.record(|recording| recording.change(table, key));
+        Ok(())
     }
 
     /// Puts `bytes` behind the value of `key`, without reading it. If the key does not exist, they become its value. Goes with
@@ -182,7 +190,9 @@ impl Transaction {
     /// ```
     pub fn append(&mut self, table: &Table, key: &[u8], bytes: &[u8]) -> Result<(), Error> {
         self.usable(table)?;
-        self.run(|tx| tx.append(table.id, key, bytes))
+        self.run(|tx| tx.append(table.id, key, bytes))?;
+        self.record(|recording| recording.append(table, key, bytes));
+        Ok(())
     }
 
     /// Adds `delta` to the integer under `key` and returns the sum. Since the value is looked at, others that write the key are in
@@ -201,7 +211,9 @@ impl Transaction {
     /// ```
     pub fn add_and_get(&mut self, table: &Table, key: &[u8], delta: i64) -> Result<i64, Error> {
         self.usable(table)?;
-        self.run(|tx| tx.add_and_get(table.id, key, delta))
+        let sum = self.run(|tx| tx.add_and_get(table.id, key, delta))?;
+        self.record(|recording| recording.change(table, key));
+        Ok(sum)
     }
 
     /// Deletes every record of `range`; how many there were. The range is protected as a scan's is: what others insert into
@@ -226,13 +238,20 @@ impl Transaction {
     pub fn delete_range(&mut self, table: &Table, range: impl KeyRange) -> Result<u64, Error> {
         self.usable(table)?;
         let (lower, upper) = range.key_bounds();
+        let recorded = self.recording.as_mut().map(|recording| recording.range(table, &lower, &upper));
         let mut cursor = ScanCursor::new(table.id, lower, upper, Direction::Forward);
         let mut deleted = 0;
         while let Some(batch) = self.scan_batch(&mut cursor)? {
-            for (key, _) in batch {
-                self.delete(table, &key)?;
+            for entry in batch {
+                if let (Some(recording), Some(range)) = (&mut self.recording, &recorded) {
+                    recording.found(range, false, &entry);
+                }
+                self.delete(table, &entry.0)?;
                 deleted += 1;
             }
+        }
+        if let (Some(recording), Some(range)) = (&mut self.recording, &recorded) {
+            recording.scanned(range, false, None);
         }
         Ok(deleted)
     }

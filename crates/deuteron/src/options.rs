@@ -5,7 +5,7 @@
 
 use crate::{ConcurrencyControl, Db, Error, engine};
 use deuteron_device::{Directory, OsDirectory};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +55,7 @@ pub struct Options {
     pub(crate) writer_log_bytes: Option<u64>,
     pub(crate) concurrency_control: ConcurrencyControl,
     pub(crate) compress: bool,
+    pub(crate) history: Option<PathBuf>,
     pub(crate) tiny: bool,
 }
 
@@ -79,6 +80,7 @@ impl Options {
             writer_log_bytes: None,
             concurrency_control: ConcurrencyControl::Pushes,
             compress: false,
+            history: None,
             tiny: false,
         }
     }
@@ -223,12 +225,40 @@ impl Options {
         self
     }
 
+    /// Records what every transaction does and sees to a new file, a line each, until the database is closed: for
+    /// `deuteron check-history`, which says whether they were isolated from each other. The format is in `docs/history.md`.
+    /// Transactions [in the past](crate::TransactionOptions::as_of) are left out. What is in the tables before, the check takes for nobody's: record from
+    /// an empty table on. It says most if no key is given the same value twice.
+    ///
+    /// A recording copies all keys and values that are read and written, and its end waits for the file now and then. If the file
+    /// cannot be written, nothing more is recorded, and [`Db::close`] says so. A database without one asks once an operation whether
+    /// it has one.
+    ///
+    /// ```
+    /// use deuteron_history::{Level, check};
+    /// # let scratch = tempfile::tempdir()?;
+    /// let history = scratch.path().join("history");
+    /// let db = deuteron::Options::new().memory(32 << 20).record_history(&history).open(scratch.path().join("a.db"))?;
+    /// let table = db.table("stock")?;
+    /// db.transact(|tx| tx.put(&table, b"apples", b"12"))?;
+    /// db.transact(|tx| tx.get(&table, b"apples"))?;
+    /// db.close()?;
+    /// let report = check(std::io::BufReader::new(std::fs::File::open(history)?), Level::StrictSerializable)?;
+    /// assert_eq!((report.committed, report.anomalies.len()), (2, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn record_history(mut self, path: impl AsRef<Path>) -> Self {
+        self.history = Some(path.as_ref().to_owned());
+        self
+    }
+
     /// Opens the database in the directory `path`, recovering it if it was not closed.
     ///
     /// # Errors
     /// [`Error::InUse`] if another process has it open, [`Error::NotFound`] if it is missing and not to be
     /// created, [`Error::NotADatabase`] for a foreign directory, [`Error::UnknownFormat`] for a newer version,
-    /// [`Error::Corrupt`] for damage, [`Error::Device`] for a refusing device, [`Error::InvalidOption`].
+    /// [`Error::Corrupt`] for damage, [`Error::Device`] for a refusing device, [`Error::InvalidOption`]; [`Error::Exists`] if
+    /// there is a file where a history is to be recorded.
     ///
     /// ```
     /// # let scratch = tempfile::tempdir()?;

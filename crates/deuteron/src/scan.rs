@@ -1,5 +1,6 @@
 //! [`Scan`]: the records of a range, from either end.
 
+use crate::record::RangeRecord;
 use crate::{Error, Transaction};
 use deuteron_contract::Direction;
 use deuteron_tc::ScanCursor;
@@ -18,6 +19,7 @@ pub struct Scan<'t> {
     forward: End,
     backward: End,
     failed: bool,
+    recorded: Option<RangeRecord>,
 }
 
 /// One end of the scan: where it is, and what it has read ahead.
@@ -28,9 +30,14 @@ struct End {
 }
 
 impl<'t> Scan<'t> {
-    pub(crate) fn new(transaction: &'t mut Transaction, forward: ScanCursor, backward: ScanCursor) -> Self {
+    pub(crate) fn new(
+        transaction: &'t mut Transaction,
+        forward: ScanCursor,
+        backward: ScanCursor,
+        recorded: Option<RangeRecord>,
+    ) -> Self {
         let end = |cursor| End { cursor, read_ahead: VecDeque::new(), last: None };
-        Self { transaction, forward: end(forward), backward: end(backward), failed: false }
+        Self { transaction, forward: end(forward), backward: end(backward), failed: false, recorded }
     }
 
     /// The next entry from the end `direction` starts at, unless the other end has already returned it.
@@ -45,7 +52,10 @@ impl<'t> Scan<'t> {
         while end.read_ahead.is_empty() {
             match self.transaction.scan_batch(&mut end.cursor) {
                 Ok(Some(batch)) => end.read_ahead.extend(batch),
-                Ok(None) => return None,
+                Ok(None) => {
+                    self.record_end(direction, None);
+                    return None;
+                }
                 Err(error) => {
                     self.failed = true;
                     return Some(Err(error));
@@ -59,10 +69,30 @@ impl<'t> Scan<'t> {
         });
         if met {
             self.failed = true;
+            self.record_end(direction, Some(&key));
             return None;
         }
         end.last = Some(key.clone());
-        Some(Ok((key, value)))
+        let entry = (key, value);
+        if self.recorded.is_some() {
+            self.record_entry(direction, &entry);
+        }
+        Some(Ok(entry))
+    }
+
+    #[cold]
+    fn record_entry(&mut self, direction: Direction, entry: &Entry) {
+        if let (Some(recording), Some(range)) = (&mut self.transaction.recording, &self.recorded) {
+            recording.found(range, direction == Direction::Reverse, entry);
+        }
+    }
+
+    /// One end has come to the other, or to a record that the other has returned.
+    #[cold]
+    fn record_end(&mut self, direction: Direction, met: Option<&[u8]>) {
+        if let (Some(recording), Some(range)) = (&mut self.transaction.recording, &self.recorded) {
+            recording.scanned(range, direction == Direction::Reverse, met);
+        }
     }
 }
 

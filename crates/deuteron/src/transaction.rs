@@ -2,9 +2,11 @@
 
 use crate::deadline::Watch;
 use crate::handle::Handle;
+use crate::record::{Recorder, Recording};
 use crate::scan::Entry;
 use crate::{Cancellation, Durability, Error, Isolation, KeyRange, Scan, Table, Ticket};
 use deuteron_contract::{Direction, Timestamp};
+use deuteron_history::Outcome;
 use deuteron_tc::{BeginOptions, ScanCursor, TcError};
 use std::sync::Arc;
 use std::time::Instant;
@@ -132,20 +134,32 @@ pub struct Transaction {
     durability: Durability,
     deadline: Option<Instant>,
     pub(crate) attempt: u32,
+    /// What it does, if that is recorded. Reads go on in functions of their own then, out of the way of the others.
+    pub(crate) recording: Option<Box<Recording>>,
 }
 
 impl Transaction {
     /// A transaction in the present, or in the past that the options say.
-    pub(crate) fn begin(engine: &Arc<Handle>, options: TransactionOptions) -> Result<Self, Error> {
-        let Some(at) = options.as_of else { return Ok(Self::begin_now(engine, options)) };
+    pub(crate) fn begin(
+        engine: &Arc<Handle>,
+        options: TransactionOptions,
+        recorder: Option<&Arc<Recorder>>,
+    ) -> Result<Self, Error> {
+        let Some(at) = options.as_of else { return Ok(Self::begin_now(engine, options, recorder)) };
         let inner = engine.tc().begin_as_of(at).map_err(|error| engine.error(error))?;
         Ok(Self::over(inner, engine, options))
     }
 
     /// A transaction in the present.
-    pub(crate) fn begin_now(engine: &Arc<Handle>, options: TransactionOptions) -> Self {
+    pub(crate) fn begin_now(
+        engine: &Arc<Handle>,
+        options: TransactionOptions,
+        recorder: Option<&Arc<Recorder>>,
+    ) -> Self {
         let TransactionOptions { isolation, read_only, .. } = options;
-        Self::over(engine.tc().begin_with(BeginOptions { isolation, read_only }), engine, options)
+        let recording = recorder.map(|recorder| Box::new(recorder.begin()));
+        let inner = engine.tc().begin_with(BeginOptions { isolation, read_only });
+        Self { recording, ..Self::over(inner, engine, options) }
     }
 
     fn over(inner: deuteron_tc::Transaction, engine: &Arc<Handle>, options: TransactionOptions) -> Self {
@@ -155,6 +169,7 @@ impl Transaction {
             engine: Arc::clone(engine),
             deadline: options.deadline,
             attempt: 1,
+            recording: None,
         }
     }
 
@@ -226,7 +241,30 @@ impl Transaction {
         reader: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>, Error> {
         self.usable(table)?;
+        if self.recording.is_some() {
+            return self.get_recorded(table, key, reader);
+        }
         self.run(|tx| tx.get_with(table.id, key, reader))
+    }
+
+    #[cold]
+    fn get_recorded<R>(
+        &mut self,
+        table: &Table,
+        key: &[u8],
+        reader: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, Error> {
+        let value = self.run(|tx| tx.get_with(table.id, key, <[u8]>::to_vec))?;
+        self.record(|recording| recording.read(table, key, value.as_deref()));
+        Ok(value.as_deref().map(reader))
+    }
+
+    /// Has something recorded, if anything is.
+    #[inline]
+    pub(crate) fn record(&mut self, what: impl FnOnce(&mut Recording)) {
+        if let Some(recording) = &mut self.recording {
+            what(recording);
+        }
     }
 
     /// The values of several keys, copied, in their order. Faster than as many calls of [`Transaction::get`]: the keys' ways from
@@ -253,6 +291,11 @@ impl Transaction {
         self.usable(table)?;
         let mut values = Vec::with_capacity(keys.len());
         self.run(|tx| tx.get_many(table.id, keys, |_, value| values.push(value.map(<[u8]>::to_vec))))?;
+        self.record(|recording| {
+            for (key, value) in keys.iter().zip(&values) {
+                recording.read(table, key.as_ref(), value.as_deref());
+            }
+        });
         Ok(values)
     }
 
@@ -293,7 +336,9 @@ impl Transaction {
     /// ```
     pub fn put(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.usable(table)?;
-        self.run(|tx| tx.put(table.id, key, value))
+        self.run(|tx| tx.put(table.id, key, value))?;
+        self.record(|recording| recording.write(table, key, Some(value)));
+        Ok(())
     }
 
     /// Deletes `key`, whether or not it exists.
@@ -310,7 +355,9 @@ impl Transaction {
     /// ```
     pub fn delete(&mut self, table: &Table, key: &[u8]) -> Result<(), Error> {
         self.usable(table)?;
-        self.run(|tx| tx.delete(table.id, key))
+        self.run(|tx| tx.delete(table.id, key))?;
+        self.record(|recording| recording.write(table, key, None));
+        Ok(())
     }
 
     /// The records of `range` in key order; `.rev()` for the other order. The range is protected as a whole: that
@@ -336,9 +383,10 @@ impl Transaction {
     pub fn scan(&mut self, table: &Table, range: impl KeyRange) -> Result<Scan<'_>, Error> {
         self.usable(table)?;
         let (lower, upper) = range.key_bounds();
+        let recorded = self.recording.as_mut().map(|recording| recording.range(table, &lower, &upper));
         let forward = ScanCursor::new(table.id, lower.clone(), upper.clone(), Direction::Forward);
         let backward = ScanCursor::new(table.id, lower, upper, Direction::Reverse);
-        Ok(Scan::new(self, forward, backward))
+        Ok(Scan::new(self, forward, backward, recorded))
     }
 
     /// The next batch of a scan; `None` at its end.
@@ -428,7 +476,17 @@ impl Transaction {
     /// ```
     pub fn commit_async(mut self) -> Result<Ticket, Error> {
         self.engine.usable()?;
-        let committed = self.run(deuteron_tc::Transaction::commit)?;
+        let committed = self.run(deuteron_tc::Transaction::commit);
+        if let Some(recording) = self.recording.take() {
+            recording.end(match &committed {
+                Ok(_) => Outcome::Committed,
+                Err(Error::Poisoned { .. } | Error::DiskFull { .. } | Error::Device { .. }) => {
+                    Outcome::Unknown
+                }
+                Err(_) => Outcome::Aborted,
+            });
+        }
+        let committed = committed?;
         let Self { engine, durability, .. } = self;
         if let Some(record) = committed.durable_at {
             engine.committed(record, durability);

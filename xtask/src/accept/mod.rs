@@ -5,6 +5,7 @@
 
 mod data_component;
 mod end_to_end;
+mod isolation;
 mod planned;
 mod speed;
 mod sweeps;

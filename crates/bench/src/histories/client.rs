@@ -1,7 +1,7 @@
 //! A client: random transactions, and notes of what they saw.
 
-use super::HistoryReport;
 use super::values::{Class, Effect, Number, class_of, key_bytes, key_of, number_of, value_bytes};
+use super::{HistoryOptions, HistoryReport};
 use crate::Random;
 use deuteron::{Db, Error, Isolation, Savepoint, Table, Timestamp, Transaction, TransactionOptions};
 use std::collections::BTreeMap;
@@ -62,6 +62,7 @@ pub struct Client<'d> {
     table: &'d Table,
     events: &'d AtomicU64,
     keys: u32,
+    recorded: bool,
     random: Random,
     /// The next value, different from those of all clients.
     next: Number,
@@ -95,15 +96,15 @@ impl<'d> Client<'d> {
         db: &'d Db,
         table: &'d Table,
         events: &'d AtomicU64,
-        keys: u32,
-        seed: u64,
+        options: &HistoryOptions,
         thread: u32,
     ) -> Self {
+        let &HistoryOptions { keys, seed, recorded, .. } = options;
         let random = Random::new(seed.wrapping_mul(1009).wrapping_add(u64::from(thread)));
         let next = u64::from(thread) << 40;
         let (notes, tally) = (Vec::new(), HistoryReport::default());
         let round_start = db.timestamp();
-        Self { db, table, events, keys: keys.max(1), random, next, notes, round_start, tally }
+        Self { db, table, events, keys: keys.max(1), recorded, random, next, notes, round_start, tally }
     }
 
     /// The notes of the transactions since the last call; their counts go to `report`.
@@ -177,6 +178,7 @@ impl<'d> Client<'d> {
         let options = TransactionOptions::new();
         match self.random.below(20) {
             0..3 => (Kind::ReadOnly, options.read_only(true)),
+            _ if self.recorded => (Kind::Serializable, options),
             3..6 => (Kind::Snapshot, options.isolation(Isolation::Snapshot)),
             6 if self.db.retained_from().is_some() => {
                 let now = self.db.timestamp();
@@ -189,7 +191,12 @@ impl<'d> Client<'d> {
 
     fn key(&mut self) -> u32 {
         let among = if self.random.below(2) == 0 { self.keys } else { self.keys.div_ceil(16) };
-        self.random.below(u64::from(among)) as u32
+        self.window() + self.random.below(u64::from(among)) as u32
+    }
+
+    /// The first key of the window, which moves by one in so many transactions.
+    fn window(&self) -> u32 {
+        if self.recorded { (self.events.load(Ordering::Relaxed) / 16) as u32 } else { 0 }
     }
 
     fn operate(&mut self, attempt: &mut Attempt, only_reads: bool) -> Result<(), Error> {
@@ -215,7 +222,7 @@ impl<'d> Client<'d> {
             }
             5 => {
                 let (reverse, limit) = (self.random.below(2) == 0, 1 + self.random.below(5) as usize);
-                let (lower, upper) = if reverse { (0, key) } else { (key, self.keys) };
+                let (lower, upper) = if reverse { (0, key) } else { (key, self.window() + self.keys) };
                 self.scan(
                     attempt,
                     Scanned { lower, upper, reverse, limit, own: Writes::new(), found: Vec::new() },
@@ -244,6 +251,8 @@ impl<'d> Client<'d> {
                     attempt.writes = then.clone();
                 }
             }
+            // What is missing after a delete does not tell whose delete it is: only some keys are deleted.
+            15..19 if self.recorded && key % 4 != 2 => drop(self.get(attempt, key)?),
             15..19 => {
                 attempt.transaction.delete(self.table, &key_bytes(key))?;
                 attempt.writes.insert(key, Effect::Set(None));
@@ -257,7 +266,8 @@ impl<'d> Client<'d> {
     fn change(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
         let key = key / 4 * 4 + self.random.below(2) as u32;
         let effect = match class_of(key) {
-            _ if key >= self.keys => return Ok(()),
+            _ if key >= self.window() + self.keys => return Ok(()),
+            _ if self.recorded => return self.put(attempt, key),
             Class::Plain => return self.put(attempt, key),
             Class::Integer => {
                 let delta = self.random.below(1000) as i64 - 500;
@@ -272,13 +282,16 @@ impl<'d> Client<'d> {
                 }
                 Effect::Add(delta)
             }
-            Class::List => {
-                self.next += 1;
-                attempt.transaction.append(self.table, &key_bytes(key), &self.next.to_le_bytes())?;
-                Effect::Append(vec![self.next])
-            }
+            Class::List => return self.append(attempt, key),
         };
         self.note_change(attempt, key, effect);
+        Ok(())
+    }
+
+    fn append(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
+        self.next += 1;
+        attempt.transaction.append(self.table, &key_bytes(key), &self.next.to_le_bytes())?;
+        self.note_change(attempt, key, Effect::Append(vec![self.next]));
         Ok(())
     }
 
@@ -321,6 +334,9 @@ impl<'d> Client<'d> {
     }
 
     fn put(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
+        if self.recorded && class_of(key) == Class::List {
+            return self.append(attempt, key);
+        }
         self.next += 1;
         let bytes = value_bytes(key, self.next);
         attempt.transaction.put(self.table, &key_bytes(key), &bytes)?;

@@ -47,11 +47,14 @@ pub struct HistoryOptions {
     pub round: u64,
     /// Sets what the transactions do; how they meet is up to the system.
     pub seed: u64,
+    /// Whether only such transactions are run as a recorded history tells in full: serializable ones in the present that write each value
+    /// once, append to lists and do nothing else to them, on keys from a window of [`HistoryOptions::keys`] that moves on.
+    pub recorded: bool,
 }
 
 impl Default for HistoryOptions {
     fn default() -> Self {
-        Self { transactions: 100_000, threads: 4, keys: 512, round: 20_000, seed: 1 }
+        Self { transactions: 100_000, threads: 4, keys: 512, round: 20_000, seed: 1, recorded: false }
     }
 }
 
@@ -91,9 +94,8 @@ pub fn run_histories(
     let table = db.table("histories")?;
     let (mut report, events) = (HistoryReport::default(), AtomicU64::new(1));
     let mut replay = Replay::default();
-    let mut clients: Vec<Client<'_>> = (0..options.threads.max(1))
-        .map(|thread| Client::new(db, &table, &events, options.keys, options.seed, thread))
-        .collect();
+    let mut clients: Vec<Client<'_>> =
+        (0..options.threads.max(1)).map(|thread| Client::new(db, &table, &events, options, thread)).collect();
     while report.transactions < options.transactions && report.problems.is_empty() {
         let round = options.round.clamp(1, options.transactions - report.transactions);
         let share = round.div_ceil(clients.len() as u64);
@@ -145,6 +147,18 @@ mod tests {
     fn every_read_is_that_of_the_serial_order() {
         let histories = HistoryOptions { transactions: 20_000, round: 5_000, ..HistoryOptions::default() };
         run(Options::new().memory(64 << 20).retention(Duration::from_millis(20)), &histories);
+    }
+
+    #[test]
+    fn every_read_of_a_recorded_history_is_that_of_the_serial_order() {
+        let histories = HistoryOptions {
+            transactions: 8_000,
+            round: 2_000,
+            keys: 64,
+            recorded: true,
+            ..HistoryOptions::default()
+        };
+        run(Options::new().memory(64 << 20), &histories);
     }
 
     #[test]

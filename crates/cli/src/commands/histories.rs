@@ -29,7 +29,10 @@ pub fn run(arguments: &HistoriesArguments, json: bool) -> Outcome {
         true => Options::tiny_for_tests().background(Background::Threads),
         false => Options::new().memory(arguments.memory).retention(RETENTION),
     };
-    let options = options.durability(Durability::None);
+    let mut options = options.durability(Durability::None);
+    if let Some(path) = &arguments.record {
+        options = options.record_history(path);
+    }
     let db = match arguments.in_memory {
         true => options.open_in(Arc::new(MemoryDirectory::new()))?,
         false => options.open(&database)?,
@@ -39,6 +42,7 @@ pub fn run(arguments: &HistoriesArguments, json: bool) -> Outcome {
         threads: arguments.threads,
         keys: arguments.keys,
         seed: arguments.seed,
+        recorded: arguments.record.is_some(),
         ..HistoryOptions::default()
     };
     let progress = Progress::counting(arguments.transactions, "run", "transactions");

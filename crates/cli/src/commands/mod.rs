@@ -3,6 +3,7 @@
 pub mod backup;
 pub mod bench;
 pub mod check;
+pub mod check_history;
 pub mod compact;
 pub mod demo;
 pub mod export;

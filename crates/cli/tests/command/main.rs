@@ -1,6 +1,7 @@
 //! The program as its users meet it: arguments, output, exit status. A module for each group of commands.
 
 mod backup;
+mod history;
 mod measure;
 mod records;
 mod shell;
