@@ -18,6 +18,7 @@
 //! | `page` | the format of leaf pages: flat bytes, no pointers, no unsafe code |
 //! | `index` | the inner levels, always in memory |
 //! | `check` | verifies a tree |
+//! | `page_run` | the records of a node, for those who read pages without a tree |
 //!
 //! What needs a page that is not in memory says so with a [`Miss`], after which the caller lets go of its guard, has
 //! the page loaded, and begins anew; the methods without `try` do that by themselves.
@@ -41,6 +42,7 @@ mod marks;
 mod merging;
 mod options;
 mod page;
+mod page_run;
 mod read;
 mod scan;
 mod scratch;
@@ -57,5 +59,6 @@ pub use error::{BwTreeError, Miss};
 pub use options::Options;
 pub use page::batch::Upsert;
 pub use page::run::RecordRef;
+pub use page_run::PageRun;
 pub use scan::Cursor;
 pub use tree::{KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};

@@ -58,6 +58,8 @@ pub enum Command {
     CheckHistory(CheckHistoryArguments),
     /// Recover a database, or say what a recovery would do.
     Recover(RecoverArguments),
+    /// Write every readable record of a damaged database, or store, to files; writes nothing into it.
+    Salvage(SalvageArguments),
     /// Run and kill the workload again and again, and check the database every time.
     #[command(hide = true)]
     KillRounds(KillRoundsArguments),
@@ -243,6 +245,18 @@ pub struct RecoverArguments {
     /// Only say what a recovery would do; writes nothing.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SalvageArguments {
+    /// The directory of the database, or of the stand-alone store.
+    pub database: PathBuf,
+    /// The directory for the files, which must not exist: a file of JSON lines for each table, which `import` reads. Without it
+    /// there is only the report.
+    pub target: Option<PathBuf>,
+    /// How keys and values are written.
+    #[arg(long, value_enum, default_value_t = Encoding::Base64)]
+    pub encoding: Encoding,
 }
 
 #[derive(Debug, Args)]

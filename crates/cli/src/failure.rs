@@ -131,9 +131,12 @@ impl From<Error> for Failure {
                 Kind::Failed,
                 Some("use the version of this program that wrote the database, or a newer one"),
             ),
-            Error::Corrupt { .. } => {
-                (Kind::Damage, Some("`deuteron check` lists all damage; restore the files from a copy"))
-            }
+            Error::Corrupt { .. } => (
+                Kind::Damage,
+                Some(
+                    "restore a backup; `deuteron salvage` says what is damaged and writes what is not to files",
+                ),
+            ),
             Error::DiskFull { .. } => {
                 (Kind::Failed, Some("make room on the disk and run it again; nothing acknowledged is lost"))
             }

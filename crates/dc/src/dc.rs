@@ -9,6 +9,7 @@ use crate::sweep::Sweeps;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
 use crate::table_directory::TableDirectory;
 use crate::tombstones::Tombstones;
+use crate::user_data;
 use deuteron_bwtree::{Check, Cursor, Miss, Tree, TreeReport, TreeStatistics};
 use deuteron_contract::{
     DataComponent, DcError, DcStatistics, Direction, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
@@ -30,11 +31,6 @@ const LEAVES_AHEAD_MAX: usize = 32;
 
 /// Flushes that come before the clock hand goes on where nearly everything is unflushed.
 const FLUSHES_INSTEAD: u64 = 16;
-
-/// What a checkpoint remembers: this, the redo scan start point, and which tables were dropped.
-const USER_DATA_VERSION: u8 = 2;
-/// The version without dropped tables.
-const USER_DATA_VERSION_1: u8 = 1;
 
 /// A data component. See the [crate documentation](crate).
 pub struct BwTreeDc {
@@ -106,7 +102,7 @@ impl BwTreeDc {
             };
             return Err(error::store("opening the store", refused));
         }
-        let (redo_scan_start_point, dropped) = decode_user_data(&recovered.user_data)?;
+        let (redo_scan_start_point, dropped) = user_data::decode(&recovered.user_data)?;
         let dc = BwTreeDc {
             chunk_bytes: options.chunk_bytes.min(record_bytes_max - stored_value::ESCAPE_BYTES),
             claims: Claims::default(),
@@ -440,20 +436,11 @@ impl BwTreeDc {
         }
     }
 
-    fn encode_user_data(&self, lsn: u64) -> Vec<u8> {
-        let mut bytes = vec![USER_DATA_VERSION];
-        bytes.extend_from_slice(&lsn.to_le_bytes());
-        for table in self.dropped().keys() {
-            bytes.extend_from_slice(&table.to_le_bytes());
-        }
-        bytes
-    }
-
     /// Under [`BwTreeDc::checkpointing`].
     pub(crate) fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
         let failed = |error| error::store("checkpoint", error);
         let mut checkpoint = loop {
-            match self.llama.checkpoint_begin(&self.encode_user_data(lsn)) {
+            match self.llama.checkpoint_begin(&user_data::encode(lsn, self.dropped().keys().copied())) {
                 Ok(checkpoint) => break checkpoint,
                 // Somebody uses the store below us.
                 Err(LlamaError::CheckpointBusy) => yield_now(),
@@ -484,27 +471,6 @@ impl BwTreeDc {
         // What had to be flushed before it could be merged has been.
         self.tables.all().iter().for_each(|tree| tree.retry_merges());
         Ok(())
-    }
-}
-
-fn decode_user_data(bytes: &[u8]) -> Result<(u64, Vec<u32>), DcError> {
-    let number = |lsn: &[u8; 8]| u64::from_le_bytes(*lsn);
-    let (version, rest) = match bytes.split_first() {
-        None => return Ok((0, Vec::new())),
-        Some((&version, rest)) => (version, rest.split_first_chunk()),
-    };
-    match rest {
-        Some((lsn, [])) if version == USER_DATA_VERSION_1 => Ok((number(lsn), Vec::new())),
-        Some((lsn, dropped)) if version == USER_DATA_VERSION && dropped.len().is_multiple_of(4) => {
-            let dropped = dropped.as_chunks().0.iter().map(|table| u32::from_le_bytes(*table));
-            Ok((number(lsn), dropped.collect()))
-        }
-        _ => Err(DcError::Corrupt {
-            file: "checkpoint".to_owned(),
-            offset: 0,
-            expected: format!("user data of a version up to {USER_DATA_VERSION}"),
-            found: format!("{bytes:?}"),
-        }),
     }
 }
 

@@ -63,11 +63,13 @@ mod large_values;
 mod operations;
 mod options;
 mod reclaim;
+mod salvage;
 mod stored_value;
 mod sweep;
 mod sync;
 mod table_directory;
 mod tombstones;
+mod user_data;
 
 pub use bulk::{LoadError, TableLoad};
 pub use dc::{BwTreeDc, DcReport};
@@ -75,3 +77,4 @@ pub use deuteron_llama::StoreFile;
 pub use files::HeldFiles;
 pub use options::DcOptions;
 pub use reclaim::Compaction;
+pub use salvage::{FoundValue, LoggedVersion, StoreSalvage, TableFound};

@@ -32,6 +32,7 @@
 
 mod aligned_buffer;
 mod checks;
+mod damaged;
 mod directory;
 mod error;
 mod image;
@@ -42,6 +43,7 @@ mod read_request;
 pub mod simulated;
 
 pub use aligned_buffer::AlignedBuffer;
+pub use damaged::{DamagedFile, Loss};
 pub use directory::{BLOCK_BYTES, Directory, File, OpenMode};
 pub use error::{DeviceError, MachineStopped, MisalignedAccess, Operation, with_causes};
 pub use memory::MemoryDirectory;

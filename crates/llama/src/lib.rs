@@ -21,6 +21,7 @@
 //! | `store`, `segments`, `accounts`, `clean` | the files, what lives in each, and emptying them |
 //! | `checkpoint`, `image`, `images`, `recovery` | images of the mapping table, and the way back from them |
 //! | `files` | the files as of a moment, for a copy |
+//! | `salvage` | every readable fragment of a damaged store |
 //! | `statistics` | counters |
 //!
 //! ```
@@ -100,6 +101,7 @@ mod pool;
 mod read_buffer;
 mod recovery;
 mod rows;
+mod salvage;
 mod seal;
 mod segments;
 mod snapshot;
@@ -120,5 +122,6 @@ pub use node::{NodeKind, NodeRef, OwnedNode, PageDescriptor, SLACK_BYTES_MAX};
 pub use options::Options;
 pub use page_id::PageId;
 pub use recovery::{Recovered, RecoveredPage};
+pub use salvage::{FragmentPlace, FragmentReader, ImagedPage, Order, Salvage, SalvagedFragment, salvage};
 pub use snapshot::{PageState, Snapshot};
 pub use statistics::Statistics;

@@ -31,11 +31,12 @@ use crate::mapping_table::{Fragments, MappingTable, Word};
 use crate::memory::ByteCounter;
 use crate::options::Options;
 use crate::page_id::PageId;
+use crate::salvage::ImagedPage;
 use crate::segments::{Segments, segment_index};
 use crate::statistics::Counters;
 use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, Loss, OpenMode, OverlayDirectory, with_causes};
 use deuteron_epoch::Epochs;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -343,6 +344,48 @@ fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Fou
         }
     }
     Ok(Found { start, pages, next_page, images: row })
+}
+
+/// What an image says, for a salvage.
+pub(crate) struct ReadableImage {
+    pub(crate) user_data: Vec<u8>,
+    pub(crate) is_newest: bool,
+    pub(crate) pages: Vec<ImagedPage>,
+}
+
+/// The newest image that can be read, with those that it builds on; the others are losses.
+pub(crate) fn readable_image(
+    directory: &Arc<dyn Directory>,
+    losses: &mut Vec<Loss>,
+) -> Option<ReadableImage> {
+    // Reading images removes unfinished ones: above the files.
+    let overlay: Arc<dyn Directory> = Arc::new(OverlayDirectory::new(Arc::clone(directory)));
+    let options = Options { direct: false, ..Options::default() };
+    let mut is_newest = true;
+    loop {
+        let newest = overlay.list().ok()?.iter().filter_map(|name| image_number(name)).max()?;
+        let error = match newest_image(&overlay, &options) {
+            Ok(found) => {
+                let described = found.pages.iter().map(|(page, known)| ImagedPage {
+                    page,
+                    tree: known.tree,
+                    low_key: known.low_key.clone(),
+                    fragments: known.fragments.iter().map(FlashAddress::offset).collect(),
+                });
+                let pages = described.collect();
+                return Some(ReadableImage { user_data: found.start.user_data, is_newest, pages });
+            }
+            Err(error) => error,
+        };
+        is_newest = false;
+        losses.push(match error {
+            LlamaError::Corrupt { file, offset, expected, found } => {
+                Loss { file, offset, bytes: 0, reason: format!("expected {expected}, found {found}") }
+            }
+            other => Loss { file: image_name(newest), offset: 0, bytes: 0, reason: with_causes(&other) },
+        });
+        overlay.remove(&image_name(newest)).ok()?;
+    }
 }
 
 /// Makes a new store: an image without pages; its number. The first segment comes with the first flush.

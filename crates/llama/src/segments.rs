@@ -115,6 +115,35 @@ fn blocks_of(address: FlashAddress) -> (u64, u64) {
     (address.offset() / block * block, (address.offset() + address.length()).next_multiple_of(block))
 }
 
+/// What the header of a segment says, for who has no store to hold it against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) store: u64,
+    pub(crate) segment_bytes: u64,
+}
+
+impl SegmentHeader {
+    /// Whether a segment can be so long.
+    pub(crate) fn may_have(segment_bytes: u64) -> bool {
+        (1..=1 << 30).contains(&segment_bytes) && segment_bytes.is_multiple_of(BLOCK_BYTES as u64)
+    }
+
+    /// The header of segment `index` in `block`, or why it is none.
+    pub(crate) fn decode(block: &[u8], index: u64) -> Result<SegmentHeader, String> {
+        let is_header = block.len() >= BLOCK_BYTES && read_u32(block, 4) == MAGIC;
+        if !is_header || read_u32(block, 0) != crc32c::crc32c(&block[4..BLOCK_BYTES]) {
+            return Err("the segment's header is damaged".to_owned());
+        }
+        let (version, number) = (read_u32(block, 8), read_u64(block, 24));
+        let header = SegmentHeader { store: read_u64(block, 16), segment_bytes: read_u64(block, 32) };
+        match (is_known(version), number == index && SegmentHeader::may_have(header.segment_bytes)) {
+            (true, true) => Ok(header),
+            (true, false) => Err(format!("the header of segment {number}")),
+            (false, _) => Err(format!("a segment of format version {version}")),
+        }
+    }
+}
+
 /// The name of segment `index`.
 pub(crate) fn segment_name(index: u64) -> String {
     format!("store-{index:016x}.seg")

@@ -27,6 +27,7 @@
 //! | `flusher`, `stable_waiters` | group commit without a timer |
 //! | `segment`, `stable_index` | files; finding one record in them |
 //! | [`reader`], `recovery` | replay; the torn tail and corruption |
+//! | `salvage` | [`LogSalvage`]: what is left of a damaged log |
 //! | `log` | [`Log`], the whole |
 //! | `commit_reservation` | [`CommitReservation`]: the place of a commit record |
 //! | `stable_buffer`, `buffer_view` | [`StableBuffer`], [`BufferView`]: what the proxy gets |
@@ -58,6 +59,7 @@ pub mod reader;
 pub mod record;
 mod recovery;
 mod ring;
+mod salvage;
 mod segment;
 mod stable_buffer;
 mod stable_index;
@@ -73,5 +75,6 @@ pub use options::LogOptions;
 pub use reader::{LogBuffer, LogReader};
 pub use record::{OwnedRecord, Record, RecordError, RecordView};
 pub use recovery::Recovery;
+pub use salvage::LogSalvage;
 pub use stable_buffer::StableBuffer;
 pub use statistics::LogStatistics;

@@ -300,7 +300,7 @@ pub(crate) fn segment_name(base: u64) -> String {
     format!("log-{base:016x}.seg")
 }
 
-fn parse_name(name: &str, suffix: &str) -> Option<u64> {
+pub(crate) fn parse_name(name: &str, suffix: &str) -> Option<u64> {
     let digits = name.strip_prefix("log-")?.strip_suffix(suffix)?;
     let lower = digits.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
     if digits.len() == 16 && lower { u64::from_str_radix(digits, 16).ok() } else { None }

@@ -7,6 +7,7 @@ mod data_component;
 mod end_to_end;
 mod isolation;
 mod planned;
+mod salvage;
 mod speed;
 mod sweeps;
 mod transaction_component;

@@ -22,5 +22,9 @@ pub const SAFETY: &[Point] = &[
     planned("fuzz", "0 crashes"),
     planned("coverage", "at least 95 % of the engine's lines"),
     planned("mutants", "at least 90 % caught of 200 in log, tc and llama"),
-    planned("salvage", "share of records from 1, 10 and 100 damaged blocks"),
+    Point {
+        name: "salvage",
+        bar: "share of records from 1, 10 and 100 damaged blocks",
+        run: Some(super::salvage::salvage),
+    },
 ];

@@ -24,8 +24,7 @@ pub fn run(arguments: &ExportArguments, json: bool) -> Outcome {
     let records = with_database(&arguments.database, false, |db| {
         let progress = Progress::open_ended("export", "records");
         let mut records = 0;
-        let mut target = Target::open(&file.file)?;
-        let mut rows = Rows::new(format, file.encoding, &mut target);
+        let mut rows = Rows::new(format, file.encoding, Target::open(&file.file)?);
         if format == Format::Csv && !file.no_header {
             rows.header()?;
         }
@@ -35,7 +34,6 @@ pub fn run(arguments: &ExportArguments, json: bool) -> Outcome {
             rows.row(key, value)
         })?;
         rows.finish()?;
-        target.finish()?;
         Ok(records)
     })?;
     let seconds = begin.elapsed().as_secs_f64();
@@ -49,14 +47,14 @@ pub fn run(arguments: &ExportArguments, json: bool) -> Outcome {
 }
 
 /// Writes records in a format.
-struct Rows<'a> {
+pub(super) struct Rows {
     format: Format,
     encoding: Encoding,
-    lines: BufWriter<&'a mut Target>,
+    lines: BufWriter<Target>,
 }
 
-impl<'a> Rows<'a> {
-    fn new(format: Format, encoding: Encoding, target: &'a mut Target) -> Self {
+impl Rows {
+    pub(super) fn new(format: Format, encoding: Encoding, target: Target) -> Self {
         Self { format, encoding, lines: BufWriter::with_capacity(1 << 16, target) }
     }
 
@@ -64,7 +62,7 @@ impl<'a> Rows<'a> {
         self.write(&csv::line(["key", "value"]))
     }
 
-    fn row(&mut self, key: &[u8], value: &[u8]) -> Outcome {
+    pub(super) fn row(&mut self, key: &[u8], value: &[u8]) -> Outcome {
         let text = |bytes| self.encoding.encode(bytes).map_err(|reason| Failure::new(Kind::Failed, reason));
         let (key, value) = (text(key)?, text(value)?);
         self.write(&match self.format {
@@ -73,23 +71,24 @@ impl<'a> Rows<'a> {
         })
     }
 
-    fn write(&mut self, line: &str) -> Outcome {
+    pub(super) fn write(&mut self, line: &str) -> Outcome {
         self.lines.write_all(line.as_bytes()).map_err(|error| Failure::output(&error))
     }
 
-    fn finish(mut self) -> Outcome {
-        self.lines.flush().map_err(|error| Failure::output(&error))
+    pub(super) fn finish(self) -> Outcome {
+        let target = self.lines.into_inner().map_err(|error| Failure::output(error.error()))?;
+        target.finish()
     }
 }
 
 /// Where the records go. A file appears under its name only when it is complete.
-enum Target {
+pub(super) enum Target {
     Standard(std::io::StdoutLock<'static>),
     File { file: File, partial: PathBuf, path: PathBuf, complete: bool },
 }
 
 impl Target {
-    fn open(path: &Path) -> Outcome<Self> {
+    pub(super) fn open(path: &Path) -> Outcome<Self> {
         if is_standard(path) {
             return Ok(Self::Standard(std::io::stdout().lock()));
         }

@@ -12,6 +12,7 @@ pub mod import;
 pub mod kill_rounds;
 pub mod records;
 pub mod recover;
+pub mod salvage;
 pub mod shell;
 pub mod stat;
 

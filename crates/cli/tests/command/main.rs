@@ -4,6 +4,7 @@ mod backup;
 mod history;
 mod measure;
 mod records;
+mod salvage;
 mod shell;
 mod support;
 mod transfer;
