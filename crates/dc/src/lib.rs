@@ -77,4 +77,4 @@ pub use deuteron_llama::StoreFile;
 pub use files::HeldFiles;
 pub use options::DcOptions;
 pub use reclaim::Compaction;
-pub use salvage::{FoundValue, LoggedVersion, StoreSalvage, TableFound};
+pub use salvage::{FoundValue, LoggedVersion, StoreSalvage, TableFound, TakeRecord};

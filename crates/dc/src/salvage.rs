@@ -55,6 +55,9 @@ pub enum FoundValue {
     Logged(Lsn),
 }
 
+/// What takes the records of a table: key and value.
+pub type TakeRecord<'t, E> = dyn FnMut(&[u8], FoundValue) -> Result<(), E> + 't;
+
 /// What merging the fragments of a table came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableFound {
@@ -316,7 +319,7 @@ impl StoreSalvage {
     /// keys ascend and are all different, has what a log knows.
     ///
     /// # Errors
-    /// What `emit` returns, which ends it.
+    /// What `take` returns, which ends it.
     ///
     /// ```
     /// # use deuteron_contract::TableId;
@@ -330,7 +333,7 @@ impl StoreSalvage {
         &mut self,
         table: TableId,
         logged: Vec<LoggedVersion>,
-        emit: &mut dyn FnMut(&[u8], FoundValue) -> Result<(), E>,
+        take: &mut TakeRecord<'_, E>,
     ) -> Result<TableFound, E> {
         let none = Pieces::default();
         let StoreSalvage { directory, found, trees, .. } = self;
@@ -377,7 +380,7 @@ impl StoreSalvage {
                 },
             };
             total.records += 1;
-            emit(&key, value)?;
+            take(&key, value)?;
         }
         let lost = std::mem::take(&mut sweep.lost);
         found.losses.extend(lost);
