@@ -15,6 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("deuteron-contract", &[]),
     ("deuteron-history", &[]),
     ("deuteron-archive", &["deuteron-device"]),
+    ("deuteron-encryption", &["deuteron-device"]),
     ("deuteron-llama", &["deuteron-device", "deuteron-epoch"]),
     ("deuteron-bwtree", &["deuteron-llama", "deuteron-epoch"]),
     (
@@ -44,12 +45,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("deuteron-bench", &["deuteron"]),
     ("deuteron-cli", &["deuteron", "deuteron-bench", "deuteron-history"]),
+    ("deuteron-cli", &["deuteron", "deuteron-bench", "deuteron-encryption"]),
     ("xtask", &[]),
 ];
 
 /// What the tests of a crate may use beyond [`EDGES`]: a device to stand on, a neighbour to talk to.
-const TEST_EDGES: &[(&str, &[&str])] =
-    &[("deuteron-bwtree", &["deuteron-device"]), ("deuteron-tc", &["deuteron-device", "deuteron-proxy"])];
+const TEST_EDGES: &[(&str, &[&str])] = &[
+    ("deuteron-device", &["deuteron-encryption"]),
+    ("deuteron", &["deuteron-encryption"]),
+    ("deuteron-bwtree", &["deuteron-device"]),
+    ("deuteron-tc", &["deuteron-device", "deuteron-proxy"]),
+];
 
 /// Text that may not stay in the sources, and why. Cut in two, so that this file is tidy itself.
 const LEFTOVERS: &[(&str, &str, &str)] = &[

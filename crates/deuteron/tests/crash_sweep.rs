@@ -8,6 +8,7 @@
 use deuteron::device::simulated::{Random, Sweep};
 use deuteron::device::{CrashPolicy, Directory, FaultPlan, SimulatedDirectory, SimulatedDisk};
 use deuteron::{Db, Durability, Error, Options, RetryPolicy, Table, TransactionOptions};
+use deuteron_encryption::{EncryptedDirectory, Key, Keys};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -55,8 +56,35 @@ fn states() -> Vec<State> {
     states
 }
 
-fn open(directory: SimulatedDirectory) -> Result<Db, Error> {
-    Options::tiny_for_tests().open_in(Arc::new(directory) as Arc<dyn Directory>)
+/// What the database lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum On {
+    TheDisk,
+    /// The same with everything encrypted.
+    EncryptedFiles,
+}
+
+impl On {
+    fn name(self, sweep: &str) -> String {
+        match self {
+            On::TheDisk => sweep.to_owned(),
+            On::EncryptedFiles => format!("{sweep}, encrypted"),
+        }
+    }
+}
+
+const ALL: [On; 2] = [On::TheDisk, On::EncryptedFiles];
+
+fn open(directory: SimulatedDirectory, on: On) -> Result<Db, Error> {
+    let disk: Arc<dyn Directory> = Arc::new(directory);
+    let directory = match on {
+        On::TheDisk => disk,
+        On::EncryptedFiles => match EncryptedDirectory::new(disk, Keys::new(Key::from_bytes([7; 32]))) {
+            Ok(encrypted) => Arc::new(encrypted),
+            Err(error) => return Err(Error::Device { context: "decrypt".into(), source: Box::new(error) }),
+        },
+    };
+    Options::tiny_for_tests().open_in(directory)
 }
 
 fn tables(db: &Db) -> Result<[Table; 2], Error> {
@@ -71,8 +99,8 @@ struct Reached {
 }
 
 /// Runs the workload until it ends or the machine stops.
-fn run(disk: &SimulatedDisk, reached: &mut Reached) -> Result<(), Error> {
-    let db = open(disk.directory())?;
+fn run(disk: &SimulatedDisk, on: On, reached: &mut Reached) -> Result<(), Error> {
+    let db = open(disk.directory(), on)?;
     let tables = tables(&db)?;
     for number in 0..TRANSACTIONS {
         reached.begun = number + 1;
@@ -115,8 +143,8 @@ fn state_of(db: &Db) -> Result<State, Error> {
 }
 
 /// Opens what survived, and says what is wrong with it.
-fn verify(directory: SimulatedDirectory, reached: &Reached, states: &[State]) -> Result<(), String> {
-    let db = open(directory).map_err(|error| format!("does not open: {}", causes(&error)))?;
+fn verify(directory: SimulatedDirectory, on: On, reached: &Reached, states: &[State]) -> Result<(), String> {
+    let db = open(directory, on).map_err(|error| format!("does not open: {}", causes(&error)))?;
     let found = state_of(&db).map_err(|error| format!("cannot be read: {}", causes(&error)))?;
     let (low, high) = (reached.acknowledged as usize, reached.begun as usize);
     let Some(commits) = (low..=high).find(|commits| states[*commits] == found) else {
@@ -148,50 +176,58 @@ const POLICIES: [CrashPolicy; 4] =
     [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random, CrashPolicy::Random];
 
 /// How many changing I/Os the whole workload does.
-fn operations(seed: u64) -> u64 {
+fn operations(seed: u64, on: On) -> u64 {
     let disk = SimulatedDisk::new(seed);
     let mut reached = Reached::default();
-    run(&disk, &mut reached).expect("nothing fails");
+    run(&disk, on, &mut reached).expect("nothing fails");
     assert_eq!(reached.acknowledged, TRANSACTIONS);
     disk.operations()
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_at_any_crash_point() {
+    ALL.into_iter().for_each(sweep_of_crashes);
+}
+
+fn sweep_of_crashes(on: On) {
     let states = states();
     let mut sweep = Sweep::default();
-    for point in 0..operations(SEED) {
+    for point in 0..operations(SEED, on) {
         sweep.point();
         let disk = SimulatedDisk::new(SEED);
         disk.set_faults(FaultPlan::new().crash_after(point));
         let mut reached = Reached::default();
-        drop(run(&disk, &mut reached));
+        drop(run(&disk, on, &mut reached));
         for (try_, policy) in POLICIES.into_iter().enumerate() {
             let survivor = disk.fork(point * 10 + try_ as u64);
             let place = format!("crash after I/O {point}, {policy:?} {try_}");
-            sweep.recovered(place, verify(survivor.crash(policy), &reached, &states));
+            sweep.recovered(place, verify(survivor.crash(policy), on, &reached, &states));
         }
     }
-    sweep.report("crash sweep");
+    sweep.report(&on.name("crash sweep"));
 }
 
 #[test]
 fn a_crash_during_recovery_loses_nothing() {
+    ALL.into_iter().for_each(sweep_of_recoveries);
+}
+
+fn sweep_of_recoveries(on: On) {
     let states = states();
     let mut sweep = Sweep::default();
-    let all = operations(SEED);
+    let all = operations(SEED, on);
     // Every seventh point: each needs a sweep of its own.
     for point in (3..all).step_by(7) {
         let disk = SimulatedDisk::new(SEED);
         disk.set_faults(FaultPlan::new().crash_after(point));
         let mut reached = Reached::default();
-        drop(run(&disk, &mut reached));
+        drop(run(&disk, on, &mut reached));
         let crashed = disk.fork(point);
         drop(crashed.crash(CrashPolicy::Random));
         for second in 0.. {
             let disk = crashed.fork(point * 100 + second);
             disk.set_faults(FaultPlan::new().crash_after(second));
-            let opened = open(disk.directory());
+            let opened = open(disk.directory(), on);
             let finished = opened.is_ok() && !disk.is_stopped();
             drop(opened);
             if finished {
@@ -199,14 +235,18 @@ fn a_crash_during_recovery_loses_nothing() {
             }
             sweep.point();
             let place = format!("crash after I/O {point}, then after I/O {second} of the recovery");
-            sweep.recovered(place, verify(disk.crash(CrashPolicy::Random), &reached, &states));
+            sweep.recovered(place, verify(disk.crash(CrashPolicy::Random), on, &reached, &states));
         }
     }
-    sweep.report("crash sweep of recovery");
+    sweep.report(&on.name("crash sweep of recovery"));
 }
 
 #[test]
 fn a_single_failed_operation_is_reported_and_loses_nothing() {
+    ALL.into_iter().for_each(sweep_of_faults);
+}
+
+fn sweep_of_faults(on: On) {
     use deuteron::device::{FaultKind, Operation};
     let states = states();
     let mut sweep = Sweep::default();
@@ -217,7 +257,7 @@ fn a_single_failed_operation_is_reported_and_loses_nothing() {
                 let disk = SimulatedDisk::new(SEED);
                 disk.set_faults(FaultPlan::new().fail(operation, nth, kind));
                 let mut reached = Reached::default();
-                let outcome = run(&disk, &mut reached);
+                let outcome = run(&disk, on, &mut reached);
                 if disk.faults_fired() == 0 {
                     break;
                 }
@@ -229,27 +269,31 @@ fn a_single_failed_operation_is_reported_and_loses_nothing() {
                     sweep.failed(&place, format!("a broken device looks like a conflict: {error}"));
                 }
                 let survivor = disk.crash(CrashPolicy::LoseAll);
-                sweep.recovered(place, verify(survivor, &reached, &states));
+                sweep.recovered(place, verify(survivor, on, &reached, &states));
             }
         }
     }
-    sweep.report("fault sweep");
+    sweep.report(&on.name("fault sweep"));
 }
 
 #[test]
 fn a_full_disk_in_the_middle_of_commits_loses_nothing_and_ends_when_there_is_room() {
+    ALL.into_iter().for_each(sweep_of_full_disks);
+}
+
+fn sweep_of_full_disks(on: On) {
     let states = states();
     let mut sweep = Sweep::default();
     let disk = SimulatedDisk::new(SEED);
     let mut reached = Reached::default();
-    run(&disk, &mut reached).expect("nothing fails");
+    run(&disk, on, &mut reached).expect("nothing fails");
     let needed = disk.used_bytes();
     for percent in [5, 20, 40, 60, 80, 95] {
         sweep.point();
         let disk = SimulatedDisk::new(SEED);
         disk.set_capacity(Some(needed * percent / 100));
         let mut reached = Reached::default();
-        let outcome = run(&disk, &mut reached);
+        let outcome = run(&disk, on, &mut reached);
         if let Err(error) = outcome {
             assert!(
                 matches!(error, Error::DiskFull { .. } | Error::Poisoned { .. }),
@@ -259,7 +303,7 @@ fn a_full_disk_in_the_middle_of_commits_loses_nothing_and_ends_when_there_is_roo
         }
         let survivor = disk.crash(CrashPolicy::KeepAll);
         disk.set_capacity(None);
-        sweep.recovered(format!("{percent} % of the room"), verify(survivor, &reached, &states));
+        sweep.recovered(format!("{percent} % of the room"), verify(survivor, on, &reached, &states));
     }
-    sweep.report("full disk");
+    sweep.report(&on.name("full disk"));
 }

@@ -93,6 +93,9 @@ impl DamagedFile {
     /// `count` bytes from `at` on, fewer at the end of the file. Memory for that many is taken, and no more than the file is long.
     pub fn bytes(&mut self, at: u64, count: usize) -> &[u8] {
         let count = self.length.saturating_sub(at).min(count as u64) as usize;
+        if count == 0 {
+            return &[];
+        }
         let held = self.start + self.window.len() as u64;
         if at < self.start || at + count as u64 > held {
             self.fill(at, count);
@@ -103,7 +106,7 @@ impl DamagedFile {
 
     fn fill(&mut self, at: u64, count: usize) {
         let block = BLOCK_BYTES as u64;
-        self.start = at.min(self.length) / block * block;
+        self.start = at / block * block;
         let wanted = (at - self.start + count as u64).max(self.least as u64);
         let bytes = wanted.next_multiple_of(block).min(self.length - self.start) as usize;
         self.window.clear();

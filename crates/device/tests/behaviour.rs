@@ -4,13 +4,25 @@ use deuteron_device::{
     AlignedBuffer, BLOCK_BYTES, Directory, File, MemoryDirectory, OpenMode, OsDirectory, ReadRequest,
     SimulatedDisk,
 };
+use deuteron_encryption::{EncryptedDirectory, Key, Keys};
 use std::io::ErrorKind;
 use std::sync::Arc;
+
+fn encrypted(directory: impl Directory + 'static) -> EncryptedDirectory {
+    EncryptedDirectory::new(Arc::new(directory), Keys::new(Key::from_bytes([7; 32]))).unwrap()
+}
 
 /// Each property becomes a test for each implementation.
 macro_rules! behaviour {
     ($($property:ident)*) => {
         mod memory { $(#[test] fn $property() { super::$property(&super::MemoryDirectory::new()); })* }
+        mod encrypted_in_memory { $(#[test] fn $property() {
+            super::$property(&super::encrypted(super::MemoryDirectory::new()));
+        })* }
+        mod encrypted_os { $(#[test] fn $property() {
+            let scratch = tempfile::tempdir().unwrap();
+            super::$property(&super::encrypted(super::OsDirectory::open_or_create(scratch.path()).unwrap()));
+        })* }
         mod simulated { $(#[test] fn $property() { super::$property(&super::SimulatedDisk::new(1).directory()); })* }
         mod os { $(#[test] fn $property() {
             let scratch = tempfile::tempdir().unwrap();

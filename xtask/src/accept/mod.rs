@@ -3,9 +3,11 @@
 //! Every point prints one line on standard output, its fields parted by two spaces or more:
 //! `SLUG.POINT  figure  bar  ok|short`. How it got there goes to standard error.
 
+mod corruptions;
 mod data_component;
 mod end_to_end;
 mod isolation;
+mod kill;
 mod planned;
 mod salvage;
 mod speed;

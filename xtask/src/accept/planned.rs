@@ -18,6 +18,13 @@ pub const SAFETY: &[Point] = &[
         bar: "1 M transactions, 0 anomalies, both checkers agree",
         run: Some(super::isolation::isolation),
     },
+    Point {
+        name: "corruptions",
+        bar: "1 000 000 injected, 0 silent",
+        run: Some(super::corruptions::corruptions),
+    },
+    Point { name: "kill", bar: "5 000 rounds, 0 acknowledged commits lost", run: Some(super::kill::kill) },
+    planned("isolation", "1 M transactions, 0 anomalies, both checkers agree, every canary caught"),
     planned("schedules", "loom exhaustive, 1 M shuttle schedules, 0 ThreadSanitizer reports"),
     planned("fuzz", "0 crashes"),
     planned("coverage", "at least 95 % of the engine's lines"),

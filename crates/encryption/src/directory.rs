@@ -1,0 +1,244 @@
+//! [`EncryptedDirectory`]: a directory whose files are encrypted in another.
+
+use crate::file::EncryptedFile;
+use crate::header::{self, HEADER_BYTES};
+use crate::unit::{Sealer, UNIT_BYTES};
+use crate::{EncryptionError, Keys};
+use deuteron_device::{BLOCK_BYTES, DeviceError, Directory, File, OpenMode, Operation, ReadRequest};
+use std::any::Any;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A directory over another whose files hold nothing but encrypted, authenticated blocks. See the [crate] documentation.
+///
+/// Files below are opened for buffered I/O, as units are no blocks.
+pub struct EncryptedDirectory {
+    inner: Arc<dyn Directory>,
+    keys: Keys,
+    damaged: Arc<AtomicU64>,
+}
+
+/// What a file that is being encrypted anew is called.
+const UNFINISHED: &str = ".rekey";
+/// Bytes that are encrypted anew at once.
+const COPY_BYTES: usize = 1 << 20;
+
+impl EncryptedDirectory {
+    /// The files of `inner`, all of which one of the keys must fit.
+    ///
+    /// # Errors
+    /// [`EncryptionError::WrongKey`], [`EncryptionError::NotEncrypted`] with the first file that they do not fit;
+    /// [`EncryptionError::Device`]. Nothing is changed.
+    ///
+    /// ```
+    /// use deuteron_device::{Directory, MemoryDirectory};
+    /// use deuteron_encryption::{EncryptedDirectory, Key, Keys};
+    /// use std::sync::Arc;
+    /// let keys = Keys::new(Key::random()?);
+    /// let directory = EncryptedDirectory::new(Arc::new(MemoryDirectory::new()), keys)?;
+    /// assert!(directory.list()?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(inner: Arc<dyn Directory>, keys: Keys) -> Result<EncryptedDirectory, EncryptionError> {
+        let directory = EncryptedDirectory { inner, keys, damaged: Arc::default() };
+        for name in directory.inner.list()? {
+            let file = directory.inner.open(&name, OpenMode::Read, false)?;
+            if let Some(header) = read_header(&*file)? {
+                header::open(&header, &directory.keys, &name)?;
+            }
+        }
+        Ok(directory)
+    }
+
+    /// How many blocks have been read so far that were not authentic: torn, damaged, or forged.
+    ///
+    /// ```
+    /// # use deuteron_encryption::{EncryptedDirectory, Key, Keys};
+    /// # let disk = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// let directory = EncryptedDirectory::new(disk, Keys::new(Key::random()?))?;
+    /// assert_eq!(directory.damaged_blocks(), 0);
+    /// # Ok::<(), deuteron_encryption::EncryptionError>(())
+    /// ```
+    pub fn damaged_blocks(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Encrypts anew, with the first of the keys, every file that has another; how many. Each is written whole under another name
+    /// and renamed, so a crash leaves it as it was or as it is to be. Nobody may have the directory open meanwhile.
+    ///
+    /// # Errors
+    /// [`EncryptionError::Device`], with `is_locked` of the cause if somebody has; it may be repeated.
+    ///
+    /// ```
+    /// use deuteron_device::{Directory, File, MemoryDirectory, OpenMode};
+    /// use deuteron_encryption::{EncryptedDirectory, Key, Keys};
+    /// use std::sync::Arc;
+    /// let (disk, old, new) = (Arc::new(MemoryDirectory::new()), Key::random()?, Key::random()?);
+    /// let directory = EncryptedDirectory::new(disk.clone(), Keys::new(old.clone()))?;
+    /// directory.open("letter", OpenMode::CreateNew, false)?.write_at(b"dear", 0)?;
+    ///
+    /// let directory = EncryptedDirectory::new(disk.clone(), Keys::new(new.clone()).and_former(old))?;
+    /// assert_eq!(directory.rotate()?, 1);
+    /// assert!(EncryptedDirectory::new(disk, Keys::new(new)).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rotate(&self) -> Result<u64, EncryptionError> {
+        let _lock = self.inner.lock()?;
+        let mut rotated = 0;
+        for name in self.inner.list()? {
+            if name.ends_with(UNFINISHED) {
+                self.inner.remove(&name)?;
+                continue;
+            }
+            let file = self.inner.open(&name, OpenMode::Read, false)?;
+            let is_old = match read_header(&*file)? {
+                Some(header) => header::open(&header, &self.keys, &name)?.1 > 0,
+                None => false,
+            };
+            if is_old {
+                self.encrypt_anew(&name)?;
+                rotated += 1;
+            }
+        }
+        self.inner.sync()?;
+        Ok(rotated)
+    }
+
+    fn encrypt_anew(&self, name: &str) -> Result<(), EncryptionError> {
+        let unfinished = format!("{name}{UNFINISHED}");
+        let from = self.open(name, OpenMode::Read, false)?;
+        let to = self.open(&unfinished, OpenMode::CreateNew, false)?;
+        let length = from.length()?;
+        to.allocate(length)?;
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut at = 0;
+        while at < length {
+            let count = (length - at).min(COPY_BYTES as u64) as usize;
+            from.read_at(&mut buffer[..count], at)?;
+            // What was never written stays so.
+            if buffer[..count].iter().any(|&byte| byte != 0) {
+                to.write_at(&buffer[..count], at)?;
+            }
+            at += count as u64;
+        }
+        to.sync()?;
+        self.inner.rename(&unfinished, name)?;
+        Ok(())
+    }
+
+    fn file(&self, name: &str, mode: OpenMode, direct: bool) -> Result<EncryptedFile, DeviceError> {
+        let inner = self.inner.open(name, mode, false)?;
+        let error = |source: EncryptionError| DeviceError {
+            operation: Operation::Open,
+            file: name.to_owned(),
+            offset: 0,
+            source: source.into(),
+        };
+        let header = if mode == OpenMode::CreateNew { None } else { read_header(&*inner)? };
+        let sealer: Sealer = match header {
+            Some(header) => header::open(&header, &self.keys, name).map_err(error)?.0,
+            None => {
+                let (header, sealer) = header::create(&self.keys).map_err(error)?;
+                // Also of a file whose creation a crash has cut off.
+                if mode != OpenMode::Read {
+                    let mut unit = vec![0; UNIT_BYTES];
+                    unit[..HEADER_BYTES].copy_from_slice(&header);
+                    inner.write_durable_at(&unit, 0)?;
+                }
+                sealer
+            }
+        };
+        Ok(EncryptedFile {
+            inner,
+            name: name.to_owned(),
+            writable: mode != OpenMode::Read,
+            direct,
+            sealer,
+            is_fresh: AtomicBool::new(true),
+            changes: Mutex::new(()),
+            damaged: Arc::clone(&self.damaged),
+        })
+    }
+}
+
+/// The header of a file; `None` if it has not been written, and hence nothing else.
+fn read_header(file: &dyn File) -> Result<Option<[u8; HEADER_BYTES]>, DeviceError> {
+    let mut header = [0; HEADER_BYTES];
+    let length = file.length()?.min(HEADER_BYTES as u64) as usize;
+    file.read_at(&mut header[..length], 0)?;
+    Ok(header.iter().any(|&byte| byte != 0).then_some(header))
+}
+
+impl Directory for EncryptedDirectory {
+    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
+        Ok(Arc::new(self.file(name, mode, direct)?))
+    }
+
+    fn list(&self) -> Result<Vec<String>, DeviceError> {
+        self.inner.list()
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DeviceError> {
+        self.inner.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.inner.rename(from, to)
+    }
+
+    fn sync(&self) -> Result<(), DeviceError> {
+        self.inner.sync()
+    }
+
+    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        self.inner.lock()
+    }
+
+    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
+        // What each needs of the file below.
+        let mut rooms: Vec<Vec<u8>> = Vec::with_capacity(reads.len());
+        let mut spans = Vec::with_capacity(reads.len());
+        for read in reads.iter_mut() {
+            let file: &dyn Any = read.file;
+            let wanted = match file.downcast_ref::<EncryptedFile>() {
+                Some(file) => file.span(read.buffer, read.offset).map(|span| span.map(|span| (file, span))),
+                None => read.file.read_at(read.buffer, read.offset).map(|()| None),
+            };
+            let units =
+                wanted.as_ref().ok().and_then(|wanted| wanted.as_ref()).map_or(0, |(_, span)| span.units);
+            rooms.push(vec![0; units * UNIT_BYTES]);
+            spans.push(wanted);
+        }
+        let wanted = spans.iter().zip(&mut rooms).filter_map(|(wanted, room)| {
+            let (file, span) = wanted.as_ref().ok()?.as_ref()?;
+            Some(ReadRequest::new(&*file.inner, span.start(), room))
+        });
+        let mut below: Vec<ReadRequest<'_>> = wanted.collect();
+        self.inner.read_many(&mut below);
+        let outcomes: Vec<Result<(), DeviceError>> = below.into_iter().map(|read| read.outcome).collect();
+        let mut outcomes = outcomes.into_iter();
+        for ((read, wanted), mut room) in reads.iter_mut().zip(spans).zip(rooms) {
+            read.outcome = match wanted {
+                Err(error) => Err(error),
+                Ok(None) => Ok(()),
+                Ok(Some((file, span))) => match outcomes.next() {
+                    Some(Ok(())) => file.take(span, &mut room, read.buffer),
+                    Some(Err(error)) => Err(file.of_inner(error, read.offset)),
+                    None => Err(file.error(Operation::Read, read.offset, io::ErrorKind::Other)),
+                },
+            };
+        }
+    }
+
+    fn reads_at_once(&self) -> usize {
+        self.inner.reads_at_once()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+}
+
+// A block's bytes are what its unit begins with.
+const _: () = assert!(UNIT_BYTES > BLOCK_BYTES && HEADER_BYTES < 512);
