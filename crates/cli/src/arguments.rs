@@ -471,12 +471,26 @@ pub struct KillRoundsArguments {
     /// Memory of the database.
     #[arg(long, default_value = "64M", value_parser = parse_bytes)]
     pub memory: usize,
+    /// What the process meets besides.
+    #[arg(long, value_enum)]
+    pub adversity: Option<AdversityName>,
     /// Where the database is put, and left; a temporary directory if left out.
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Sets the transactions and the times of the kills.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+/// What a process meets, and dies of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AdversityName {
+    /// The system gives it no more memory.
+    Memory,
+    /// Writes and syncs fail from some operation on.
+    Device,
+    /// At some operation the power goes, and sectors of what was not synced with it.
+    Power,
 }
 
 #[derive(Debug, Args)]
@@ -530,6 +544,12 @@ pub struct KillChildArguments {
     pub first: Vec<u64>,
     #[arg(long)]
     pub round: u32,
+    /// What it meets.
+    #[arg(long, value_enum)]
+    pub adversity: Option<AdversityName>,
+    /// Sets when.
+    #[arg(long, default_value_t = 0)]
+    pub adversity_seed: u64,
     /// Open the database, say so, and do nothing.
     #[arg(long)]
     pub idle: bool,

@@ -2,6 +2,28 @@
 
 use std::process::Command;
 
+/// Under a memory limit, on a device that fails, and with the power cut.
+#[test]
+fn rounds_of_adversity_lose_nothing() {
+    for adversity in ["memory", "device", "power"] {
+        let scratch = tempfile::tempdir().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_deuteron"))
+            .args(["kill-rounds", "--json", "--rounds", "6", "--records", "1000", "--seconds-max", "0.2"])
+            .args(["--adversity", adversity, "--dir"])
+            .arg(scratch.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{adversity}: {output:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let bad = (report["lost"].as_u64(), report["half_applied"].as_u64());
+        assert_eq!((bad, report["rounds"].as_u64()), ((Some(0), Some(0)), Some(6)), "{adversity}: {report}");
+        assert!(
+            adversity == "memory" || report["ended_itself"].as_u64().unwrap() > 0,
+            "{adversity}: {report}"
+        );
+    }
+}
+
 #[test]
 fn rounds_of_kill_lose_nothing() {
     let scratch = tempfile::tempdir().unwrap();

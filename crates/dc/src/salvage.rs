@@ -324,7 +324,10 @@ impl StoreSalvage {
     /// ```
     /// # use deuteron_contract::TableId;
     /// # fn example(salvage: &mut deuteron_dc::StoreSalvage) -> Result<(), std::io::Error> {
-    /// let found = salvage.records(TableId(1), Vec::new(), &mut |key, _| Ok(println!("{}", key.escape_ascii())))?;
+    /// use std::io::{Error, Write};
+    /// let mut output = std::io::stdout();
+    /// let take = &mut |key: &[u8], _| writeln!(output, "{}", key.escape_ascii());
+    /// let found = salvage.records::<Error>(TableId(1), Vec::new(), take)?;
     /// println!("{} records", found.records);
     /// # Ok(())
     /// # }

@@ -1,4 +1,4 @@
-//! Storage devices: one pair of traits, four implementations.
+//! Storage devices: one pair of traits, and their implementations.
 //!
 //! [`Directory`] is a directory of files; [`File`] one file in it, read and written at byte offsets.
 //!
@@ -7,6 +7,7 @@
 //! | [`OsDirectory`] | real files: direct I/O, preallocated space, buffered fallback |
 //! | [`MemoryDirectory`] | tests and databases that live in memory |
 //! | [`SimulatedDirectory`] | crashes that lose, keep, reorder and tear unsynced writes; errors, full disk, flipped bits, all from one seed |
+//! | [`AdverseDirectory`] | real files whose device fails, or whose machine loses its power |
 //! | [`OverlayDirectory`] | another directory with writes kept in memory: what would happen, without its happening |
 //!
 //! [`Directory::read_many`] does several reads at the same time, through io_uring where the kernel has it.
@@ -30,6 +31,7 @@
 //! # Ok::<(), deuteron_device::DeviceError>(())
 //! ```
 
+mod adverse;
 mod aligned_buffer;
 mod checks;
 mod damaged;
@@ -42,6 +44,7 @@ mod overlay;
 mod read_request;
 pub mod simulated;
 
+pub use adverse::{AdverseDirectory, Adversity};
 pub use aligned_buffer::AlignedBuffer;
 pub use damaged::{DamagedFile, Loss};
 pub use directory::{BLOCK_BYTES, Directory, File, OpenMode};

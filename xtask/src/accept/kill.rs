@@ -47,7 +47,11 @@ pub fn kill(quick: Quick) -> Result<Figure, String> {
         acknowledged += number("acknowledged")?;
         lost += bad;
         ok &= said.status.success() && bad == 0 && number("rounds")? == u64::from(count);
-        parts.push(format!("{} {}", number("rounds")?, adversity.name));
+        let died = match number("ended_itself")? {
+            0 => String::new(),
+            died => format!(" ({died} died of it)"),
+        };
+        parts.push(format!("{} {}{died}", number("rounds")?, adversity.name));
     }
     let parts = parts.join(", ");
     let figure = format!("{rounds} rounds, {acknowledged} acknowledged commits, {lost} lost: {parts}");

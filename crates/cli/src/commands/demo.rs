@@ -62,6 +62,7 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Outcome {
         first: expectation.first(),
         round: 1,
         idle: false,
+        adversity: None,
     };
     let reported = watch(&settings, half, json)?;
     let stats = reported.stats;

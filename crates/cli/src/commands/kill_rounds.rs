@@ -1,7 +1,7 @@
 //! `kill-rounds`: the workload, killed again and again at random moments, the recovery among them.
 
 use super::WorkDirectory;
-use crate::arguments::KillRoundsArguments;
+use crate::arguments::{AdversityName, KillRoundsArguments};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::kill::expectation::{Expectation, Findings};
 use crate::kill::parent::{ChildSettings, KillAt, Reported, loss, run_and_kill};
@@ -30,6 +30,8 @@ struct RoundsReport {
     lost: u64,
     half_applied: u64,
     interrupted_recoveries: u64,
+    /// Rounds in which the process died of its adversity before it was killed.
+    ended_itself: u64,
     recovery_seconds_max: f64,
     seconds: f64,
     problems: Vec<String>,
@@ -64,7 +66,7 @@ pub fn run(arguments: &KillRoundsArguments, json: bool) -> Outcome {
             &shape,
             &mut expectation,
             round,
-            arguments.seconds_max,
+            (arguments.seconds_max, arguments.adversity),
             &mut random,
             &mut report,
         )?;
@@ -97,19 +99,23 @@ fn one_round(
     shape: &Shape,
     expectation: &mut Expectation,
     round: u32,
-    seconds_max: Duration,
+    (seconds_max, adversity): (Duration, Option<AdversityName>),
     random: &mut Random,
     report: &mut RoundsReport,
 ) -> Outcome<Findings> {
-    let settings = ChildSettings { database, shape, first: expectation.first(), round, idle: false };
+    let adversity = adversity.map(|name| (name, random.next_u64()));
+    let settings =
+        ChildSettings { database, shape, first: expectation.first(), round, idle: false, adversity };
     let kill_at = KillAt::AfterReady(random_time(random, seconds_max));
-    let Reported { acknowledged, acknowledged_count, .. } = run_and_kill(&settings, kill_at, |_| {})?;
+    let Reported { acknowledged, acknowledged_count, ended_itself, .. } =
+        run_and_kill(&settings, kill_at, |_| {})?;
+    report.ended_itself += u64::from(ended_itself);
     report.acknowledged += acknowledged_count;
     // Half of the recoveries are undisturbed.
     let interruptions =
         (random.below(2 * INTERRUPTED_RECOVERIES_MAX + 1)).saturating_sub(INTERRUPTED_RECOVERIES_MAX);
     for _ in 0..interruptions {
-        let settings = ChildSettings { database, shape, first: &[], round, idle: true };
+        let settings = ChildSettings { database, shape, first: &[], round, idle: true, adversity: None };
         let interrupt_at = KillAt::AfterStart(random_time(random, INTERRUPT_AFTER_MAX));
         run_and_kill(&settings, interrupt_at, |_| {})?;
         report.interrupted_recoveries += 1;

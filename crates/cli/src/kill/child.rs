@@ -6,16 +6,17 @@
 
 use super::script::{Access, Script, Scripted};
 use super::{LEDGER_TABLE, MARKER_TABLES, RECORDS_TABLE, Shape, Version, ledger_key, write_value};
-use crate::arguments::KillChildArguments;
+use crate::arguments::{AdversityName, KillChildArguments};
 use crate::failure::{Failure, Kind, Outcome};
+use deuteron::device::{AdverseDirectory, Adversity, OsDirectory};
 use deuteron::{Db, Durability, Error, Options, Table, Ticket, Transaction};
-use deuteron_bench::Latency;
+use deuteron_bench::{Latency, Random};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often the child says how fast it is.
@@ -23,6 +24,12 @@ const STATS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The shortest time between two reports of one thread's acknowledgements; each is a system call.
 const REPORT_INTERVAL: Duration = Duration::from_micros(500);
+
+/// An adversity comes at one of so many operations on files; opening takes some.
+const OPERATIONS_MAX: u64 = 120;
+
+/// At most so much memory is left to a process that is to run out of it.
+const MEMORY_LEFT_MAX: u64 = 24 << 20;
 
 /// How fast the child is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -55,6 +62,24 @@ impl Tables {
     }
 }
 
+/// Takes all memory away but what the process has, and `more` bytes.
+fn limit_memory(more: u64) -> Outcome {
+    let failed = |error: std::io::Error| Failure::because("cannot limit the memory", &error);
+    let status = std::fs::read_to_string("/proc/self/status").map_err(failed)?;
+    let held = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmData:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let Some(held) = held else {
+        return Err(Failure::new(Kind::Failed, "the system does not say what memory is held"));
+    };
+    let limit = Some((held << 10) + more);
+    rustix::process::setrlimit(
+        rustix::process::Resource::Data,
+        rustix::process::Rlimit { current: limit, maximum: limit },
+    )
+    .map_err(|error| failed(error.into()))
+}
+
 /// What one thread counts.
 struct Counts {
     commits: AtomicU64,
@@ -81,7 +106,25 @@ pub fn run(arguments: &KillChildArguments) -> Outcome {
     let shape: Shape = serde_json::from_str(&arguments.shape)
         .map_err(|error| Failure::new(Kind::Usage, format!("--shape: {error}")))?;
     let options = Options::new().memory(shape.memory).durability(Durability::Sync).create_if_missing(false);
-    let db = options.open(&arguments.database)?;
+    let mut random = Random::new(arguments.adversity_seed);
+    let adversity = match arguments.adversity {
+        Some(AdversityName::Device) => Some(Adversity::Fails(random.below(OPERATIONS_MAX))),
+        Some(AdversityName::Power) => {
+            Some(Adversity::LosesPower(random.below(OPERATIONS_MAX), arguments.adversity_seed))
+        }
+        Some(AdversityName::Memory) | None => None,
+    };
+    let db = match adversity {
+        None => options.open(&arguments.database)?,
+        Some(adversity) => {
+            let files = OsDirectory::open_existing(&arguments.database)
+                .map_err(|error| Failure::because("cannot open the directory", &error))?;
+            options.open_in(Arc::new(AdverseDirectory::new(Arc::new(files), adversity)))?
+        }
+    };
+    if arguments.adversity == Some(AdversityName::Memory) {
+        limit_memory(random.below(MEMORY_LEFT_MAX))?;
+    }
     let tables = Tables::open(&db)?;
     say("ready")?;
     if arguments.idle {

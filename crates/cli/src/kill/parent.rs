@@ -2,7 +2,9 @@
 
 use super::child::LiveStats;
 use super::{Shape, expectation::Findings};
+use crate::arguments::AdversityName;
 use crate::failure::{Failure, Kind, Outcome};
+use clap::ValueEnum;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -29,6 +31,8 @@ pub enum KillAt {
 pub struct Reported {
     /// How long it took to open the database, if it came that far.
     pub ready_after: Option<Duration>,
+    /// Whether it did not wait to be killed.
+    pub ended_itself: bool,
     /// The last acknowledged writer of each thread.
     pub acknowledged: Vec<Option<u64>>,
     /// How many writers were acknowledged.
@@ -49,6 +53,8 @@ pub struct ChildSettings<'a> {
     pub round: u32,
     /// Whether it only opens the database.
     pub idle: bool,
+    /// What it meets besides, and may die of; it need not be killed then.
+    pub adversity: Option<(AdversityName, u64)>,
 }
 
 /// Runs a child, and kills it at the time said. `look` is called now and then with what it has said so far.
@@ -69,6 +75,10 @@ pub fn run_and_kill(
         if let Some(status) =
             child.0.try_wait().map_err(|error| Failure::because("cannot watch the child", &error))?
         {
+            if settings.adversity.is_some() {
+                lock(&reported).ended_itself = true;
+                break;
+            }
             return Err(Failure::new(Kind::Failed, format!("the workload ended by itself ({status})"))
                 .hint("what it said stands above"));
         }
@@ -114,6 +124,12 @@ fn start(settings: &ChildSettings<'_>) -> Outcome<Child> {
         command.arg("--idle");
     } else {
         command.args(["--first", &first.join(",")]);
+    }
+    if let Some((name, seed)) = settings.adversity {
+        let name = name.to_possible_value().expect("no name is left out");
+        command.args(["--adversity", name.get_name(), "--adversity-seed", &seed.to_string()]);
+        // That it fails is what is wanted.
+        command.stderr(Stdio::null());
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     command.spawn().map_err(|error| Failure::because("cannot start the workload's process", &error))
@@ -199,6 +215,7 @@ mod tests {
             reported,
             Reported {
                 ready_after: Some(Duration::from_millis(3)),
+                ended_itself: false,
                 acknowledged: vec![None, Some(21)],
                 acknowledged_count: 6,
                 stats,
