@@ -111,6 +111,11 @@ impl Reader {
     }
 }
 
+/// Whether a file may be called so: one component of a path, and neither what a directory's lock is called nor a way out of it.
+fn is_name(name: &str) -> bool {
+    !["", ".", "..", "lock"].contains(&name) && !name.contains(['/', '\0'])
+}
+
 /// The files as they come into being.
 struct Extraction<'d> {
     target: &'d dyn Directory,
@@ -145,10 +150,7 @@ impl Extraction<'_> {
             match header.kind {
                 Kind::Data => {
                     if header.offset == 0 {
-                        if header.name.is_empty()
-                            || header.name.contains('/')
-                            || self.created.contains(&header.name)
-                        {
+                        if !is_name(&header.name) || self.created.contains(&header.name) {
                             return Err(misplaced("a new file name".into(), header.name));
                         }
                         self.settle()?;
@@ -201,5 +203,81 @@ impl Extraction<'_> {
         self.created.pop();
         self.created.push(open.name);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deuteron_device::{MemoryDirectory, OsDirectory};
+
+    /// An archive with right checksums that holds a file of this name and length.
+    fn forged(name: &str, length: u64) -> MemoryDirectory {
+        let shelf = MemoryDirectory::new();
+        let file = shelf.open("forged", OpenMode::CreateNew, false).expect("creates");
+        let mut block = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
+        let data_crc = crc32c::crc32c(&block[BLOCK_BYTES..]);
+        let data = Header {
+            kind: Kind::Data,
+            number: 0,
+            chain: 7,
+            data_crc,
+            offset: 0,
+            length,
+            data_bytes: BLOCK_BYTES,
+            name: name.to_owned(),
+        };
+        let chain = data.encode(&mut block);
+        file.write_at(&block, 0).expect("writes");
+        let (bytes, name) = (BLOCK_BYTES as u64, String::new());
+        let end = Header {
+            kind: Kind::End,
+            number: 1,
+            chain,
+            data_crc: 0,
+            offset: 1,
+            length: bytes,
+            data_bytes: 0,
+            name,
+        };
+        end.encode(&mut block);
+        file.write_at(&block[..BLOCK_BYTES], 2 * bytes).expect("writes");
+        shelf
+    }
+
+    #[test]
+    fn no_name_in_an_archive_leads_out_of_the_target() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let target = OsDirectory::open_or_create(scratch.path().join("target")).expect("creates");
+        std::fs::write(scratch.path().join("outside"), "as it was").expect("writes");
+        for name in ["", ".", "..", "../outside", "/etc/passwd", "a/b", "lock", "a\0b"] {
+            match extract(&forged(name, 4096), "forged", &target) {
+                Err(ArchiveError::Corrupt { expected, .. }) => assert_eq!(expected, "a new file name"),
+                other => panic!("{name:?}: {other:?}"),
+            }
+        }
+        assert!(target.list().expect("lists").is_empty());
+        assert_eq!(std::fs::read(scratch.path().join("outside")).expect("reads"), b"as it was");
+        // A link that waits where a file is to come is not followed.
+        let link = scratch.path().join("target/good.new");
+        std::os::unix::fs::symlink(scratch.path().join("outside"), &link).expect("links");
+        assert!(matches!(
+            extract(&forged("good", 4096), "forged", &target),
+            Err(ArchiveError::Device { .. })
+        ));
+        assert_eq!(std::fs::read(scratch.path().join("outside")).expect("reads"), b"as it was");
+        std::fs::remove_file(link).expect("removes");
+        assert_eq!(extract(&forged("good", 4096), "forged", &target).expect("extracts").files, 1);
+    }
+
+    #[test]
+    fn a_length_that_no_disk_has_is_an_error_and_leaves_nothing() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let target = OsDirectory::open_or_create(scratch.path()).expect("opens");
+        for length in [u64::MAX, 1 << 62] {
+            let refused = extract(&forged("huge", length), "forged", &target);
+            assert!(matches!(refused, Err(ArchiveError::Device { .. })), "{refused:?}");
+            assert!(target.list().expect("lists").is_empty());
+        }
     }
 }

@@ -58,6 +58,8 @@ pub enum Command {
     CheckHistory(CheckHistoryArguments),
     /// Recover a database, or say what a recovery would do.
     Recover(RecoverArguments),
+    /// Encrypt anew, with the first key of the key file, what is encrypted with another.
+    RotateKey(PathArguments),
     /// Write every readable record of a damaged database, or store, to files; writes nothing into it.
     Salvage(SalvageArguments),
     /// Run and kill the workload again and again, and check the database every time.
@@ -93,6 +95,8 @@ pub struct DatabaseArguments {
     /// Memory that it may use, such as 256M.
     #[arg(long, value_parser = parse_bytes, default_value = "256M")]
     pub memory: usize,
+    #[command(flatten)]
+    pub key: KeyFileArguments,
 }
 
 /// A database that is only read as files.
@@ -100,6 +104,16 @@ pub struct DatabaseArguments {
 pub struct PathArguments {
     /// The directory of the database.
     pub database: PathBuf,
+    #[command(flatten)]
+    pub key: KeyFileArguments,
+}
+
+/// Whether the files are encrypted, and with what.
+#[derive(Clone, Debug, Args)]
+pub struct KeyFileArguments {
+    /// The files are encrypted; the keys, 64 hexadecimal digits a line, the newest first.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -257,6 +271,8 @@ pub struct SalvageArguments {
     /// How keys and values are written.
     #[arg(long, value_enum, default_value_t = Encoding::Base64)]
     pub encoding: Encoding,
+    #[command(flatten)]
+    pub key: KeyFileArguments,
 }
 
 #[derive(Debug, Args)]

@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Check(check) => commands::check::run(&check, json),
         Command::CheckHistory(check) => commands::check_history::run(&check, json),
         Command::Recover(recover) => commands::recover::run(&recover, json),
+        Command::RotateKey(database) => commands::rotate_key::run(&database, json),
         Command::Salvage(salvage) => commands::salvage::run(&salvage, json),
         Command::KillRounds(rounds) => commands::kill_rounds::run(&rounds, json),
         Command::Histories(histories) => commands::histories::run(&histories, json),

@@ -3,7 +3,9 @@
 use crate::engine::Engine;
 use crate::{Error, recovery};
 use deuteron_contract::DcError;
+use deuteron_device::Directory;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What a check has looked at and found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +37,23 @@ pub struct CheckReport {
 pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, Error> {
     let engine = recovery::open_overlay(path.as_ref())?;
     check_open(&engine)
+}
+
+/// [`check`] of a directory of the caller's making.
+///
+/// # Errors
+/// As [`check`].
+///
+/// ```
+/// use deuteron::{Options, check_in, device::MemoryDirectory};
+/// use std::sync::Arc;
+/// let directory = Arc::new(MemoryDirectory::new());
+/// Options::tiny_for_tests().open_in(directory.clone())?.close()?;
+/// assert!(check_in(directory)?.problems.is_empty());
+/// # Ok::<(), deuteron::Error>(())
+/// ```
+pub fn check_in(directory: Arc<dyn Directory>) -> Result<CheckReport, Error> {
+    check_open(&*recovery::open_overlay_in(directory)?)
 }
 
 /// The same for an open database.

@@ -61,7 +61,7 @@ mod transaction;
 
 pub use backup::{BackupReport, restore, restore_in};
 pub use cancellation::Cancellation;
-pub use check::{CheckReport, check};
+pub use check::{CheckReport, check, check_in};
 pub use database::Db;
 pub use deuteron_contract::{KeyBounds, KeyRange, Lsn, Timestamp};
 pub use deuteron_dc::Compaction;
@@ -70,7 +70,7 @@ pub use error::{Conflict, Error};
 pub use load::TableLoad;
 pub use lookahead::Lookahead;
 pub use options::{Background, Durability, MEMORY_BYTES_MIN, Options};
-pub use recovery::{RecoveryPlan, recovery_plan};
+pub use recovery::{RecoveryPlan, recovery_plan, recovery_plan_in};
 pub use retry::RetryPolicy;
 pub use salvage::{SalvageReport, Salvaged, SalvagedTable, salvage, salvage_in};
 pub use scan::Scan;

@@ -227,13 +227,35 @@ pub fn recovery_plan(path: impl AsRef<Path>) -> Result<RecoveryPlan, Error> {
     Ok(engine.recovery().clone())
 }
 
+/// [`recovery_plan`] of a directory of the caller's making.
+///
+/// # Errors
+/// As [`Options::open`].
+///
+/// ```
+/// use deuteron::{Options, device::MemoryDirectory, recovery_plan_in};
+/// use std::sync::Arc;
+/// let directory = Arc::new(MemoryDirectory::new());
+/// Options::tiny_for_tests().open_in(directory.clone())?.close()?;
+/// assert_eq!(recovery_plan_in(directory)?.operations_posted, 0);
+/// # Ok::<(), deuteron::Error>(())
+/// ```
+pub fn recovery_plan_in(directory: Arc<dyn Directory>) -> Result<RecoveryPlan, Error> {
+    Ok(open_overlay_in(directory)?.recovery().clone())
+}
+
 /// Opens the database in `path` over an overlay: the files are only read.
 pub fn open_overlay(path: &Path) -> Result<Arc<crate::engine::Engine>, Error> {
     if !path.is_dir() {
         return Err(Error::NotFound { path: path.display().to_string() });
     }
     let real = OsDirectory::open_existing(path).map_err(Error::device("open the directory"))?;
-    let overlay = OverlayDirectory::new(Arc::new(real));
+    open_overlay_in(Arc::new(real))
+}
+
+/// The same of a directory of the caller's making.
+pub fn open_overlay_in(directory: Arc<dyn Directory>) -> Result<Arc<crate::engine::Engine>, Error> {
+    let overlay = OverlayDirectory::new(directory);
     let options = Options::new().create_if_missing(false).background(Background::Inline);
     crate::engine::Engine::open(Arc::new(overlay), options)
 }

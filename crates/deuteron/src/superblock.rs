@@ -23,6 +23,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub const FORMAT_VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"DEUTERON";
+/// What encrypted files begin with (`crates/encryption`): seen where no key is given.
+const ENCRYPTED: [u8; 8] = *b"DEUENC01";
 const FILE: &str = "superblock";
 const FILE_UNFINISHED: &str = "superblock.new";
 
@@ -67,6 +69,13 @@ impl Superblock {
         };
         let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
         let short = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
+        if block[0..8] == ENCRYPTED {
+            let path = format!("the directory of {FILE}");
+            return Err(Error::NotADatabase {
+                path,
+                reason: "its files are encrypted, and no key is given".into(),
+            });
+        }
         if &block[0..8] != MAGIC {
             return corrupt("the magic DEUTERON".into(), format!("\"{}\"", block[0..8].escape_ascii()));
         }

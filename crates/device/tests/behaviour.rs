@@ -408,6 +408,26 @@ fn real_files_and_directories_are_the_owners_alone() {
 }
 
 #[test]
+fn links_are_neither_listed_nor_followed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let outside = scratch.path().join("outside");
+    std::fs::write(&outside, "as it was").unwrap();
+    let path = scratch.path().join("database");
+    let directory = OsDirectory::open_or_create(&path).unwrap();
+    for name in ["link", "lock"] {
+        std::os::unix::fs::symlink(&outside, path.join(name)).unwrap();
+    }
+    assert!(directory.list().unwrap().is_empty());
+    for mode in [OpenMode::Read, OpenMode::ReadWrite, OpenMode::CreateNew] {
+        for direct in [false, true] {
+            assert!(directory.open("link", mode, direct).is_err(), "{mode:?}");
+        }
+    }
+    assert!(directory.lock().is_err());
+    assert_eq!(std::fs::read(&outside).unwrap(), b"as it was");
+}
+
+#[test]
 fn a_missing_or_impossible_directory_is_a_typed_error() {
     let scratch = tempfile::tempdir().unwrap();
     assert!(OsDirectory::open_existing(scratch.path().join("none")).unwrap_err().is_not_found());

@@ -13,7 +13,10 @@ pub fn run(arguments: &PathArguments, json: bool) -> Outcome {
     let begin = Instant::now();
     let path = arguments.database.display().to_string();
     let turning = Progress::turning("checking");
-    let checked = deuteron::check(&arguments.database);
+    let checked = match super::encrypted(&arguments.database, &arguments.key, false)? {
+        None => deuteron::check(&arguments.database),
+        Some(directory) => deuteron::check_in(directory),
+    };
     drop(turning);
     let report = checked.map_err(|error| Failure::from(error).at(&path))?;
     let seconds = begin.elapsed().as_secs_f64();

@@ -12,23 +12,46 @@ pub mod import;
 pub mod kill_rounds;
 pub mod records;
 pub mod recover;
+pub mod rotate_key;
 pub mod salvage;
 pub mod shell;
 pub mod stat;
 
 use crate::allocator;
-use crate::arguments::{DatabaseArguments, FileArguments, Format};
+use crate::arguments::{DatabaseArguments, FileArguments, Format, KeyFileArguments};
 use crate::failure::{Failure, Kind, Outcome};
+use deuteron::device::{DeviceError, OsDirectory};
 use deuteron::{Db, Options, Table};
+use deuteron_encryption::{EncryptedDirectory, Keys};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Opens the database, which recovers it if need be.
 fn open(arguments: &DatabaseArguments, create: bool) -> Outcome<Db> {
     allocator::suit(arguments.memory);
     let options = Options::new().memory(arguments.memory).create_if_missing(create);
-    options
-        .open(&arguments.database)
-        .map_err(|error| Failure::from(error).at(&arguments.database.display().to_string()))
+    let path = &arguments.database;
+    let opened = match encrypted(path, &arguments.key, create)? {
+        None => options.open(path),
+        Some(directory) => options.open_in(directory),
+    };
+    opened.map_err(|error| Failure::from(error).at(&path.display().to_string()))
+}
+
+/// The files, decrypted, if a file of keys is given.
+fn encrypted(path: &Path, key: &KeyFileArguments, create: bool) -> Outcome<Option<Arc<EncryptedDirectory>>> {
+    let Some(file) = &key.key_file else { return Ok(None) };
+    let keys = Keys::from_file(file).map_err(|error| {
+        Failure::because("cannot take the keys", &error).hint("docs/operations.md says what a key file is")
+    })?;
+    let failed = |error: DeviceError| Failure::because(format!("cannot open {}", path.display()), &error);
+    if !create && !path.is_dir() {
+        return Err(Failure::from(deuteron::Error::NotFound { path: path.display().to_string() }));
+    }
+    let files = if create { OsDirectory::open_or_create(path) } else { OsDirectory::open_existing(path) };
+    let directory = EncryptedDirectory::new(Arc::new(files.map_err(failed)?), keys)
+        .map_err(|error| Failure::because(format!("cannot decrypt {}", path.display()), &error))?;
+    Ok(Some(Arc::new(directory)))
 }
 
 /// Runs `body` on the database and closes it. The first error counts: a failed close after a failed command is

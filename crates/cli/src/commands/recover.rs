@@ -13,7 +13,11 @@ pub fn run(arguments: &RecoverArguments, json: bool) -> Outcome {
     let database = &arguments.database;
     let path = database.database.display().to_string();
     let turning = Progress::turning("reading the log");
-    let plan = deuteron::recovery_plan(&database.database).map_err(|error| Failure::from(error).at(&path))?;
+    let plan = match super::encrypted(&database.database, &database.key, false)? {
+        None => deuteron::recovery_plan(&database.database),
+        Some(directory) => deuteron::recovery_plan_in(directory),
+    };
+    let plan = plan.map_err(|error| Failure::from(error).at(&path))?;
     drop(turning);
     let recovered_seconds = if arguments.dry_run {
         None

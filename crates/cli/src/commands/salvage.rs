@@ -29,14 +29,18 @@ pub fn run(arguments: &SalvageArguments, json: bool) -> Outcome {
     let mut files =
         Files { target: arguments.target.as_deref(), encoding: arguments.encoding, ..Files::default() };
     let mut records = 0;
-    let found = deuteron::salvage(&arguments.database, &mut |salvaged| {
+    let take = &mut |salvaged: Salvaged<'_>| {
         records += u64::from(matches!(salvaged, Salvaged::Record { .. }));
         progress.set(records);
         files.take(salvaged).map_err(|failure| {
             files.failure = Some(failure);
             io::Error::other("see the failure that was set aside")
         })
-    });
+    };
+    let found = match super::encrypted(&arguments.database, &arguments.key, false)? {
+        None => deuteron::salvage(&arguments.database, take),
+        Some(directory) => deuteron::salvage_in(directory, take),
+    };
     drop(progress);
     let report = match (found, files.failure.take()) {
         (_, Some(failure)) => return Err(failure),

@@ -2,6 +2,7 @@
 
 mod backup;
 mod history;
+mod encryption;
 mod measure;
 mod records;
 mod salvage;

@@ -120,7 +120,9 @@ fn create(path: &Path) -> std::io::Result<()> {
 impl Directory for OsDirectory {
     fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
         checks::name(Operation::Open, name)?;
+        // A link is no file of ours: whoever could put one here must not choose what we read or write.
         let flags = OFlags::CLOEXEC
+            | OFlags::NOFOLLOW
             | match mode {
                 OpenMode::Read => OFlags::RDONLY,
                 OpenMode::ReadWrite => OFlags::RDWR,
@@ -201,7 +203,7 @@ impl Directory for OsDirectory {
 
     fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
         let error = |source: Errno| DeviceError::new(Operation::Lock, LOCK_NAME, 0, source);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = retry_on_intr(|| rustix::fs::openat(&self.descriptor, LOCK_NAME, flags, FILE_MODE))
             .map_err(error)?;
         // flock belongs to the open file, not to the process: a second handle in this process is refused too, and

@@ -1,0 +1,52 @@
+//! `--key-file` and `rotate-key`.
+
+use crate::support::{Said, Scratch, run};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+fn key_file(scratch: &Scratch, name: &str, digits: &[&str]) -> PathBuf {
+    let text: String = digits.iter().map(|digit| format!("{}\n", digit.repeat(64))).collect();
+    let path = scratch.file(name, text);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+/// A command with the database and a key file.
+fn with_key(line: &str, db: &Path, key: &Path) -> Said {
+    let words = line.split_whitespace().map(|word| if word == "DB" { db.as_os_str() } else { word.as_ref() });
+    run(words.chain(["--key-file".as_ref(), key.as_os_str()]))
+}
+
+#[test]
+fn an_encrypted_database_shows_nothing_and_its_key_can_be_changed() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    let (old, new) = (key_file(&scratch, "old", &["a"]), key_file(&scratch, "new", &["b"]));
+    with_key("put DB fruit pineapple-of-the-key yellow-of-the-value", &db, &old).ok();
+    for entry in std::fs::read_dir(&db).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        for secret in ["pineapple-of-the-key", "yellow-of-the-value", "fruit", "DEUTERON"] {
+            assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{secret}");
+        }
+    }
+    let get = "get DB fruit pineapple-of-the-key";
+    assert_eq!(with_key(get, &db, &old).ok().out, "yellow-of-the-value\n");
+    with_key(get, &db, &new).fails(1, "encrypted with another key");
+    with_key("check DB", &db, &old).ok();
+    with_key("recover --dry-run DB", &db, &old).ok();
+    assert!(with_key("salvage DB", &db, &old).ok().out.contains("table fruit"));
+    run(["get".as_ref(), db.as_os_str(), "fruit".as_ref(), "x".as_ref()]).fails(1, "encrypted");
+
+    let both = key_file(&scratch, "both", &["b", "a"]);
+    with_key("rotate-key DB", &db, &both).ok();
+    assert_eq!(with_key(get, &db, &new).ok().out, "yellow-of-the-value\n");
+    with_key(get, &db, &old).fails(1, "encrypted with another key");
+    with_key("check DB", &db, &new).ok();
+
+    let open = scratch.file("open", "a".repeat(64));
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
+    with_key(get, &db, &open).fails(1, "cannot take the keys");
+    let plain = scratch.path("plain.db");
+    run(["put".as_ref(), plain.as_os_str(), "t".as_ref(), "k".as_ref(), "v".as_ref()]).ok();
+    with_key("get DB t k", &plain, &new).fails(1, "not encrypted");
+}
