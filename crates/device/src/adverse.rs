@@ -29,7 +29,7 @@ pub enum Adversity {
 /// use deuteron_device::{Adversity, AdverseDirectory, Directory, File, MemoryDirectory, OpenMode};
 /// use std::sync::Arc;
 /// let disk = Arc::new(MemoryDirectory::new());
-/// let directory = AdverseDirectory::new(disk, Adversity::Fails(1));
+/// let directory = AdverseDirectory::new(disk, Adversity::Fails(2)); // creating it is number 0
 /// let file = directory.open("a", OpenMode::CreateNew, false)?;
 /// file.write_at(b"kept", 0)?;
 /// assert!(file.sync().is_err());
