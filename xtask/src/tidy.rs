@@ -44,8 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("deuteron-bench", &["deuteron"]),
-    ("deuteron-cli", &["deuteron", "deuteron-bench", "deuteron-history"]),
-    ("deuteron-cli", &["deuteron", "deuteron-bench", "deuteron-encryption"]),
+    ("deuteron-cli", &["deuteron", "deuteron-bench", "deuteron-history", "deuteron-encryption"]),
     ("xtask", &[]),
 ];
 

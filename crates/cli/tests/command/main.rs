@@ -1,8 +1,8 @@
 //! The program as its users meet it: arguments, output, exit status. A module for each group of commands.
 
 mod backup;
-mod history;
 mod encryption;
+mod history;
 mod measure;
 mod records;
 mod salvage;
