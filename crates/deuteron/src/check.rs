@@ -48,7 +48,7 @@ pub fn check(path: impl AsRef<Path>) -> Result<CheckReport, Error> {
 /// use deuteron::{Options, check_in, device::MemoryDirectory};
 /// use std::sync::Arc;
 /// let directory = Arc::new(MemoryDirectory::new());
-/// Options::tiny_for_tests().open_in(directory.clone())?.close()?;
+/// Options::new().memory(32 << 20).open_in(directory.clone())?.close()?;
 /// assert!(check_in(directory)?.problems.is_empty());
 /// # Ok::<(), deuteron::Error>(())
 /// ```

@@ -236,7 +236,7 @@ pub fn recovery_plan(path: impl AsRef<Path>) -> Result<RecoveryPlan, Error> {
 /// use deuteron::{Options, device::MemoryDirectory, recovery_plan_in};
 /// use std::sync::Arc;
 /// let directory = Arc::new(MemoryDirectory::new());
-/// Options::tiny_for_tests().open_in(directory.clone())?.close()?;
+/// Options::new().memory(32 << 20).open_in(directory.clone())?.close()?;
 /// assert_eq!(recovery_plan_in(directory)?.operations_posted, 0);
 /// # Ok::<(), deuteron::Error>(())
 /// ```
