@@ -197,8 +197,8 @@ impl Options {
     }
 
     /// Keeps what the database was for this long, so that [`TransactionOptions::as_of`] can read it; not at all by
-    /// default. What is kept is neither posted nor cut from the log, and takes its share of the memory (a 64th, for what
-    /// waits to be posted); where that is short the past is given up earlier. It does not outlast the handle.
+    /// default. What is kept is neither posted nor cut from the log, and takes its share of the memory (what waits to be posted may
+    /// have half of what the transaction component has); where that is short the past is given up earlier. It does not outlast the handle.
     ///
     /// ```
     /// use std::time::Duration;

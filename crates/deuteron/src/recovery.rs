@@ -2,6 +2,7 @@
 
 use crate::background::Signals;
 use crate::engine::Parts;
+use crate::replay::replay;
 use crate::signal::Signal;
 use crate::superblock::Superblock;
 use crate::{Background, Error, Options, deadline};
@@ -9,7 +10,7 @@ use deuteron_contract::{DataComponent, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::{Directory, OsDirectory, OverlayDirectory};
 use deuteron_epoch::Epochs;
-use deuteron_log::{BufferView, Log, LogOptions, Record, Recovery};
+use deuteron_log::{Log, LogOptions};
 use deuteron_proxy::{Progress, Proxy, ProxyHost};
 use deuteron_tc::{Host, Stall, TcOptions, TransactionComponent};
 use std::path::Path;
@@ -117,7 +118,8 @@ pub fn open(
     let (log, recovery) = Log::open(Arc::clone(directory), &log_options, Arc::clone(&epochs), redo_start)?;
     let log = Arc::new(log);
     let dc_for_proxy: Arc<dyn DataComponent> = Arc::clone(&dc) as _;
-    let (mut report, clock_start) = replay(&recovery, &log, &dc_for_proxy, redo_start, options)?;
+    let proxy_options = proxy_options(options, &shares);
+    let (mut report, clock_start) = replay(&recovery, &log, &dc_for_proxy, options, proxy_options.clone())?;
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = if options.tiny {
         TcOptions { key_bytes_max: TcOptions::default().key_bytes_max, ..TcOptions::tiny_for_tests() }
@@ -141,7 +143,7 @@ pub fn open(
     .map_err(|error| Error::from_tc(error, |table| table.to_string()))?;
     let tc = Arc::new(tc);
     let proxy_host = Arc::new(Beside(Arc::clone(&tc)));
-    let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options(options, &shares), recovery.tail());
+    let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options, recovery.tail());
     report.duration = begin.elapsed();
     Ok(Parts { superblock, epochs, log, tc, proxy, dc, host, recovery: report })
 }
@@ -158,54 +160,6 @@ fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options 
         lag_bytes: (shares.log / 8) as u64,
         ..deuteron_proxy::Options::default()
     }
-}
-
-/// Step 5: everything committed in the log from the redo start on is posted, all else is dropped. Returns what was done
-/// and where the clock goes on.
-fn replay(
-    recovery: &Recovery,
-    log: &Log,
-    dc: &Arc<dyn DataComponent>,
-    redo_start: Lsn,
-    options: &Options,
-) -> Result<(RecoveryPlan, Timestamp), Error> {
-    let mut report = RecoveryPlan { redo_start, log_end: recovery.tail(), ..RecoveryPlan::default() };
-    let mut clock_start = Timestamp(0);
-    let proxy = Proxy::new(
-        Arc::clone(dc),
-        Arc::new(NoTransactions),
-        proxy_options(options, &Shares::of(options)),
-        redo_start,
-    );
-    for buffer in recovery.buffers() {
-        let buffer = buffer?;
-        let view = buffer.view();
-        report.buffers += 1;
-        clock_start = clock_start.max(latest_timestamp(&view, &mut report));
-        proxy.replay(&view, log)?;
-    }
-    proxy.finish_replay(recovery.tail())?;
-    let statistics = proxy.statistics();
-    report.operations_posted = statistics.operations_posted;
-    report.operations_dropped = statistics.operations_aborted;
-    Ok((report, clock_start))
-}
-
-/// The latest timestamp that a buffer speaks of; counts its records.
-fn latest_timestamp(view: &BufferView<'_>, report: &mut RecoveryPlan) -> Timestamp {
-    let mut latest = Timestamp(0);
-    for (_, record) in view.records() {
-        report.records += 1;
-        match record {
-            Record::Commit { timestamp, .. } => {
-                report.transactions_committed += 1;
-                latest = latest.max(timestamp);
-            }
-            Record::ClockCeiling { timestamp } => latest = latest.max(timestamp),
-            _ => {}
-        }
-    }
-    latest
 }
 
 /// What recovering the database in `path` would find and do. Nothing is changed: the recovery is done for real, over a
@@ -258,19 +212,6 @@ pub fn open_overlay_in(directory: Arc<dyn Directory>) -> Result<Arc<crate::engin
     let overlay = OverlayDirectory::new(directory);
     let options = Options::new().create_if_missing(false).background(Background::Inline);
     crate::engine::Engine::open(Arc::new(overlay), options)
-}
-
-/// The host of a replay: nobody reads, so nothing has to wait.
-struct NoTransactions;
-
-impl ProxyHost for NoTransactions {
-    fn horizon(&self) -> Timestamp {
-        Timestamp::MAX
-    }
-
-    fn force_horizon(&self, _at_least: Timestamp) {}
-
-    fn progress(&self, _progress: Progress) {}
 }
 
 /// The proxy's host where TC and DC are in one process: the transaction component itself.

@@ -55,7 +55,7 @@
 //!     (Lsn(128), Entry::Commit { transaction: winner, timestamp: Timestamp(9) }),
 //! ];
 //! let buffer = RecordSlice { start: Lsn(0), end: Lsn(4096), entries: &entries };
-//! proxy.replay(&buffer, &buffer)?;
+//! proxy.replay(std::slice::from_ref(&buffer), &buffer)?;
 //! assert_eq!(proxy.redo_scan_start_point(), Lsn(96)); // the loser may still commit ...
 //! proxy.finish_replay(Lsn(4096))?; // ... until the log ends
 //! assert_eq!(proxy.redo_scan_start_point(), Lsn(4096));

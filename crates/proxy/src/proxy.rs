@@ -121,20 +121,21 @@ impl Proxy {
         self.with_passes(|passes| self.step_passes(passes, log))
     }
 
-    /// Replays one stretch of the log after a crash. Stretches come in the order of the log and without gaps; `log`
+    /// Replays a round of stretches of the log after a crash: the more at once, the more operations share a page, and the fewer
+    /// transactions are undecided. Stretches come in the order of the log and without gaps; `log`
     /// is asked for operations of transactions too large for the side buffer.
     ///
     /// No transaction is active at recovery, so there is no horizon to wait for, and nothing is reported to the host
     /// before [`Proxy::finish_replay`].
     ///
     /// # Errors
-    /// [`ProxyError`]; the same stretch can be given again.
-    pub fn replay<S: RecordSource>(&self, source: &S, log: &dyn ReadBack) -> Result<(), ProxyError> {
+    /// [`ProxyError`]; the same round can be given again.
+    pub fn replay<S: RecordSource>(&self, round: &[S], log: &dyn ReadBack) -> Result<(), ProxyError> {
         self.with_passes(|passes| {
-            passes.eager_pass(source, Timestamp::MAX);
+            round.iter().for_each(|stretch| passes.eager_pass(stretch, Timestamp::MAX));
             self.dc.end_of_stable_log(passes.eager_at);
             self.apply_ready(passes, log)?;
-            self.delayed_pass(passes, std::slice::from_ref(source), Timestamp::MAX)?;
+            self.delayed_pass(passes, round, Timestamp::MAX)?;
             self.apply_ready(passes, log)?;
             Ok(())
         })

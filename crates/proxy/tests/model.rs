@@ -255,7 +255,7 @@ impl World {
             if buffer.end() <= start {
                 continue;
             }
-            while self.proxy.replay(buffer, &self.log).is_err() {}
+            while self.proxy.replay(std::slice::from_ref(buffer), &self.log).is_err() {}
             if self.random.sometimes(10) {
                 let redo = self.proxy.redo_scan_start_point();
                 self.dc.redo_scan_start_point(redo).unwrap();

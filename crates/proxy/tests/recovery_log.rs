@@ -31,7 +31,7 @@ fn open(directory: &Arc<MemoryDirectory>, dc: MemoryDc, options: &Options) -> St
     let host = Host::new(0, true);
     let proxy = Proxy::new(dc.clone(), host.clone(), options.clone(), start);
     for buffer in recovery.buffers() {
-        proxy.replay(&buffer.unwrap(), &log).unwrap();
+        proxy.replay(&[buffer.unwrap()], &log).unwrap();
     }
     proxy.finish_replay(recovery.tail()).unwrap();
     Store { log, dc, host, proxy, expected: BTreeMap::new() }

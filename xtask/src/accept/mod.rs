@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_is_not_built_is_short() {
-        assert_eq!(run("speed", Some("replay"), true), Ok(false));
+        assert_eq!(run("speed", Some("latency"), true), Ok(false));
     }
 
     #[test]
