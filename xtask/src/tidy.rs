@@ -14,6 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("deuteron-epoch", &[]),
     ("deuteron-contract", &[]),
     ("deuteron-history", &[]),
+    ("deuteron-fuzz", &[]),
     ("deuteron-archive", &["deuteron-device"]),
     ("deuteron-encryption", &["deuteron-device"]),
     ("deuteron-llama", &["deuteron-device", "deuteron-epoch"]),
@@ -51,9 +52,14 @@ const EDGES: &[(&str, &[&str])] = &[
 /// What the tests of a crate may use beyond [`EDGES`]: a device to stand on, a neighbour to talk to.
 const TEST_EDGES: &[(&str, &[&str])] = &[
     ("deuteron-device", &["deuteron-encryption"]),
-    ("deuteron", &["deuteron-encryption"]),
-    ("deuteron-bwtree", &["deuteron-device"]),
+    ("deuteron-history", &["deuteron-fuzz"]),
+    ("deuteron-log", &["deuteron-fuzz"]),
+    ("deuteron-llama", &["deuteron-fuzz"]),
+    ("deuteron-bwtree", &["deuteron-device", "deuteron-fuzz"]),
+    ("deuteron-dc", &["deuteron-fuzz"]),
     ("deuteron-tc", &["deuteron-device", "deuteron-proxy"]),
+    ("deuteron", &["deuteron-encryption", "deuteron-fuzz"]),
+    ("deuteron-cli", &["deuteron-fuzz"]),
 ];
 
 /// Text that may not stay in the sources, and why. Cut in two, so that this file is tidy itself.

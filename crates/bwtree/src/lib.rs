@@ -29,6 +29,11 @@
 //! nodes are copied on write and reached by direct pointers, and in that a split replaces the left page at once instead of
 //! putting a split delta on it. `docs/design/bw-tree.md` says why.
 
+/// Meters what fuzzed decoders allocate.
+#[cfg(all(test, not(loom)))]
+#[global_allocator]
+static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
+
 mod ahead;
 mod bulk;
 mod chain;

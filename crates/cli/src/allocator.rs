@@ -11,10 +11,17 @@
 #![allow(unsafe_code)]
 
 use libmimalloc_sys::{mi_option_set, mi_option_t};
+#[cfg(not(test))]
 use mimalloc::MiMalloc;
 
+#[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// Of the tests, which meter what is allocated.
+#[cfg(test)]
+#[global_allocator]
+static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
 
 // Of `mi_option_e` in mimalloc.h, where it has had this number since version 2.1; the bindings do not name it.
 const PURGE_DELAY: mi_option_t = 15;

@@ -251,4 +251,11 @@ mod tests {
             let _ = Reader::new(&text[..]).count();
         }
     }
+
+    #[test]
+    fn fuzz_records() {
+        let corpus = [b"key,value\n\"a\"\"b\",\"two\nlines\"\r\nlast,\"\"".to_vec(), b"k,v\n,\n".to_vec()];
+        deuteron_fuzz::Fuzz::new("import-csv", &corpus, 50_000)
+            .run(|_| {}, |bytes| Reader::new(bytes).filter(Result::is_ok).count() > 0);
+    }
 }

@@ -182,4 +182,14 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn fuzz_texts() {
+        for (name, encoding, valid) in
+            [("import-base64", Encoding::Base64, &b"AAECAwQ="[..]), ("import-hex", Encoding::Hex, b"00ff7A")]
+        {
+            deuteron_fuzz::Fuzz::new(name, &[valid.to_vec()], 50_000)
+                .run(|_| {}, |bytes| encoding.decode(bytes).is_ok());
+        }
+    }
 }

@@ -53,6 +53,11 @@
 //! What this crate is not: it knows no transactions, keeps no log, and starts no threads; somebody calls
 //! [`BwTreeDc::maintain_step`], or else those who apply do its work when memory runs short.
 
+/// Meters what fuzzed decoders allocate.
+#[cfg(all(test, not(loom)))]
+#[global_allocator]
+static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
+
 mod bulk;
 mod consolidator;
 mod dc;

@@ -219,4 +219,22 @@ mod tests {
         assert_eq!(large.chunks(), 11);
         assert!(is_table(7) && !is_table(chunk_tree(TableId(7)).0));
     }
+
+    #[test]
+    fn fuzz_stored_values() {
+        let number = ValueNumber::new(7, 9, b"key");
+        let large = LargeValue { number, length: 1 << 26, chunk_bytes: 1 << 18 };
+        let reference = large.encode();
+        let corpus = [b"plain".to_vec(), escape(&reference), reference];
+        deuteron_fuzz::Fuzz::new("dc-stored-value", &corpus, 100_000).run(
+            |_| {},
+            |bytes| match decode(bytes) {
+                Some(StoredValue::Large(large)) => {
+                    let _ = large.encode();
+                    true
+                }
+                found => found.is_some(),
+            },
+        );
+    }
 }

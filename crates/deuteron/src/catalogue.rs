@@ -202,8 +202,18 @@ impl Catalogue {
             Some(value) => Self::decode(&value)?,
             None => TableId(1),
         };
-        transaction.put(catalogue, NEXT, &(id.0 + 1).to_le_bytes())?;
+        transaction.put(catalogue, NEXT, &Self::after(id)?.0.to_le_bytes())?;
         Ok(id)
+    }
+
+    /// The identifier after one that was read.
+    fn after(id: TableId) -> Result<TableId, Error> {
+        id.0.checked_add(1).map(TableId).ok_or_else(|| Error::Corrupt {
+            file: "the catalogue".into(),
+            offset: 0,
+            expected: "an identifier that has a next".into(),
+            found: id.to_string(),
+        })
     }
 
     fn decode(value: &[u8]) -> Result<TableId, Error> {
@@ -221,4 +231,16 @@ fn check_name(name: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::TableName { found: name.len(), limit: NAME_BYTES_MAX })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_that_nobody_gave_are_damage() {
+        assert_eq!(Catalogue::after(TableId(7)).ok(), Some(TableId(8)));
+        assert!(matches!(Catalogue::after(TableId(u32::MAX)), Err(Error::Corrupt { .. })));
+        assert!(matches!(Catalogue::decode(b"123"), Err(Error::Corrupt { .. })));
+    }
 }

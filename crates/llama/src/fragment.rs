@@ -444,6 +444,46 @@ mod tests {
         assert_eq!(Marshal { page: PageId(3), nodes: &nodes, previous, packed: None }.pack(), None);
     }
 
+    #[test]
+    fn fuzz_fragments() {
+        let descriptor = PageDescriptor { tree: 7, low_key: b"low", root: true };
+        let base = OwnedNode::heir(&[7; 900], descriptor, &[PageId(5), PageId(6)], &[PageId(7)]);
+        let delta = OwnedNode::delta(b"delta");
+        let (full, part) = ([delta.as_ref(), base.as_ref()], [delta.as_ref()]);
+        let mut packed = Marshal { page: PageId(3), nodes: &full, previous: None, packed: None };
+        packed.pack();
+        let previous = Some(FlashAddress::new(8192, 128));
+        let corpus = [
+            encode(&Marshal { page: PageId(3), nodes: &full, previous: None, packed: None }, 4096),
+            encode(&packed, 4096),
+            encode(&Marshal { page: PageId(4), nodes: &part, previous, packed: None }, 4096),
+        ];
+        let mend = |bytes: &mut Vec<u8>| {
+            let length = bytes.len() / 64 * 64;
+            if length >= HEADER_BYTES {
+                bytes.truncate(length);
+                write_u32(bytes, 4, MAGIC);
+                write_u32(bytes, 8, length as u32);
+                write_u64(bytes, 24, 4096);
+                let crc = crc32c::crc32c(&bytes[4..]);
+                write_u32(bytes, 0, crc);
+            }
+        };
+        // What is compressed may become so many times as long, and no more.
+        let allowed_per_byte = EXPANSION_MAX as usize + 32;
+        let fuzz = deuteron_fuzz::Fuzz {
+            allowed_per_byte,
+            ..deuteron_fuzz::Fuzz::new("llama-fragment", &corpus, 100_000)
+        };
+        fuzz.run(mend, |bytes| match Fragment::decode(bytes, 4096) {
+            Ok(fragment) => fragment.unpack().is_ok_and(|unpacked| {
+                let _ = (fragment.adopts().count(), fragment.disowns().count(), fragment.descriptor());
+                fragment.payloads(unpacked.as_deref()).map(<[u8]>::len).sum::<usize>() > 0
+            }),
+            Err(_) => false,
+        });
+    }
+
     proptest::proptest! {
         /// Bytes with a right checksum, as a faulty writer might leave them: an error or a fragment, never a panic.
         #[test]

@@ -74,6 +74,11 @@
 //! # Ok::<(), deuteron_llama::LlamaError>(())
 //! ```
 
+/// Meters what fuzzed decoders allocate.
+#[cfg(all(test, not(loom)))]
+#[global_allocator]
+static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
+
 mod accounts;
 mod by_page;
 mod checkpoint;

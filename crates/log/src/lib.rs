@@ -52,6 +52,8 @@ mod commit_reservation;
 mod condition;
 mod error;
 mod flusher;
+#[cfg(all(test, not(loom)))]
+mod fuzz_tests;
 mod log;
 mod memory_window;
 mod options;

@@ -6,6 +6,7 @@
 mod corruptions;
 mod data_component;
 mod end_to_end;
+mod fuzz;
 mod isolation;
 mod kill;
 mod planned;

@@ -23,7 +23,7 @@ pub const SAFETY: &[Point] = &[
         run: Some(super::isolation::isolation),
     },
     planned("schedules", "loom exhaustive, 1 M shuttle schedules, 0 ThreadSanitizer reports"),
-    planned("fuzz", "0 crashes"),
+    Point { name: "fuzz", bar: "0 crashes", run: Some(super::fuzz::fuzz) },
     planned("coverage", "at least 95 % of the engine's lines"),
     planned("mutants", "at least 90 % caught of 200 in log, tc and llama"),
     Point {

@@ -220,3 +220,34 @@ fn long_shared_prefixes_are_stored_once() {
     // A page in the middle, whose two bounds share the prefix.
     assert!(split.bytes(1) < 4096 + 2 * stem.len(), "{} bytes", split.bytes(1));
 }
+
+/// Pages as they are read: whatever they say of themselves, they are checked, or found damaged.
+#[test]
+fn fuzz_pages() {
+    let operations = |from: u64| -> Vec<Owned> {
+        (from..from + 20)
+            .map(|n| Owned {
+                key: format!("customer/{n:04}").into_bytes(),
+                value: (n % 5 > 0).then(|| vec![n as u8; n as usize]),
+                stamp: n,
+                lsn: 100 + n,
+            })
+            .collect()
+    };
+    let deltas = [delta_of(&mut operations(1)), delta_of(&mut operations(15))];
+    let base = consolidated(&empty_base(), &deltas, 0);
+    let corpus = [&deltas[..], &[base, empty_base()]].concat();
+    deuteron_fuzz::Fuzz::new("bwtree-page", &corpus, 100_000).run(
+        |_| {},
+        |bytes| {
+            let Ok(run) = Run::verify(bytes) else { return false };
+            // What passes is as good as what was written.
+            let keys: Vec<Vec<u8>> = (0..run.count()).map(|index| run.record(index).key.to_vec()).collect();
+            for (index, key) in keys.iter().enumerate() {
+                assert_eq!(run.search(key), Ok(index));
+            }
+            let _ = (run.high().map(<[u8]>::len), run.newest_stamp());
+            true
+        },
+    );
+}

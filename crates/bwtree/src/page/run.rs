@@ -348,7 +348,12 @@ impl<'a> Run<'a> {
             if at != expected_at || at + RECORD_HEADER_BYTES > self.bytes.len() {
                 return Err(format!("record {index} at {at}, expected at {expected_at}"));
             }
-            let rest_bytes = u16_at(self.bytes, at + 20).saturating_sub(8);
+            let suffix_bytes = u16_at(self.bytes, at + 20);
+            let rest_bytes = suffix_bytes.saturating_sub(8);
+            // Keys are searched by their heads as they lie here.
+            if self.heads[index].iter().skip(suffix_bytes).any(|&byte| byte != 0) {
+                return Err(format!("the head of record {index} goes on behind its key"));
+            }
             let value_bytes = match u32_at(self.bytes, at + 16) {
                 u32::MAX => 0,
                 length => length as usize,
