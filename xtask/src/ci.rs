@@ -72,6 +72,12 @@ fn stages() -> Result<Vec<Stage>, String> {
         Stage { name: "test", commands: vec![cargo_with("test --workspace --locked")] },
         Stage { name: "loom", commands: loom_commands()? },
         Stage { name: "shuttle", commands: vec![shuttle_command()] },
+        Stage {
+            name: "simulation",
+            commands: vec![cargo_with(
+                "run --release --locked --package deuteron-simulation -- --seeds 2000 --twice 100",
+            )],
+        },
         Stage { name: "kill", commands: vec![cargo_with("xtask accept end-to-end kill --quick")] },
     ])
 }

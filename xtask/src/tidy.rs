@@ -44,6 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "deuteron-history",
         ],
     ),
+    ("deuteron-simulation", &["deuteron"]),
     ("deuteron-bench", &["deuteron"]),
     ("deuteron-cli", &["deuteron", "deuteron-bench", "deuteron-history", "deuteron-encryption"]),
     ("xtask", &[]),

@@ -4,7 +4,6 @@ use crate::block::{DATA_BYTES_MAX, Header, Kind, NAME_BYTES_MAX};
 use crate::error::device;
 use crate::{ArchiveError, Summary};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, File, OpenMode};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 /// A file of which the beginning is copied.
@@ -66,7 +65,7 @@ impl<'d> ArchiveWriter<'d> {
             at: 0,
             number: 0,
             // So that blocks of two archives are not taken for those of one.
-            chain: RandomState::new().hash_one(name) as u32,
+            chain: directory.identifier() as u32,
             summary: Summary::default(),
             finished: false,
         })

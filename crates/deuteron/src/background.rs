@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::signal::Signal;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A stable operation waits at most this long for more of its kind before it is posted.
 const POST_IDLE: Duration = Duration::from_secs(1);
@@ -132,16 +132,7 @@ fn outcome(engine: &Engine, result: Result<bool, Error>, observed: u64, wait: Du
 
 fn flusher(engine: &Engine) -> Outcome {
     let observed = engine.signals().flush.observe();
-    let now = Instant::now();
-    let wait = match engine.delay().due_in(now) {
-        Some(Duration::ZERO) => {
-            engine.delay().restart();
-            engine.request_flush_of_all();
-            IDLE
-        }
-        Some(remaining) => remaining.min(IDLE),
-        None => IDLE,
-    };
+    let wait = engine.end_delay().map_or(IDLE, |remaining| remaining.min(IDLE));
     outcome(engine, engine.flush_step(), observed, wait)
 }
 

@@ -75,6 +75,7 @@ impl Catalogue {
                 known.tables.remove(name);
             }
         }
+        engine.tc().drop_table(id);
         Self::finish_drop(engine, id)
     }
 

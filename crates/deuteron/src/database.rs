@@ -5,8 +5,8 @@ use crate::check::{self, CheckReport};
 use crate::engine::Engine;
 use crate::handle::Handles;
 use crate::{
-    Compaction, Error, Lookahead, Options, RecoveryPlan, RetryPolicy, Stats, Table, TableLoad, Transaction,
-    TransactionOptions,
+    Compaction, Duty, Error, Lookahead, Options, RecoveryPlan, RetryPolicy, Stats, Table, TableLoad,
+    Transaction, TransactionOptions,
 };
 use deuteron_contract::Timestamp;
 use deuteron_device::Directory;
@@ -300,6 +300,24 @@ impl Db {
     pub fn step(&self) -> Result<bool, Error> {
         self.engine.usable()?;
         self.engine.step()
+    }
+
+    /// One step of one duty, for databases opened with [`crate::Background::Inline`] whose duties are to be done in another order
+    /// than [`Db::step`]'s. Returns whether there was anything to do.
+    ///
+    /// # Errors
+    /// As [`Db::step`].
+    ///
+    /// ```
+    /// use deuteron::Duty;
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// while db.step_of(Duty::Flush)? {}
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn step_of(&self, duty: Duty) -> Result<bool, Error> {
+        self.engine.usable()?;
+        self.engine.step_of(duty)
     }
 
     /// Sizes, memory, and the counters of every mechanism.

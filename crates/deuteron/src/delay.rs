@@ -18,20 +18,20 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// No window is open.
-    pub fn new() -> Self {
-        Self { start: Instant::now(), due: AtomicU64::new(CLOSED), length: AtomicU64::new(CLOSED) }
+    /// No window is open. The clock is asked for `start` and later moments.
+    pub fn new(start: Instant) -> Self {
+        Self { start, due: AtomicU64::new(CLOSED), length: AtomicU64::new(CLOSED) }
     }
 
     /// Something was committed that must be durable within `window`. Returns whether the flusher has to be told,
     /// because the moment has come nearer.
-    pub fn open(&self, window: Duration) -> bool {
+    pub fn open(&self, window: Duration, now: impl FnOnce() -> Instant) -> bool {
         let length = (window.as_nanos() as u64).min(CLOSED / 2);
         // An open window of at most this length ends soon enough; no look at the clock is needed to know it.
         if self.due.load(Ordering::Acquire) != CLOSED && self.length.load(Ordering::Acquire) <= length {
             return false;
         }
-        let due = self.nanoseconds(Instant::now()).saturating_add(length).min(CLOSED - 1);
+        let due = self.nanoseconds(now()).saturating_add(length).min(CLOSED - 1);
         self.length.store(length, Ordering::Release);
         self.due.fetch_min(due, Ordering::AcqRel) > due
     }
@@ -61,11 +61,14 @@ mod tests {
 
     #[test]
     fn only_the_first_commit_of_a_window_wakes_the_flusher() {
-        let delay = Delay::new();
+        let delay = Delay::new(Instant::now());
         assert_eq!(delay.due_in(Instant::now()), None);
-        assert!(delay.open(Duration::from_secs(1)));
-        assert!(!delay.open(Duration::from_secs(1)));
-        assert!(delay.open(Duration::from_millis(1)), "a shorter window brings the moment nearer");
+        assert!(delay.open(Duration::from_secs(1), Instant::now));
+        assert!(!delay.open(Duration::from_secs(1), Instant::now));
+        assert!(
+            delay.open(Duration::from_millis(1), Instant::now),
+            "a shorter window brings the moment nearer"
+        );
         delay.restart();
         assert_eq!(delay.due_in(Instant::now()), None);
     }

@@ -17,7 +17,7 @@ use crate::record::Recorder;
 use crate::recovery::{RecoveryPlan, Shares, StallHost};
 use crate::statistics::ConflictCounters;
 use crate::superblock::Superblock;
-use crate::{Background, Compaction, Durability, Error, Options, Stats, recovery};
+use crate::{Background, Compaction, Durability, Duty, Error, Options, Stats, recovery};
 use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_contract::{DataComponent, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, StoreFile};
@@ -29,7 +29,7 @@ use deuteron_tc::{TcError, TransactionComponent};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a stalled operation sleeps before it looks again by itself.
 const STALL: Duration = Duration::from_millis(1);
@@ -86,7 +86,7 @@ impl Engine {
             catalogue: Catalogue::default(),
             conflicts: ConflictCounters::default(),
             signals,
-            delay: Delay::new(),
+            delay: Delay::new(directory.now()),
             history: History::new(options.retention),
             stopping: AtomicBool::new(false),
             halted: AtomicBool::new(false),
@@ -115,6 +115,11 @@ impl Engine {
     /// Who takes down what transactions do, if somebody does.
     pub fn recorder(&self) -> Option<&Arc<Recorder>> {
         self.recorder.as_ref()
+    }
+
+    /// The time on the machine that has the database.
+    pub fn now(&self) -> Instant {
+        self.directory.now()
     }
 
     /// An error if the database is closed or poisoned.
@@ -165,10 +170,6 @@ impl Engine {
 
     pub fn signals(&self) -> &Signals {
         &self.signals
-    }
-
-    pub fn delay(&self) -> &Delay {
-        &self.delay
     }
 
     /// The transaction component's error as the user's.
@@ -224,7 +225,7 @@ impl Engine {
         match durability {
             Durability::Sync => self.hurry(record),
             Durability::Delayed(window) => {
-                if self.delay.open(window) {
+                if self.delay.open(window, || self.now()) {
                     self.signals.flush.raise();
                 }
             }
@@ -317,10 +318,23 @@ impl Engine {
     /// One round of all duties on the calling thread.
     pub fn step(&self) -> Result<bool, Error> {
         let mut worked = false;
-        for duty in [Engine::flush_step, Engine::proxy_step, Engine::keeper_step, Engine::checkpoint_step] {
-            worked |= self.step_or_poison(duty(self))?;
+        for duty in Duty::ALL {
+            worked |= self.step_of(duty)?;
         }
         Ok(worked)
+    }
+
+    /// One step of one duty on the calling thread.
+    pub fn step_of(&self, duty: Duty) -> Result<bool, Error> {
+        self.step_or_poison(match duty {
+            Duty::Flush => {
+                self.end_delay();
+                self.flush_step()
+            }
+            Duty::Post => self.proxy_step(),
+            Duty::Keep => self.keeper_step(),
+            Duty::Checkpoint => self.checkpoint_step(),
+        })
     }
 
     fn step_or_poison<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
@@ -328,6 +342,17 @@ impl Engine {
             self.poison(error);
         }
         result
+    }
+
+    /// Asks for everything to be written if the window of delayed commits has ended. How long until it will.
+    pub fn end_delay(&self) -> Option<Duration> {
+        let due = self.delay.due_in(self.now())?;
+        if due.is_zero() {
+            self.delay.restart();
+            self.request_flush_of_all();
+            return None;
+        }
+        Some(due)
     }
 
     /// Writes one log buffer if somebody asked for it or one is full.
@@ -356,7 +381,7 @@ impl Engine {
 
     /// One round of version collection, page flushing and eviction, and reclamation.
     pub fn keeper_step(&self) -> Result<bool, Error> {
-        self.history.step(&self.parts.tc);
+        self.history.step(&self.parts.tc, || self.now());
         let mut worked = self.parts.dc.maintain_step()?;
         self.balance_memory();
         self.unpin_log();
@@ -382,7 +407,7 @@ impl Engine {
 
     /// Lets the transaction component, and what waits for its old readers, have the memory that pages do not take.
     fn balance_memory(&self) {
-        if self.options.tiny {
+        if self.options.sizes.is_some() {
             return;
         }
         let budget = self.shares.tc_budget(self.parts.dc.memory_bytes());

@@ -311,6 +311,12 @@ impl From<ProxyError> for Error {
     fn from(error: ProxyError) -> Self {
         match error {
             ProxyError::Apply { source, .. } => source.into(),
+            ProxyError::ReadBack { lsn, source } => match source.downcast::<LogError>() {
+                Ok(source) => (*source).into(),
+                Err(source) => {
+                    Error::Device { context: format!("read back the log from position {lsn} on"), source }
+                }
+            },
             other => Error::Device {
                 context: "post the log to the data component".into(),
                 source: Box::new(other),
@@ -331,6 +337,7 @@ impl Error {
             TcError::ValueSize { found, limit } => Error::ValueSize { found, limit },
             TcError::ReadOnly => Error::ReadOnly,
             TcError::NoSavepoint => Error::NoSavepoint,
+            TcError::TableDropped { table } => Error::TableDropped { table: table_name(table) },
             TcError::Change { table, key, cause } => Error::Change { table: table_name(table), key, cause },
             TcError::NotRetained { wanted, oldest, newest } => {
                 let oldest = (oldest != Timestamp::MAX).then_some(oldest);

@@ -24,12 +24,12 @@ impl History {
     }
 
     /// Takes a sample if one is due, and gives up what is older than the window.
-    pub fn step(&self, tc: &TransactionComponent) {
+    pub fn step(&self, tc: &TransactionComponent, now: impl FnOnce() -> Instant) {
         if self.window.is_zero() {
             return;
         }
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(from) = Self::advance(&mut samples, self.window, Instant::now(), || tc.now()) {
+        if let Some(from) = Self::advance(&mut samples, self.window, now(), || tc.now()) {
             tc.retain_from(from);
         }
     }

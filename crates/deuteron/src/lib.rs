@@ -54,6 +54,7 @@ mod retry;
 mod salvage;
 mod scan;
 mod signal;
+pub mod sizes;
 mod spread;
 mod statistics;
 mod superblock;
@@ -71,7 +72,7 @@ pub use deuteron_tc::{ChangeError, ConcurrencyControl, ConflictCause, ConflictPl
 pub use error::{Conflict, Error};
 pub use load::TableLoad;
 pub use lookahead::Lookahead;
-pub use options::{Background, Durability, MEMORY_BYTES_MIN, Options};
+pub use options::{Background, Durability, Duty, MEMORY_BYTES_MIN, Options};
 pub use recovery::{RecoveryPlan, recovery_plan, recovery_plan_in};
 pub use retry::RetryPolicy;
 pub use salvage::{SalvageReport, Salvaged, SalvagedTable, salvage, salvage_in};

@@ -3,6 +3,7 @@
 //! *Format* options are persisted in the superblock when the database is created and checked at every open;
 //! *runtime* options may differ from one open to the next.
 
+use crate::sizes::Sizes;
 use crate::{ConcurrencyControl, Db, Error, engine};
 use deuteron_device::{Directory, OsDirectory};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,24 @@ pub enum Background {
     Inline,
 }
 
+/// The kinds of background work, for whoever schedules them alone: [`Db::step_of`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// Writes a log buffer that is full or asked for.
+    Flush,
+    /// Posts what is stable and committed to the data component.
+    Post,
+    /// Collects versions, writes and evicts pages, reclaims memory and segments.
+    Keep,
+    /// Takes a checkpoint, if one is due.
+    Checkpoint,
+}
+
+impl Duty {
+    /// All of them, in the order of [`Db::step`].
+    pub const ALL: [Duty; 4] = [Duty::Flush, Duty::Post, Duty::Keep, Duty::Checkpoint];
+}
+
 /// Options of a database.
 ///
 /// ```
@@ -56,7 +75,7 @@ pub struct Options {
     pub(crate) concurrency_control: ConcurrencyControl,
     pub(crate) compress: bool,
     pub(crate) history: Option<PathBuf>,
-    pub(crate) tiny: bool,
+    pub(crate) sizes: Option<Box<Sizes>>,
 }
 
 /// The least memory that a database can work in, in bytes.
@@ -81,7 +100,7 @@ impl Options {
             concurrency_control: ConcurrencyControl::Pushes,
             compress: false,
             history: None,
-            tiny: false,
+            sizes: None,
         }
     }
 
@@ -96,9 +115,23 @@ impl Options {
             memory_bytes: MEMORY_BYTES_MIN,
             background: Background::Inline,
             checkpoint_log_bytes: 64 << 10,
-            tiny: true,
+            sizes: Some(Box::new(Sizes::tiny())),
             ..Self::new()
         }
+    }
+
+    /// The sizes of everything in the components, instead of those that follow from [`Options::memory`]; for tests.
+    ///
+    /// ```
+    /// use deuteron::{Options, sizes::Sizes};
+    /// let mut sizes = Sizes::tiny();
+    /// sizes.dc.tree.page_bytes_max = 1024;
+    /// let options = Options::tiny_for_tests().sizes(sizes);
+    /// # let _ = options;
+    /// ```
+    pub fn sizes(mut self, sizes: Sizes) -> Self {
+        self.sizes = Some(Box::new(sizes));
+        self
     }
 
     /// The memory that the database may hold, in bytes: log buffers, versions and pages together.

@@ -15,7 +15,7 @@ use deuteron_proxy::{Progress, Proxy, ProxyHost};
 use deuteron_tc::{Host, Stall, TcOptions, TransactionComponent};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What recovery found, and did (or, as the answer of [`recovery_plan`], would do).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,11 +87,11 @@ pub fn open(
     options: &Options,
     signals: &Arc<Signals>,
 ) -> Result<Parts, Error> {
-    let begin = Instant::now();
+    let begin = directory.now();
     let superblock = match Superblock::read(directory.as_ref())? {
         Some(superblock) => superblock,
         None if options.create_if_missing => {
-            let superblock = Superblock::new();
+            let superblock = Superblock::new(directory.as_ref());
             superblock.create(directory.as_ref())?;
             superblock
         }
@@ -99,21 +99,19 @@ pub fn open(
     };
     let shares = Shares::of(options);
     let epochs = Epochs::new();
-    let dc_options = if options.tiny {
-        DcOptions { compress: options.compress, ..DcOptions::tiny_for_tests() }
-    } else {
-        DcOptions { memory_bytes: shares.dc, compress: options.compress, ..DcOptions::default() }
+    let dc_options = match &options.sizes {
+        Some(sizes) => DcOptions { compress: options.compress, ..sizes.dc.clone() },
+        None => DcOptions { memory_bytes: shares.dc, compress: options.compress, ..DcOptions::default() },
     };
     let dc = BwTreeDc::open(Arc::clone(directory), Arc::clone(&epochs), dc_options)?;
     let redo_start = dc.recovered_redo_scan_start_point();
-    let log_options = if options.tiny {
-        LogOptions::tiny_for_tests()
-    } else {
-        LogOptions {
+    let log_options = match &options.sizes {
+        Some(sizes) => sizes.log.clone(),
+        None => LogOptions {
             ring_bytes: shares.log,
             buffer_bytes_max: LogOptions::default().buffer_bytes_max.min(shares.log / 4),
             ..LogOptions::default()
-        }
+        },
     };
     let (log, recovery) = Log::open(Arc::clone(directory), &log_options, Arc::clone(&epochs), redo_start)?;
     let log = Arc::new(log);
@@ -121,10 +119,9 @@ pub fn open(
     let proxy_options = proxy_options(options, &shares);
     let (mut report, clock_start) = replay(&recovery, &log, &dc_for_proxy, options, proxy_options.clone())?;
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
-    let tc_options = if options.tiny {
-        TcOptions { key_bytes_max: TcOptions::default().key_bytes_max, ..TcOptions::tiny_for_tests() }
-    } else {
-        TcOptions { memory_bytes: shares.tc as usize, ..TcOptions::default() }
+    let tc_options = match &options.sizes {
+        Some(sizes) => sizes.tc.clone(),
+        None => TcOptions { memory_bytes: shares.tc as usize, ..TcOptions::default() },
     };
     let tc_options = TcOptions {
         value_bytes_max: dc.value_bytes_max().min(options.value_bytes_max()),
@@ -144,13 +141,13 @@ pub fn open(
     let tc = Arc::new(tc);
     let proxy_host = Arc::new(Beside(Arc::clone(&tc)));
     let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options, recovery.tail());
-    report.duration = begin.elapsed();
+    report.duration = directory.now() - begin;
     Ok(Parts { superblock, epochs, log, tc, proxy, dc, host, recovery: report })
 }
 
 fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options {
-    if options.tiny {
-        return deuteron_proxy::Options::tiny_for_tests();
+    if let Some(sizes) = &options.sizes {
+        return sizes.proxy.clone();
     }
     let side = options.memory_bytes / 64;
     deuteron_proxy::Options {
@@ -269,11 +266,12 @@ impl Host for StallHost {
         let Some(engine) = self.engine.get().and_then(Weak::upgrade) else {
             return Err("the database is not open".into());
         };
-        if deadline::has_passed() {
+        if deadline::has_passed(engine.now()) {
             return Err("the deadline of the transaction has passed".into());
         }
         if let Stall::Writer { number, since, turn } = reason {
-            if turn < YIELDS_MAX {
+            // Without threads of the database's own, whoever waits may be the only one who works: he does not sleep.
+            if turn < YIELDS_MAX || !engine.has_threads() {
                 std::thread::yield_now();
             } else {
                 self.writers(number).wait(since, WRITER_WAIT_MAX);

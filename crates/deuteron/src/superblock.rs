@@ -16,8 +16,7 @@
 use crate::Error;
 use deuteron_archive::Beginning;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
-use std::hash::{BuildHasher, RandomState};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// The format version that this program reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
@@ -38,12 +37,11 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// A superblock with a fresh identifier.
-    pub fn new() -> Self {
-        let created_seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        // The standard library's hasher keys are the only source of randomness at hand; enough for a name.
-        let database = RandomState::new().hash_one((created_seconds, std::process::id()));
-        Self { database, created_seconds }
+    /// A superblock with a fresh identifier, for `directory`.
+    pub fn new(directory: &dyn Directory) -> Self {
+        let created_seconds =
+            directory.system_time().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self { database: directory.identifier(), created_seconds }
     }
 
     /// The file, for a copy.

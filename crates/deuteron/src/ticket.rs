@@ -103,7 +103,7 @@ impl Ticket {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool, Error> {
-        self.wait_while(Instant::now().checked_add(timeout), || true)
+        self.wait_while(self.now().checked_add(timeout), || true)
     }
 
     /// Blocks until the commit is durable or the wait is cancelled; whether it is durable. If not, nothing is decided: the
@@ -128,6 +128,10 @@ impl Ticket {
         self.wait_until(None, cancellation)
     }
 
+    pub(crate) fn now(&self) -> Instant {
+        self.engine.now()
+    }
+
     /// Blocks until the commit is durable, or `end`, or the wait is cancelled; whether it is durable.
     pub(crate) fn wait_until(
         &mut self,
@@ -149,7 +153,7 @@ impl Ticket {
             if !is_wanted() {
                 return Ok(false);
             }
-            match end.map(|end| end.saturating_duration_since(Instant::now())) {
+            match end.map(|end| end.saturating_duration_since(self.now())) {
                 Some(Duration::ZERO) => return Ok(false),
                 Some(left) => thread::park_timeout(left),
                 None => thread::park(),

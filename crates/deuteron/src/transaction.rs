@@ -416,7 +416,7 @@ impl Transaction {
             (Durability::Delayed(_) | Durability::None, _) => Ok(()),
             (Durability::Sync, None) => ticket.wait(),
             (Durability::Sync, Some(deadline)) => {
-                match ticket.wait_timeout(deadline.saturating_duration_since(Instant::now()))? {
+                match ticket.wait_timeout(deadline.saturating_duration_since(ticket.now()))? {
                     true => Ok(()),
                     false => Err(Error::DurabilityUnknown { timestamp: ticket.timestamp() }),
                 }
@@ -527,14 +527,14 @@ impl Transaction {
         deadline: Instant,
         operation: impl FnOnce(&mut deuteron_tc::Transaction) -> Result<T, TcError>,
     ) -> Result<T, Error> {
-        let outcome = if Instant::now() < deadline {
+        let outcome = if self.engine.now() < deadline {
             let _watch = Watch::new(Some(deadline));
             operation(&mut self.inner)
         } else {
             Err(TcError::Stopped { reason: String::new() })
         };
         match outcome {
-            Err(TcError::Stopped { .. }) if Instant::now() >= deadline => {
+            Err(TcError::Stopped { .. }) if self.engine.now() >= deadline => {
                 self.inner.give_up();
                 // A database that has stopped has the better reason.
                 self.engine.usable()?;

@@ -55,6 +55,29 @@ fn a_dropped_table_is_gone_and_its_handles_say_so() {
     db.close().unwrap();
 }
 
+#[test]
+fn a_transaction_that_changes_what_is_dropped_meanwhile_commits_the_rest() {
+    let db = open(Arc::new(MemoryDirectory::new())).unwrap();
+    let (kept, gone) = (db.table("kept").unwrap(), db.table("gone").unwrap());
+    // Too long to be kept beside its version: it is in the log, and soon in the data component only.
+    db.transact(|tx| tx.put(&gone, b"list", &[7; 1000])).unwrap();
+    let mut under_way = db.begin();
+    under_way.append(&gone, b"list", b"more").unwrap();
+    under_way.add(&kept, b"sum", 5).unwrap();
+    let mut reader = db.begin();
+    for number in 0..100u32 {
+        db.transact(|tx| tx.put(&kept, &number.to_be_bytes(), &[1; 1000])).unwrap();
+        while db.step().unwrap() {}
+    }
+    db.drop_table("gone").unwrap();
+    under_way.commit().unwrap();
+    assert!(matches!(reader.get(&gone, b"list"), Err(Error::TableDropped { .. })));
+    assert_eq!(reader.get(&kept, b"sum").unwrap(), None);
+    drop(reader);
+    assert_eq!(db.begin().get(&kept, b"sum").unwrap(), Some(5i64.to_le_bytes().to_vec()));
+    db.close().unwrap();
+}
+
 /// Says how far it came: 1 when the tables are filled, 2 when one is dropped.
 fn history(disk: &SimulatedDisk, reached: &mut u32) -> Result<(), Error> {
     let db = open(Arc::new(disk.directory()))?;

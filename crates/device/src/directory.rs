@@ -6,7 +6,9 @@
 
 use crate::{DeviceError, ReadRequest};
 use std::any::Any;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 /// The unit of direct I/O in bytes: offsets, lengths and buffer addresses are multiples of it.
 pub const BLOCK_BYTES: usize = 4096;
@@ -78,6 +80,24 @@ pub trait Directory: Send + Sync {
 
     /// What messages call this directory: a path, or a word such as `memory`.
     fn name(&self) -> String;
+
+    /// The time on the machine that has the directory. A simulated machine has a clock of its own, which stands still
+    /// unless it is told to go.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// The date and time of day on that machine.
+    fn system_time(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    /// A number that hardly anything else has, to tell a new store or log from others: against mix-ups, not against malice. Of a
+    /// simulated machine it follows from the seed.
+    fn identifier(&self) -> u64 {
+        // The keys of the standard library's hasher are drawn from the system, and counted up.
+        RandomState::new().hash_one(std::process::id())
+    }
 }
 
 /// An open file. All methods may be called from any thread.

@@ -127,6 +127,18 @@ impl Directory for OverlayDirectory {
         self.base.lock()
     }
 
+    fn now(&self) -> std::time::Instant {
+        self.base.now()
+    }
+
+    fn system_time(&self) -> std::time::SystemTime {
+        self.base.system_time()
+    }
+
+    fn identifier(&self) -> u64 {
+        self.base.identifier()
+    }
+
     fn name(&self) -> String {
         self.base.name()
     }

@@ -38,8 +38,7 @@ use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, Loss, OpenMode, OverlayDirectory, with_causes};
 use deuteron_epoch::Epochs;
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::{Arc, OnceLock};
 
@@ -112,7 +111,7 @@ struct Scan<'a> {
     /// Pages of which too little was found. Well if they are disowned in the end: then the image could leave them out.
     dangling: BTreeMap<PageId, LlamaError>,
     /// The last fragment that disowns a page: what adopts it earlier does not count any more.
-    disowned: HashMap<PageId, Moment>,
+    disowned: BTreeMap<PageId, Moment>,
     next_page: PageId,
 }
 
@@ -159,7 +158,7 @@ impl Llama {
             incarnation: image.start.incarnation,
             known: image.pages,
             dangling: BTreeMap::new(),
-            disowned: HashMap::new(),
+            disowned: BTreeMap::new(),
             next_page: image.next_page,
         };
         for (page, known) in scan.known.iter_mut() {
@@ -399,7 +398,7 @@ fn create(directory: &Arc<dyn Directory>, options: &Options, names: &[String]) -
         });
     }
     // Two stores on one machine must differ, so that files that got mixed up are noticed; no more is asked.
-    let store = RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()));
+    let store = directory.identifier();
     let segments = Segments::new(Arc::clone(directory), store, options.segment_bytes, options.direct);
     let start = ImageStart {
         store,

@@ -234,9 +234,12 @@ impl Segments {
         self.files.read().unwrap_or_else(PoisonError::into_inner).get(&index).cloned()
     }
 
-    /// The numbers of all segments that are open.
+    /// The numbers of all segments that are open, ascending.
     pub(crate) fn indexes(&self) -> Vec<u64> {
-        self.files.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+        let mut indexes: Vec<u64> =
+            self.files.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        indexes.sort_unstable();
+        indexes
     }
 
     /// Opens a segment that exists, without looking into it.

@@ -20,7 +20,6 @@ use crate::stable_index::StableIndex;
 use crate::{LogError, LogOptions};
 use deuteron_contract::Lsn;
 use deuteron_device::{AlignedBuffer, Directory};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 /// What was found when the log was opened.
@@ -137,7 +136,7 @@ impl Opening {
             let start = found.files.keys().next().map_or(0, |&base| base);
             return Err(LogError::Missing { wanted: Lsn(from), start: Lsn(start), end: Lsn(start) });
         }
-        let shape = Shape { segment_bytes: options.segment_bytes, identity: draw_identity() };
+        let shape = Shape { segment_bytes: options.segment_bytes, identity: directory.identifier() };
         let incarnation = 1;
         let segments = Arc::new(Segments::new(directory, found, shape, incarnation, options));
         segments.prepare(0)?;
@@ -200,9 +199,4 @@ fn rewrite(segments: &Segments, last: &Last) -> Result<(), LogError> {
     let offset = BLOCK + (last.base - segment);
     file.read_at(&mut bytes, offset).map_err(LogError::device("read its last buffer"))?;
     file.write_durable_at(&bytes, offset).map_err(LogError::device("write its last buffer again"))
-}
-
-/// A number that no other log is likely to have. It guards against mix-ups, not against malice.
-fn draw_identity() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

@@ -443,7 +443,7 @@ impl Transaction {
         let workspace = &mut **self.workspace;
         let (lsn, is_large) = workspace.core.log_write(id, table, key, value, |lsn| {
             if !*logged {
-                workspace.slot().set_first_lsn(lsn);
+                workspace.slot().set_first_lsn(lsn, id);
                 *logged = true;
             }
         })?;
@@ -492,8 +492,11 @@ impl Transaction {
                 Copied::Absent => return Ok(None),
                 Copied::Present => return Ok(Some(workspace.value.clone())),
                 Copied::Recycled(lsn) | Copied::Large(lsn) => {
-                    if let Some(value) = core.load_recycled(hashed, lsn, written)? {
-                        return Ok(Some(value));
+                    match core.load_recycled(hashed, lsn, written) {
+                        Ok(None) => {}
+                        // What was changed there is lost with it.
+                        Err(TcError::TableDropped { .. }) => return Ok(None),
+                        loaded => return Ok(loaded?),
                     }
                 }
             }

@@ -10,7 +10,7 @@ use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::{Ordering, lock};
 use crate::version::{PRUNED, Version, VersionState};
-use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_contract::{Lsn, Timestamp};
 use deuteron_epoch::Guard;
 use deuteron_log::{AppendError, Record as LogRecord};
 
@@ -247,7 +247,7 @@ impl Core {
             }
             if matches!(slot.status.load(), Status::Active(_)) && slot.status.abort() {
                 // If it is gone, the transaction has noticed, and has told the log itself.
-                aborted.extend(slot.begin().map(|begin| TransactionId(begin.0)));
+                aborted.extend(slot.begin().map(|_| slot.log_id()));
             }
         }
         drop(guard);

@@ -8,7 +8,7 @@ use crate::options::{BeginOptions, TcOptions};
 use crate::statistics::TcStatistics;
 use crate::transaction::Transaction;
 use crate::version_manager::VersionManager;
-use deuteron_contract::{DataComponent, Lsn, Timestamp};
+use deuteron_contract::{DataComponent, Lsn, TableId, Timestamp};
 use deuteron_epoch::Epochs;
 use deuteron_log::Log;
 use std::sync::Arc;
@@ -194,6 +194,33 @@ impl TransactionComponent {
     /// ```
     pub fn retain_from(&self, at: Timestamp) {
         self.core.retention.raise(at);
+    }
+
+    /// Says that `table` is about to be dropped, for good. To be called before the data component drops it: it may then have less of
+    /// the table than what has been posted, and reads that miss it fail with [`TcError::TableDropped`] instead of looking again.
+    ///
+    /// ```
+    /// # use deuteron_contract::{MemoryDc, TableId};
+    /// # use deuteron_device::MemoryDirectory;
+    /// # use deuteron_epoch::Epochs;
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_tc::{Host, Stall, TcOptions, TransactionComponent};
+    /// # use std::sync::Arc;
+    /// # struct Nobody;
+    /// # impl Host for Nobody {
+    /// #     fn stalled(&self, _: Stall) -> Result<(), String> { Err("nobody works".into()) }
+    /// # }
+    /// # let epochs = Epochs::new();
+    /// # let directory = Arc::new(MemoryDirectory::new());
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), deuteron_contract::Lsn(0))?;
+    /// # let dc = Arc::new(MemoryDc::new());
+    /// # let options = TcOptions { clock_lease: 1 << 20, ..TcOptions::tiny_for_tests() };
+    /// # let Ok(tc) = TransactionComponent::open(options, Arc::new(log), dc, epochs, Arc::new(Nobody)) else { return Ok(()) };
+    /// tc.drop_table(TableId(7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drop_table(&self, table: TableId) {
+        self.core.drop_table(table);
     }
 
     // ---- the proxy ------------------------------------------------------------------------------------------

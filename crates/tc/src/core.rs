@@ -19,9 +19,10 @@ use crate::turnstile::Turnstile;
 use crate::version::{PRUNED, Version};
 use crate::version_manager::VersionManager;
 use crate::workspace::Pool;
-use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_epoch::Epochs;
 use deuteron_log::{AppendError, Record as LogRecord};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Rounds of waiting for memory before an operation gives up.
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     renewal: Mutex<Option<Renewal>>,
     /// Aborted transactions that the log has not been told of, for it was full.
     pub(crate) untold_aborts: Mutex<Vec<TransactionId>>,
+    /// Tables that the data component has nothing of any more, whatever versions say.
+    dropped_tables: Mutex<BTreeSet<TableId>>,
     /// Where the collector's sweep goes on.
     pub(crate) clock_hand: AtomicUsize,
 }
@@ -95,6 +98,7 @@ impl Core {
             turnstile: Turnstile::new(),
             renewal: Mutex::new(None),
             untold_aborts: Mutex::new(Vec::new()),
+            dropped_tables: Mutex::new(BTreeSet::new()),
             clock_hand: AtomicUsize::new(0),
             options,
             epochs,
@@ -175,6 +179,16 @@ impl Core {
     #[inline]
     pub(crate) fn known_horizon(&self) -> Timestamp {
         self.known_oldest_active().max(self.forced_horizon())
+    }
+
+    /// The table is about to be dropped.
+    pub(crate) fn drop_table(&self, table: TableId) {
+        lock(&self.dropped_tables).insert(table);
+    }
+
+    /// Whether the table has been dropped. Takes a lock: not for common paths.
+    pub(crate) fn is_dropped(&self, table: TableId) -> bool {
+        lock(&self.dropped_tables).contains(&table)
     }
 
     /// Readers below it must give up when they have read the data component (R11).

@@ -193,6 +193,12 @@ pub enum TcError {
     /// A savepoint of another transaction, or one made after a savepoint that has been returned to.
     #[error("there is no such savepoint in the transaction")]
     NoSavepoint,
+    /// A record of a table that has been dropped meanwhile was to be read. The transaction lives on.
+    #[error("table {table} was dropped")]
+    TableDropped {
+        /// Which.
+        table: TableId,
+    },
     /// A write in a transaction that was declared to be read-only.
     #[error("the transaction was declared to be read-only")]
     ReadOnly,
@@ -256,7 +262,11 @@ impl TcError {
     pub fn is_harmless(&self) -> bool {
         matches!(
             self,
-            TcError::KeySize { .. } | TcError::ValueSize { .. } | TcError::ReadOnly | TcError::NoSavepoint
+            TcError::KeySize { .. }
+                | TcError::ValueSize { .. }
+                | TcError::ReadOnly
+                | TcError::NoSavepoint
+                | TcError::TableDropped { .. }
         )
     }
 }

@@ -419,7 +419,9 @@ impl Core {
             Some(record) if record.timestamp < at => self.read_logged(lsn).map(Some).map_err(TcError::Log),
             // A newer version has been posted since, perhaps a delete that is forgotten already: the reader may be below the
             // forced horizon, or it finds the newer version now.
-            _ => Ok(None),
+            _ if !self.is_dropped(key.table) => Ok(None),
+            // Nothing newer will ever be found.
+            _ => Err(TcError::TableDropped { table: key.table }),
         }
     }
 

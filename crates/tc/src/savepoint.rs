@@ -218,6 +218,7 @@ impl Transaction {
         let fresh = core.clock.tick();
         core.cover(fresh)?;
         let old = std::mem::replace(&mut self.log_id, TransactionId(fresh.0));
+        self.workspace.slot().set_log_id(self.log_id);
         core.tell_abort(old);
         point();
         let workspace = &mut **self.workspace;
@@ -324,7 +325,7 @@ impl Workspace {
         let value = (!matches!(copied, Copied::Absent)).then_some(self.value.as_slice());
         let (lsn, is_large) = self.core.log_write(id, table, key, value, |lsn| {
             if !*logged {
-                self.slot().set_first_lsn(lsn);
+                self.slot().set_first_lsn(lsn, id);
                 *logged = true;
             }
         })?;

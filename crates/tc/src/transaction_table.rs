@@ -15,7 +15,7 @@
 use crate::clock::Clock;
 use crate::status::StatusWord;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Padded};
-use deuteron_contract::{Lsn, Timestamp};
+use deuteron_contract::{Lsn, Timestamp, TransactionId};
 use std::ptr;
 
 #[cfg(not(loom))]
@@ -47,6 +47,8 @@ pub(crate) struct Slot {
     commit_lsn: AtomicU64,
     /// Where the first log record of the active transaction lies, or [`NOTHING_LOGGED`].
     first_lsn: AtomicU64,
+    /// Under which number the active transaction logs. Not its begin, which moves on.
+    log_id: AtomicU64,
     /// The slot of the transaction that the active one waits for (R19), or [`NOBODY`].
     waits_for: AtomicU32,
     /// Whether somebody waits for the active transaction, 1 or 0.
@@ -60,6 +62,7 @@ impl Slot {
             begin: AtomicU64::new(IDLE),
             commit_lsn: AtomicU64::new(0),
             first_lsn: AtomicU64::new(NOTHING_LOGGED),
+            log_id: AtomicU64::new(0),
             waits_for: AtomicU32::new(NOBODY),
             awaited: AtomicU32::new(0),
         }
@@ -76,9 +79,21 @@ impl Slot {
         self.commit_lsn.store(lsn.0, Ordering::Relaxed);
     }
 
-    /// The owner has logged its first record.
-    pub(crate) fn set_first_lsn(&self, lsn: Lsn) {
+    /// The owner has logged its first record, as `id`.
+    pub(crate) fn set_first_lsn(&self, lsn: Lsn, id: TransactionId) {
+        self.set_log_id(id);
         self.first_lsn.store(lsn.0, Ordering::Release);
+    }
+
+    /// The owner logs as `id` from here on.
+    pub(crate) fn set_log_id(&self, id: TransactionId) {
+        self.log_id.store(id.0, Ordering::Relaxed);
+    }
+
+    /// As whom the transaction logs whose [`Slot::first_lsn`] has been seen.
+    pub(crate) fn log_id(&self) -> TransactionId {
+        // Relaxed: ordered by the load of the first LSN; and of two that it had, either has been aborted or will be.
+        TransactionId(self.log_id.load(Ordering::Relaxed))
     }
 
     /// Where the first log record lies, if there is one and the transaction is active.

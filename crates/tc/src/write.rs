@@ -144,7 +144,7 @@ impl Transaction {
         let logged = &mut self.logged;
         let (lsn, is_large) = core.log_write(id, table, key, value, |lsn| {
             if !*logged {
-                workspace.slot().set_first_lsn(lsn);
+                workspace.slot().set_first_lsn(lsn, id);
                 *logged = true;
             }
         })?;

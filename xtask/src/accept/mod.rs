@@ -10,6 +10,7 @@ mod fuzz;
 mod isolation;
 mod kill;
 mod planned;
+mod safety;
 mod salvage;
 mod speed;
 mod sweeps;

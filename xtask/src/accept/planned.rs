@@ -8,7 +8,11 @@ pub const fn planned(name: &'static str, bar: &'static str) -> Point {
 
 /// Safety: simulation, faults, corruption, isolation, schedules, fuzzing.
 pub const SAFETY: &[Point] = &[
-    planned("seeds", "100 000 seeds green, equal trace hash on 100 run twice"),
+    Point {
+        name: "seeds",
+        bar: "100 000 seeds green, equal trace hash on 100 run twice",
+        run: Some(super::safety::seeds),
+    },
     planned("crash-points", "100 % of I/O points, 0 failures"),
     planned("faults", "100 % of I/O points, 0 panics"),
     Point {
@@ -22,6 +26,7 @@ pub const SAFETY: &[Point] = &[
         bar: "1 M transactions, 0 anomalies, both checkers agree",
         run: Some(super::isolation::isolation),
     },
+    planned("canaries", "every planted bug caught"),
     planned("schedules", "loom exhaustive, 1 M shuttle schedules, 0 ThreadSanitizer reports"),
     Point { name: "fuzz", bar: "0 crashes", run: Some(super::fuzz::fuzz) },
     planned("coverage", "at least 95 % of the engine's lines"),

@@ -18,7 +18,7 @@ pub fn sweep(effort: u64, packages: &[&str], targets: &[&str]) -> Result<Figure,
 }
 
 /// Adds up the lines `WHAT: N points, N recoveries, N failures` and `WHAT: N seeds, N failures`.
-fn figure(said: &str) -> Result<Figure, String> {
+pub fn figure(said: &str) -> Result<Figure, String> {
     let (mut sweeps, mut total, mut failures, mut ok) = (Vec::new(), [0; 3], 0, true);
     for line in said.lines() {
         let Some((what, counts)) = line.trim_start_matches('.').split_once(": ") else { continue };

@@ -5,6 +5,7 @@ use super::state::{Shared, lock};
 use crate::checks::{self, LOCK_NAME, Opened};
 use crate::{DeviceError, Directory, File, OpenMode, Operation};
 use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 /// The directory of a [`SimulatedDisk`](super::SimulatedDisk), as one run of its machine sees it. Clones are handles
 /// of the same run.
@@ -66,6 +67,18 @@ impl Directory for SimulatedDirectory {
 
     fn name(&self) -> String {
         "simulated disk".to_owned()
+    }
+
+    fn now(&self) -> Instant {
+        lock(&self.shared).now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + lock(&self.shared).uptime()
+    }
+
+    fn identifier(&self) -> u64 {
+        lock(&self.shared).identifier()
     }
 }
 

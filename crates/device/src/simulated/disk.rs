@@ -4,6 +4,7 @@ use super::state::{Shared, State, lock};
 use super::{CrashPolicy, FaultPlan, SimulatedDirectory};
 use crate::{DeviceError, Operation};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A simulated disk and the switch of its machine; the [module](super) says how it behaves. Clones are handles of the
 /// same disk.
@@ -77,6 +78,11 @@ impl SimulatedDisk {
         lock(&self.shared).fired()
     }
 
+    /// How many of these faults nobody was told of ([`FaultKind::is_silent`](super::FaultKind::is_silent)), slowness apart.
+    pub fn lies_told(&self) -> u64 {
+        lock(&self.shared).lies()
+    }
+
     /// Whether the machine has stopped by [`FaultPlan::crash_after`].
     pub fn is_stopped(&self) -> bool {
         lock(&self.shared).is_stopped()
@@ -112,6 +118,52 @@ impl SimulatedDisk {
     /// The sum of the files' lengths.
     pub fn used_bytes(&self) -> u64 {
         lock(&self.shared).used()
+    }
+
+    /// Lets the clock of the machine go on, which [`Directory::now`](crate::Directory::now) shows. It stands still otherwise,
+    /// except that each operation takes 10 microseconds.
+    ///
+    /// ```
+    /// use deuteron_device::{Directory, SimulatedDisk};
+    /// use std::time::Duration;
+    /// let disk = SimulatedDisk::new(1);
+    /// let then = disk.directory().now();
+    /// disk.advance(Duration::from_secs(60));
+    /// assert_eq!(disk.directory().now() - then, Duration::from_secs(60));
+    /// ```
+    pub fn advance(&self, time: Duration) {
+        lock(&self.shared).advance(time);
+    }
+
+    /// A hash of everything that was done to the disk so far, in its order, with what came of it: what was read and written and
+    /// where, and every failure. Two runs that have the same trace have done the same.
+    ///
+    /// ```
+    /// use deuteron_device::{Directory, OpenMode, SimulatedDisk};
+    /// let run = |bytes: &[u8]| {
+    ///     let disk = SimulatedDisk::new(1);
+    ///     disk.directory().open("a", OpenMode::CreateNew, false)?.write_at(bytes, 0)?;
+    ///     Ok::<_, deuteron_device::DeviceError>(disk.trace())
+    /// };
+    /// assert_eq!(run(b"one")?, run(b"one")?);
+    /// assert_ne!(run(b"one")?, run(b"two")?);
+    /// # Ok::<(), deuteron_device::DeviceError>(())
+    /// ```
+    pub fn trace(&self) -> u64 {
+        lock(&self.shared).trace()
+    }
+
+    /// The names and lengths of all files, in the order of their names. Counts as no operation.
+    ///
+    /// ```
+    /// use deuteron_device::{Directory, OpenMode, SimulatedDisk};
+    /// let disk = SimulatedDisk::new(1);
+    /// disk.directory().open("a", OpenMode::CreateNew, false)?.write_at(b"12345", 0)?;
+    /// assert_eq!(disk.files(), [("a".to_owned(), 5)]);
+    /// # Ok::<(), deuteron_device::DeviceError>(())
+    /// ```
+    pub fn files(&self) -> Vec<(String, u64)> {
+        lock(&self.shared).files()
     }
 
     /// Rots the byte of `file` at `offset`: the bits of `mask` are flipped, durably and at once.

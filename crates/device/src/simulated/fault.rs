@@ -18,6 +18,30 @@ pub enum FaultKind {
     /// has dropped all that was pending, a failed write will never reach the disk. Later syncs succeed and do not
     /// bring it back. Other operations do nothing.
     Lose,
+    /// Success is reported and nothing is done: a write that is lost, a sync that lies. Only writes and syncs.
+    Forget,
+    /// Success is reported, but the bytes go to another block of the same file. Only writes.
+    Misdirect,
+    /// Success is reported, but only the first half of the bytes, in whole sectors, is written. Only writes.
+    Short,
+    /// Success is reported, with the bytes that were there before the last write to the place. Only reads.
+    Stale,
+    /// Success is reported, and a bit is wrong from now on: of what is written, or of what is read.
+    Rot,
+    /// All is well, after a second of the machine's clock.
+    Slow,
+}
+
+impl FaultKind {
+    /// Whether the device says nothing of it.
+    ///
+    /// ```
+    /// use deuteron_device::FaultKind;
+    /// assert!(FaultKind::Misdirect.is_silent() && !FaultKind::Refuse.is_silent());
+    /// ```
+    pub fn is_silent(self) -> bool {
+        !matches!(self, FaultKind::Refuse | FaultKind::Full | FaultKind::Partial | FaultKind::Lose)
+    }
 }
 
 /// The cause of an error that a plan asked for.

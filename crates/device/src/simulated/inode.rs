@@ -3,12 +3,15 @@
 use super::CrashPolicy;
 use super::random::Random;
 use crate::image::Image;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What a disk writes atomically. Nothing smaller is ever torn.
 pub const SECTOR_BYTES: u64 = 512;
 /// The page of a cache, the block of a file system: the other unit in which writes tear.
 const PAGE_BYTES: u64 = 4096;
+/// So many writes are remembered with what was there before them, for stale reads.
+const REMEMBERED: usize = 16;
 
 #[derive(Clone, Debug)]
 enum Change {
@@ -31,6 +34,8 @@ pub(super) struct Inode {
     visible: Image,
     durable: Image,
     pending: Vec<Change>,
+    /// What the latest writes have replaced, newest last.
+    replaced: VecDeque<(u64, Arc<[u8]>)>,
     /// Open handles of the running machine.
     pub(super) handles: u32,
 }
@@ -40,12 +45,36 @@ impl Inode {
         &self.visible
     }
 
+    fn remember(&mut self, bytes: &[u8], offset: u64) {
+        let mut before = vec![0; bytes.len()];
+        if self.visible.read(&mut before, offset) {
+            self.replaced.push_back((offset, before.into()));
+            if self.replaced.len() > REMEMBERED {
+                self.replaced.pop_front();
+            }
+        }
+    }
+
+    /// Puts what was there before the last write to some of it into bytes that were read at `offset`.
+    pub(super) fn make_stale(&self, read: &mut [u8], offset: u64) {
+        let end = offset + read.len() as u64;
+        let overlaps =
+            |(start, bytes): &&(u64, Arc<[u8]>)| *start < end && start + bytes.len() as u64 > offset;
+        if let Some((start, bytes)) = self.replaced.iter().rev().find(overlaps) {
+            let (from, to) = (offset.max(*start), end.min(start + bytes.len() as u64));
+            read[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&bytes[(from - start) as usize..(to - start) as usize]);
+        }
+    }
+
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) {
+        self.remember(bytes, offset);
         self.visible.write(bytes, offset);
         self.pending.push(Change::Write { offset, bytes: bytes.into() });
     }
 
     pub(super) fn write_durable(&mut self, bytes: &[u8], offset: u64) {
+        self.remember(bytes, offset);
         self.visible.write(bytes, offset);
         self.durable.write(bytes, offset);
         // Older pending bytes of the same place must not come back over these. They are replaced, not cut out: a write

@@ -48,6 +48,7 @@ mod inode;
 mod random;
 mod state;
 mod sweep;
+mod trace;
 
 pub use directory::SimulatedDirectory;
 pub use disk::SimulatedDisk;

@@ -7,11 +7,14 @@ use super::CrashPolicy;
 use super::entries::{Entries, InodeNumber};
 use super::fault::{FaultKind, FaultPlan, InjectedFault};
 use super::inode::Inode;
+use super::inode::SECTOR_BYTES;
 use super::random::Random;
+use super::trace::Trace;
 use crate::{MachineStopped, OpenMode, Operation};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 pub(super) type Shared = Arc<Mutex<State>>;
 
@@ -28,6 +31,20 @@ enum Course {
     Fail(FaultKind),
 }
 
+/// How long an operation takes, and how long a slow one.
+const OPERATION_TIME: Duration = Duration::from_micros(10);
+const SLOW_TIME: Duration = Duration::from_secs(1);
+
+/// Whether an operation can go wrong in this way without anybody's being told.
+fn can_be_silent(operation: Operation, kind: FaultKind) -> bool {
+    match operation {
+        Operation::Write => kind != FaultKind::Stale,
+        Operation::Read => matches!(kind, FaultKind::Stale | FaultKind::Rot),
+        Operation::Sync | Operation::SyncDirectory => kind == FaultKind::Forget,
+        _ => false,
+    }
+}
+
 /// Cloned to fork a disk.
 #[derive(Clone)]
 pub(super) struct State {
@@ -42,12 +59,20 @@ pub(super) struct State {
     locked: bool,
     plan: FaultPlan,
     fired: u64,
+    /// Of these, silent ones that have changed something.
+    lies: u64,
     operations: u64,
     counts: HashMap<Operation, u64>,
+    start: Instant,
+    now: Instant,
+    /// Of the identifiers, so that they follow from the seed and not from what was done before.
+    names: Random,
+    trace: Trace,
 }
 
 impl State {
     pub(super) fn new(seed: u64) -> State {
+        let start = Instant::now();
         State {
             entries: Entries::default(),
             inodes: BTreeMap::new(),
@@ -59,9 +84,39 @@ impl State {
             locked: false,
             plan: FaultPlan::new(),
             fired: 0,
+            lies: 0,
             operations: 0,
             counts: HashMap::new(),
+            start,
+            now: start,
+            names: Random::new(!seed),
+            trace: Trace::default(),
         }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
+    pub(super) fn uptime(&self) -> Duration {
+        self.now - self.start
+    }
+
+    pub(super) fn advance(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    pub(super) fn identifier(&mut self) -> u64 {
+        self.names.next()
+    }
+
+    pub(super) fn trace(&self) -> u64 {
+        self.trace.hash()
+    }
+
+    pub(super) fn files(&self) -> Vec<(String, u64)> {
+        let names = self.entries.visible().iter();
+        names.map(|(name, inode)| (name.clone(), self.inodes[inode].visible().length())).collect()
     }
 
     pub(super) fn incarnation(&self) -> u64 {
@@ -80,6 +135,10 @@ impl State {
         self.fired
     }
 
+    pub(super) fn lies(&self) -> u64 {
+        self.lies
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -87,6 +146,7 @@ impl State {
     pub(super) fn set_plan(&mut self, plan: FaultPlan) {
         self.plan = plan;
         self.fired = 0;
+        self.lies = 0;
     }
 
     pub(super) fn set_capacity(&mut self, capacity: Option<u64>) {
@@ -129,6 +189,7 @@ impl State {
         self.locked = false;
         self.plan = FaultPlan::new();
         self.fired = 0;
+        self.lies = 0;
         self.operations = 0;
         self.counts.clear();
     }
@@ -151,12 +212,22 @@ impl State {
             self.operations += 1;
         }
         *self.counts.entry(operation).or_insert(0) += 1;
-        Ok(match self.plan.strike(operation, name) {
-            Some(kind) => {
-                self.fired += 1;
+        self.now += OPERATION_TIME;
+        self.trace.operation(operation, name);
+        let Some(kind) = self.plan.strike(operation, name) else { return Ok(Course::Succeed) };
+        self.fired += 1;
+        self.trace.number(kind as u64 + 1);
+        Ok(match kind {
+            FaultKind::Slow => {
+                self.now += SLOW_TIME;
+                Course::Succeed
+            }
+            // Operations to which a silent fault cannot happen go well.
+            kind if kind.is_silent() && !can_be_silent(operation, kind) => Course::Succeed,
+            kind => {
+                self.lies += u64::from(kind.is_silent());
                 Course::Fail(kind)
             }
-            None => Course::Succeed,
         })
     }
 
@@ -269,9 +340,10 @@ impl State {
             Course::Stop => Err(MachineStopped.into()),
             Course::Fail(kind) => {
                 match kind {
+                    FaultKind::Forget => return Ok(()),
                     FaultKind::Partial => self.entries.sync_partly(&mut self.random),
                     FaultKind::Lose => self.entries.lose_pending(),
-                    FaultKind::Refuse | FaultKind::Full => {}
+                    _ => {}
                 }
                 Err(InjectedFault(kind).into())
             }
@@ -285,11 +357,27 @@ impl State {
         buffer: &mut [u8],
         offset: u64,
     ) -> io::Result<()> {
-        self.look(incarnation, Operation::Read, name)?;
-        match self.inode(number).visible().read(buffer, offset) {
-            true => Ok(()),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        let course = self.begin(incarnation, Operation::Read, false, name)?;
+        if let Course::Fail(kind) = course
+            && !kind.is_silent()
+        {
+            return Err(InjectedFault(kind).into());
         }
+        if let Course::Fail(FaultKind::Rot) = course
+            && !buffer.is_empty()
+        {
+            let at = offset + self.random.below(buffer.len() as u64);
+            let mask = 1 << self.random.below(8);
+            self.inode(number).flip(at, mask);
+        }
+        if !self.inode(number).visible().read(buffer, offset) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Course::Fail(FaultKind::Stale) = course {
+            self.inode(number).make_stale(buffer, offset);
+        }
+        self.trace.bytes(offset, buffer);
+        Ok(())
     }
 
     pub(super) fn length(
@@ -310,7 +398,15 @@ impl State {
         durable: bool,
     ) -> io::Result<()> {
         let course = self.begin(incarnation, Operation::Write, true, name)?;
+        self.trace.bytes(offset, bytes);
         let room = self.room(number, if bytes.is_empty() { 0 } else { offset + bytes.len() as u64 });
+        if let Course::Fail(kind) = course
+            && kind.is_silent()
+        {
+            room?;
+            self.write_wrongly(number, kind, bytes, offset, durable);
+            return Ok(());
+        }
         let inode = self.inode(number);
         match course {
             Course::Succeed => {
@@ -335,6 +431,41 @@ impl State {
                 }
                 Err(InjectedFault(kind).into())
             }
+        }
+    }
+
+    /// A write that is reported as done, and was not done as asked.
+    fn write_wrongly(
+        &mut self,
+        number: InodeNumber,
+        kind: FaultKind,
+        bytes: &[u8],
+        offset: u64,
+        durable: bool,
+    ) {
+        let (mut bytes, mut offset) = (bytes.to_vec(), offset);
+        match kind {
+            FaultKind::Short => {
+                bytes.truncate(bytes.len() / 2 / SECTOR_BYTES as usize * SECTOR_BYTES as usize)
+            }
+            FaultKind::Rot if !bytes.is_empty() => {
+                let at = self.random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << self.random.below(8);
+            }
+            FaultKind::Misdirect => {
+                let blocks = self.inode(number).visible().length().saturating_sub(bytes.len() as u64) / 4096;
+                let other = self.random.below(blocks + 1) * 4096;
+                // If there is no other place, it is lost.
+                if other == offset {
+                    return;
+                }
+                offset = other;
+            }
+            _ => return,
+        }
+        match durable {
+            true => self.inode(number).write_durable(&bytes, offset),
+            false => self.inode(number).write(&bytes, offset),
         }
     }
 
@@ -374,9 +505,10 @@ impl State {
             Course::Stop => Err(MachineStopped.into()),
             Course::Fail(kind) => {
                 match kind {
+                    FaultKind::Forget => return Ok(()),
                     FaultKind::Partial => inode.sync_partly(random),
                     FaultKind::Lose => inode.lose_pending(),
-                    FaultKind::Refuse | FaultKind::Full => {}
+                    _ => {}
                 }
                 Err(InjectedFault(kind).into())
             }
