@@ -373,11 +373,7 @@ mod tests {
 
     #[test]
     fn a_replay_finds_what_is_no_serial_order() {
-        let replay = |notes: Vec<Note>| {
-            let mut history = History::default();
-            history.notes = notes;
-            history.replay()
-        };
+        let replay = |notes: Vec<Note>| History { notes, ..History::default() }.replay();
         let writer = Note { writes: writes(7, 1), ..note(2, 1, 2) };
         let reader = |number| Note { observations: vec![read(number)], ..note(3, 3, 4) };
         assert!(replay(vec![reader(Some(1)), writer.clone()]).is_ok());

@@ -181,6 +181,7 @@ fn work(first: u64, arguments: &Arguments, progress: &Progress) {
             problem = Some("run twice, it has two traces".into());
         }
         if let Some(problem) = problem {
+            eprintln!("FAILED: {problem}\n{}", configuration.command());
             progress.failures.lock().expect("no thread panicked").push((configuration, problem));
         }
         progress.running.lock().expect("no thread panicked").retain(|other| *other != running);
