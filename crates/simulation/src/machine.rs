@@ -122,7 +122,10 @@ impl World<'_> {
                     let same = self.compare(&found);
                     self.notice_lies();
                     self.report.faults += self.disk.faults_fired();
+                    // What has failed in the recovery may show later.
+                    let fails = self.fails;
                     self.plan(0);
+                    self.fails |= fails;
                     return same;
                 }
                 Err(Halt::Error(error)) => {
