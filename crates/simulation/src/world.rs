@@ -168,6 +168,8 @@ impl<'c> World<'c> {
                 // Names the file and the place, or repeats the words of who has named it.
                 Error::Corrupt { .. } => Err(Halt::Detected),
                 Error::Poisoned { reason } if reason.contains("expected") => Err(Halt::Detected),
+                // A file that is shorter than it was written.
+                _ if text.contains("unexpected end of file") => Err(Halt::Detected),
                 _ if self.fails => Ok(()),
                 _ => problem(format!("damage is not named: {text}")),
             };

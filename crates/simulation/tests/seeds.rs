@@ -1,17 +1,15 @@
-//! Fresh seeds, and that a seed is one run, in this process and in another.
+//! Seeds, and that a seed is one run, in this process and in another.
 
 use deuteron::device::simulated::effort;
 use deuteron_simulation::{Configuration, run, silence_panics};
 use std::process::Command;
-use std::time::SystemTime;
 
 #[test]
-fn fresh_seeds_find_nothing_wrong() {
+fn seeds_find_nothing_wrong() {
     silence_panics();
-    let first = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 / 1000 * 1000;
     let seeds = 20 * effort();
     let mut failures = Vec::new();
-    for seed in first..first + seeds {
+    for seed in 1..=seeds {
         let configuration = Configuration::of(seed);
         if let Some(problem) = run(&configuration).problem {
             failures.push(format!("{problem}\n{}", configuration.command()));
