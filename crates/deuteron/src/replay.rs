@@ -70,7 +70,8 @@ impl Iterator for Rounds {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (mut round, mut bytes) = (Round::default(), 0);
-        while bytes < self.round_bytes {
+        // One at least, however small a round is to be.
+        while round.buffers.is_empty() || bytes < self.round_bytes {
             match self.buffers.next() {
                 None if round.buffers.is_empty() => return None,
                 None => break,
