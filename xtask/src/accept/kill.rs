@@ -27,7 +27,9 @@ pub fn kill(quick: Quick) -> Result<Figure, String> {
         let directory = scratch()?;
         let mut command = Command::new(&program);
         let count = quick.pick(adversity.rounds.0, adversity.rounds.1);
-        command.args(["kill-rounds", "--json", "--records", "2000", "--seconds-max", "0.08"]);
+        // The process looks ten times a second whether it has failed.
+        let longest = if adversity.arguments.is_empty() { "0.08" } else { "0.4" };
+        command.args(["kill-rounds", "--json", "--records", "2000", "--seconds-max", longest]);
         command.args(["--rounds", &count.to_string()]).args(adversity.arguments);
         command.arg("--dir").arg(directory.path().join("rounds"));
         eprintln!("+ {}", displayed(&command));
