@@ -6,7 +6,7 @@ use deuteron::sizes::Sizes;
 use deuteron::{Background, ConcurrencyControl, Durability, Options};
 use std::time::Duration;
 
-/// See the [module](self).
+/// All that is fixed before a run begins.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// Everything else follows from it, unless it was changed to make a failing run smaller.

@@ -3,7 +3,7 @@
 use crate::features::Feature;
 use crate::history::Found;
 use crate::world::{Halt, World, problem};
-use deuteron::device::{CrashPolicy, FaultKind, FaultPlan, Operation};
+use deuteron::device::{CrashPolicy, FaultKind, FaultPlan, Operation, SimulatedDirectory};
 use deuteron::{Db, Error};
 use std::sync::Arc;
 
@@ -110,12 +110,7 @@ impl World<'_> {
             depth += 1;
             self.report.recoveries += 1;
             self.options = self.configuration.options(&mut self.random);
-            let found =
-                self.options.clone().open_in(Arc::new(directory)).map_err(Halt::from).and_then(|db| {
-                    let found = find(&db)?;
-                    Ok((db, found))
-                });
-            self.notice_lies();
+            let found = self.open(directory);
             match found {
                 Ok((db, found)) => {
                     self.db = Some(db);
@@ -137,6 +132,17 @@ impl World<'_> {
         }
     }
 
+    /// Opens the database, and reads all that is in it.
+    fn open(&mut self, directory: SimulatedDirectory) -> Result<(Db, Found), Halt> {
+        let opened = self.options.clone().open_in(Arc::new(directory)).map_err(Halt::from);
+        let found = opened.and_then(|db| {
+            let found = find(&db)?;
+            Ok((db, found))
+        });
+        self.notice_lies();
+        found
+    }
+
     /// Closes the database and opens it again; or only opens it, if it is the first time.
     pub fn reopen(&mut self) -> Result<(), Halt> {
         if let Some(db) = self.db.take() {
@@ -155,13 +161,7 @@ impl World<'_> {
         self.report.reopenings += 1;
         self.options = self.configuration.options(&mut self.random);
         self.plan(0);
-        let opened = self.options.clone().open_in(Arc::new(self.disk.directory())).map_err(Halt::from);
-        let found = opened.and_then(|db| {
-            let found = find(&db)?;
-            Ok((db, found))
-        });
-        self.notice_lies();
-        match found {
+        match self.open(self.disk.directory()) {
             Ok((db, found)) => {
                 self.db = Some(db);
                 self.compare(&found)

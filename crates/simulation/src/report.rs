@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 
 macro_rules! report {
     ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
-        /// See the [module](self).
+        /// What runs have done, in numbers; of one, or added up.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Report {
             $($(#[$doc])* pub $field: u64,)*
