@@ -75,7 +75,7 @@ fn stages() -> Result<Vec<Stage>, String> {
         Stage {
             name: "simulation",
             commands: vec![cargo_with(
-                "run --release --locked --package deuteron-simulation -- --first 1 --seeds 2000 --twice 100",
+                "run --release --locked --package deuteron-simulation -- --seeds 2000 --twice 100",
             )],
         },
         Stage { name: "kill", commands: vec![cargo_with("xtask accept end-to-end kill --quick")] },

@@ -34,7 +34,7 @@ mod run;
 mod smaller;
 mod world;
 
-pub use configuration::{Configuration, Shape};
+pub use configuration::{Configuration, Shape, fresh_seed};
 pub use features::{Feature, Features};
 pub use report::Report;
 pub use run::{Outcome, run, silence_panics};

@@ -1,11 +1,13 @@
 //! The command: runs seeds, or one.
 
 use clap::Parser;
-use deuteron_simulation::{Configuration, Feature, Features, Report, run, silence_panics, smaller};
+use deuteron_simulation::{
+    Configuration, Feature, Features, Report, fresh_seed, run, silence_panics, smaller,
+};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Deterministic simulation of the whole engine: one seed, one run.
 #[derive(Parser)]
@@ -114,9 +116,7 @@ struct Progress {
 }
 
 fn many(arguments: &Arguments) -> bool {
-    let fresh =
-        || SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64 / 1000 * 1_000_000);
-    let first = arguments.first.unwrap_or_else(fresh);
+    let first = arguments.first.unwrap_or_else(fresh_seed);
     println!("seeds {first} to {}", first + arguments.seeds.max(1) - 1);
     let progress = Progress {
         next: AtomicU64::new(0),

@@ -1,15 +1,18 @@
 //! Seeds, and that a seed is one run, in this process and in another.
 
 use deuteron::device::simulated::effort;
-use deuteron_simulation::{Configuration, run, silence_panics};
+use deuteron_simulation::{Configuration, fresh_seed, run, silence_panics};
+use std::io::Write;
 use std::process::Command;
 
 #[test]
 fn seeds_find_nothing_wrong() {
     silence_panics();
-    let seeds = 20 * effort();
+    let (first, seeds) = (fresh_seed(), 20 * effort());
+    // Past the capture of the tests' output: also of a run that does not end one wants to know which it was.
+    writeln!(std::io::stderr(), "simulation: seeds {first} to {}", first + seeds - 1).unwrap();
     let mut failures = Vec::new();
-    for seed in 1..=seeds {
+    for seed in first..first + seeds {
         let configuration = Configuration::of(seed);
         if let Some(problem) = run(&configuration).problem {
             failures.push(format!("{problem}\n{}", configuration.command()));
