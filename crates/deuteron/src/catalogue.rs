@@ -10,7 +10,7 @@ use deuteron_contract::TableId;
 use deuteron_contract::catalogue::{
     DROPPED_PREFIX, NAME_BYTES_MAX, NAME_PREFIX, NEXT, decode_id, dropped_key, is_name, name_key,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -23,8 +23,8 @@ pub struct Catalogue {
 #[derive(Default)]
 struct Known {
     tables: HashMap<String, Table>,
-    /// Dropped since the database was opened.
-    dropped: HashSet<TableId>,
+    /// Dropped since the database was opened, with the names that they had.
+    dropped: HashMap<TableId, String>,
 }
 
 impl Catalogue {
@@ -48,7 +48,7 @@ impl Catalogue {
             let table = Table::new(id, name, engine.database());
             let mut known = self.known_mut();
             // Unless it was dropped since it was looked up.
-            if !known.dropped.contains(&id) {
+            if !known.dropped.contains_key(&id) {
                 return Ok(known.tables.entry(name.to_owned()).or_insert(table).clone());
             }
         }
@@ -69,7 +69,7 @@ impl Catalogue {
         })?;
         {
             let mut known = self.known_mut();
-            known.dropped.insert(id);
+            known.dropped.insert(id, name.to_owned());
             if let Some(table) = known.tables.get(name).filter(|table| table.id == id) {
                 table.dropped.store(true, Ordering::Release);
                 known.tables.remove(name);
@@ -112,13 +112,13 @@ impl Catalogue {
         })
     }
 
-    /// The name of the table `id` among those looked up so far, for messages.
+    /// The name of the table `id` among those looked up or dropped so far, for messages.
     pub fn name_of(&self, id: TableId) -> String {
         let known = self.known();
         match known.tables.values().find(|table| table.id == id) {
             Some(table) => table.name.to_string(),
             None if id == TableId::CATALOGUE => "the catalogue".to_owned(),
-            None => format!("number {id}"),
+            None => known.dropped.get(&id).cloned().unwrap_or_else(|| format!("number {id}")),
         }
     }
 

@@ -100,8 +100,9 @@ impl Db {
     }
 
     /// Drops the table `name`: at once, for good, and durably, a crash or not. Its handles answer [`Error::TableDropped`] from
-    /// now on; what a transaction that is under way has written to it is lost. Background work gives the space back. A
-    /// table that is created under the same name later is another one.
+    /// now on, also to transactions that are under way or in the past. What such a transaction has written to it is lost. One that has
+    /// read it commits at the time at which it began, or not at all, with a conflict ([`crate::ConflictCause::TableDropped`]).
+    /// Background work gives the space back. A table that is created under the same name later is another one.
     ///
     /// # Errors
     /// [`Error::NoSuchTable`], [`Error::TableName`], [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`], or what a

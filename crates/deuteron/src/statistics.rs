@@ -129,7 +129,7 @@ impl Stats {
 }
 
 /// The causes of conflicts, in the order in which they are reported.
-const CAUSES: [ConflictCause; 8] = [
+const CAUSES: [ConflictCause; 9] = [
     ConflictCause::WriteWrite,
     ConflictCause::ReadChanged,
     ConflictCause::RangeChanged,
@@ -138,6 +138,7 @@ const CAUSES: [ConflictCause; 8] = [
     ConflictCause::PushedTooOften,
     ConflictCause::LogPinned,
     ConflictCause::TimestampOrder,
+    ConflictCause::TableDropped,
 ];
 
 /// How often each cause of a conflict has occurred.

@@ -76,7 +76,8 @@ impl TransactionOptions {
     }
 
     /// Reads the database as it was at a timestamp in the past: what had been committed at it and before, and nothing
-    /// later. Implies [`TransactionOptions::read_only`]. How far back that goes [`crate::Options::retention`] says.
+    /// later. Implies [`TransactionOptions::read_only`]. How far back that goes [`crate::Options::retention`] says. A table that
+    /// has been dropped since has no past any more.
     ///
     /// ```
     /// use deuteron::{Options, TransactionOptions};

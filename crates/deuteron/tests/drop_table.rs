@@ -1,7 +1,7 @@
 //! Dropping a table through the database: names, handles, space, and a crash at every I/O.
 
 use deuteron::device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
-use deuteron::{Db, Error, Options};
+use deuteron::{ConflictCause, Db, Error, Options, Table, Transaction, TransactionOptions};
 use std::sync::Arc;
 
 fn open(directory: Arc<dyn Directory>) -> Result<Db, Error> {
@@ -75,6 +75,111 @@ fn a_transaction_that_changes_what_is_dropped_meanwhile_commits_the_rest() {
     assert_eq!(reader.get(&kept, b"sum").unwrap(), None);
     drop(reader);
     assert_eq!(db.begin().get(&kept, b"sum").unwrap(), Some(5i64.to_le_bytes().to_vec()));
+    db.close().unwrap();
+}
+
+/// A transaction that has read a table and must commit later than it began, and one that makes it so. In between the table is
+/// dropped, if `drops`.
+fn read_then_commit_late(db: &Db, drops: bool, read: fn(&mut Transaction, &Table)) -> Result<(), Error> {
+    let (kept, gone) = (db.table("kept")?, db.table("gone")?);
+    let mut late = db.begin();
+    read(&mut late, &gone);
+    if drops {
+        // Not in the way of a read of another key; and then so much that it is at the data component only.
+        db.transact(|tx| tx.put(&gone, b"written since", b""))?;
+        for number in 0..100u32 {
+            db.transact(|tx| tx.put(&kept, &number.to_be_bytes(), &[1; 1000]))?;
+            while db.step()? {}
+        }
+        db.drop_table("gone")?;
+    }
+    late.put(&kept, b"key", b"late")?;
+    // Reads the key at a later time, at which it must not come to be.
+    assert_eq!(db.begin().get(&kept, b"key")?, None);
+    late.commit()
+}
+
+#[test]
+fn who_has_read_what_is_dropped_meanwhile_commits_at_its_begin_or_not_at_all() {
+    let reads: [fn(&mut Transaction, &Table); 2] = [
+        |tx, table| assert_eq!(tx.scan(table, ..).unwrap().count(), 0),
+        |tx, table| assert_eq!(tx.get(table, b"nothing").unwrap(), None),
+    ];
+    for read in reads {
+        let db = open(Arc::new(MemoryDirectory::new())).unwrap();
+        read_then_commit_late(&db, false, read).unwrap();
+        db.transact(|tx| tx.delete(&db.table("kept")?, b"key")).unwrap();
+        match read_then_commit_late(&db, true, read) {
+            Err(error @ Error::Conflict(_)) => {
+                assert!(error.is_retryable() && error.to_string().contains("table gone"), "{error}");
+                let Error::Conflict(conflict) = error else { unreachable!() };
+                assert_eq!(conflict.cause, ConflictCause::TableDropped);
+            }
+            other => panic!("{other:?}"),
+        }
+        db.close().unwrap();
+    }
+    // At its begin the table was there.
+    let db = open(Arc::new(MemoryDirectory::new())).unwrap();
+    fill(&db, "gone", 3).unwrap();
+    let (kept, gone) = (db.table("kept").unwrap(), db.table("gone").unwrap());
+    let mut in_time = db.begin();
+    assert_eq!(in_time.scan(&gone, ..).unwrap().count(), 3);
+    in_time.put(&kept, b"key", b"in time").unwrap();
+    db.drop_table("gone").unwrap();
+    in_time.commit().unwrap();
+    db.close().unwrap();
+}
+
+#[test]
+fn a_scan_does_not_end_early_because_its_table_is_dropped() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = open(directory.clone()).unwrap();
+    fill(&db, "gone", 300).unwrap();
+    db.close().unwrap();
+    let db = open(directory).unwrap();
+    let gone = db.table("gone").unwrap();
+    for reverse in [false, true] {
+        let name = gone.name();
+        let gone = db.table(name).unwrap();
+        fill(&db, name, 300).unwrap();
+        let (mut tx, mut found) = (db.begin(), 0);
+        let mut scan = tx.scan(&gone, ..).unwrap();
+        let end = loop {
+            match if reverse { scan.next_back() } else { scan.next() } {
+                Some(Ok(_)) => found += 1,
+                end => break end,
+            }
+            if found == 1 {
+                db.drop_table(name).unwrap();
+                while db.step().unwrap() {}
+            }
+        };
+        assert!(found < 300, "more than one batch");
+        assert!(matches!(end, Some(Err(Error::TableDropped { table })) if table == "gone"));
+        // The transaction lives on.
+        tx.put(&db.table("kept").unwrap(), b"key", b"value").unwrap();
+        tx.commit().unwrap();
+    }
+    db.close().unwrap();
+}
+
+#[test]
+fn the_past_of_a_dropped_table_is_dropped_with_it() {
+    let options = || Options::tiny_for_tests().retention(std::time::Duration::from_secs(3600));
+    let db = options().open_in(Arc::new(MemoryDirectory::new())).unwrap();
+    fill(&db, "gone", 3).unwrap();
+    let (gone, then) = (db.table("gone").unwrap(), db.timestamp());
+    let past = || db.begin_with(TransactionOptions::new().as_of(then)).unwrap();
+    let mut begun_before = past();
+    assert_eq!(begun_before.scan(&gone, ..).unwrap().count(), 3);
+    db.drop_table("gone").unwrap();
+    for mut tx in [begun_before, past()] {
+        assert!(matches!(tx.get(&gone, &0u32.to_be_bytes()), Err(Error::TableDropped { .. })));
+        assert!(matches!(tx.scan(&gone, ..), Err(Error::TableDropped { .. })));
+        // Another table, which there was not then.
+        assert_eq!(tx.scan(&db.table("gone").unwrap(), ..).unwrap().count(), 0);
+    }
     db.close().unwrap();
 }
 

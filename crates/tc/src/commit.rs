@@ -15,6 +15,7 @@ use crate::transaction::{Committed, Phase, Transaction};
 use crate::workspace::{Observed, Workspace};
 use deuteron_contract::{Lsn, Timestamp, TransactionId};
 use deuteron_log::{AppendError, CommitReservation, Record as LogRecord};
+use std::ops::Bound;
 
 /// A refresh that found something changed: where, and by a version of which time.
 pub(crate) struct Changed {
@@ -225,7 +226,17 @@ impl Workspace {
         for scan in 0..self.scans.len() {
             self.refresh_scan(scan, at)?;
         }
-        Ok(())
+        // R24: at last, for what was just read says nothing of a table that is dropped.
+        let mut tables =
+            self.reads.iter().map(|read| read.table).chain(self.scans.iter().map(|scan| scan.table));
+        match tables.find(|table| self.core.is_dropped(*table)) {
+            Some(table) => {
+                let place = ConflictPlace::Range { lower: Bound::Unbounded, upper: Bound::Unbounded };
+                let changed = Changed { cause: ConflictCause::TableDropped, table, place, other: None };
+                Err(RefreshFailure::Changed(Box::new(changed)))
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -196,8 +196,9 @@ impl TransactionComponent {
         self.core.retention.raise(at);
     }
 
-    /// Says that `table` is about to be dropped, for good. To be called before the data component drops it: it may then have less of
-    /// the table than what has been posted, and reads that miss it fail with [`TcError::TableDropped`] instead of looking again.
+    /// Says that `table` is about to be dropped, for good. To be called before the data component drops it, which may then have less of
+    /// the table than what has been posted: from now on reads of it fail with [`TcError::TableDropped`], and transactions that have read it
+    /// and must commit later than they began with a conflict, [`ConflictCause::TableDropped`](crate::ConflictCause::TableDropped).
     ///
     /// ```
     /// # use deuteron_contract::{MemoryDc, TableId};

@@ -63,8 +63,10 @@ pub(crate) struct Core {
     renewal: Mutex<Option<Renewal>>,
     /// Aborted transactions that the log has not been told of, for it was full.
     pub(crate) untold_aborts: Mutex<Vec<TransactionId>>,
-    /// Tables that the data component has nothing of any more, whatever versions say.
+    /// R24: tables that the data component has nothing of any more, whatever versions say.
     dropped_tables: Mutex<BTreeSet<TableId>>,
+    /// The bits of their identifiers modulo 64.
+    dropped_bits: Padded<AtomicU64>,
     /// Where the collector's sweep goes on.
     pub(crate) clock_hand: AtomicUsize,
 }
@@ -99,6 +101,7 @@ impl Core {
             renewal: Mutex::new(None),
             untold_aborts: Mutex::new(Vec::new()),
             dropped_tables: Mutex::new(BTreeSet::new()),
+            dropped_bits: Padded(AtomicU64::new(0)),
             clock_hand: AtomicUsize::new(0),
             options,
             epochs,
@@ -181,14 +184,22 @@ impl Core {
         self.known_oldest_active().max(self.forced_horizon())
     }
 
-    /// The table is about to be dropped.
+    /// R24: the table is about to be dropped.
     pub(crate) fn drop_table(&self, table: TableId) {
         lock(&self.dropped_tables).insert(table);
+        self.dropped_bits.0.fetch_or(Self::dropped_bit(table), Ordering::SeqCst);
     }
 
-    /// Whether the table has been dropped. Takes a lock: not for common paths.
+    fn dropped_bit(table: TableId) -> u64 {
+        1 << (table.0 % 64)
+    }
+
+    /// R24: whether the table has been dropped. Says so to whoever has met what the data component did about it.
+    #[inline]
     pub(crate) fn is_dropped(&self, table: TableId) -> bool {
-        lock(&self.dropped_tables).contains(&table)
+        // Acquire: the drop comes before what the data component does, and that before whoever has met it.
+        self.dropped_bits.0.load(Ordering::Acquire) & Self::dropped_bit(table) != 0
+            && lock(&self.dropped_tables).contains(&table)
     }
 
     /// Readers below it must give up when they have read the data component (R11).

@@ -27,6 +27,8 @@ pub enum ConflictCause {
     /// Under pure timestamp order: a later transaction has read what it wrote, or an earlier one has written, and not yet
     /// committed, what it wanted to read.
     TimestampOrder,
+    /// It had to commit later than it began, and by then a table that it had read was dropped.
+    TableDropped,
 }
 
 impl ConflictCause {
@@ -45,6 +47,7 @@ impl ConflictCause {
             ConflictCause::PushedTooOften => "pushed-too-often",
             ConflictCause::LogPinned => "log-pinned",
             ConflictCause::TimestampOrder => "timestamp-order",
+            ConflictCause::TableDropped => "table-dropped",
         }
     }
 }
@@ -193,7 +196,7 @@ pub enum TcError {
     /// A savepoint of another transaction, or one made after a savepoint that has been returned to.
     #[error("there is no such savepoint in the transaction")]
     NoSavepoint,
-    /// A record of a table that has been dropped meanwhile was to be read. The transaction lives on.
+    /// A table that has been dropped meanwhile was to be read. The transaction lives on.
     #[error("table {table} was dropped")]
     TableDropped {
         /// Which.

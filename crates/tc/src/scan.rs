@@ -160,10 +160,13 @@ impl Transaction {
                     let error = failure.into_error(|cause, other| {
                         self.conflict(cause, cursor.table, ConflictPlace::Range { lower, upper }, other)
                     });
-                    self.roll_back();
+                    if !error.is_harmless() {
+                        self.roll_back();
+                    }
                     return Err(error);
                 }
             };
+            self.check_not_dropped(cursor.table)?;
             match segment.last {
                 Some(last) => {
                     *cursor.near() = Bound::Excluded(last);

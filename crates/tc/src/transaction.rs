@@ -205,6 +205,15 @@ impl Transaction {
         Err(self.conflict_of_transaction(ConflictCause::LogPinned))
     }
 
+    /// R24, after a read: what was found in a table that is dropped is nothing.
+    #[inline]
+    pub(crate) fn check_not_dropped(&self, table: TableId) -> Result<(), TcError> {
+        if self.workspace.core.is_dropped(table) {
+            return Err(TcError::TableDropped { table });
+        }
+        Ok(())
+    }
+
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), TcError> {
         let limit = self.workspace.core.options.key_bytes_max;
         if key.is_empty() || key.len() > limit {
@@ -243,11 +252,9 @@ impl Transaction {
         }
         let read = self.read(table, key);
         self.check_not_aborted()?;
-        match read {
-            Ok(true) => Ok(Some(reader(&self.workspace.value))),
-            Ok(false) => Ok(None),
-            Err(failure) => Err(self.fail_on_key(failure, table, key)),
-        }
+        let exists = read.map_err(|failure| self.fail_on_key(failure, table, key))?;
+        self.check_not_dropped(table)?;
+        Ok(exists.then(|| reader(&self.workspace.value)))
     }
 
     /// Reads several keys, and calls `reader` for each with its index and value, in the order of the keys. The memory accesses
@@ -405,12 +412,14 @@ impl Transaction {
         TcError::Conflict(Box::new(Conflict { table, place, cause, own: self.begin, other }))
     }
 
-    /// Aborts, and makes the error of a failure that has to do with a key.
+    /// Makes the error of a failure that has to do with a key, and aborts unless it is harmless.
     #[cold]
     pub(crate) fn fail_on_key(&mut self, failure: Failure, table: TableId, key: &[u8]) -> TcError {
         let place = || ConflictPlace::Key(key.to_vec());
         let error = failure.into_error(|cause, other| self.conflict(cause, table, place(), other));
-        self.roll_back();
+        if !error.is_harmless() {
+            self.roll_back();
+        }
         error
     }
 
