@@ -44,7 +44,8 @@ pub enum Shape {
 
 /// A seed that nobody has seen, and so are the next million; by the clock, which the runs themselves never look at.
 pub fn fresh_seed() -> u64 {
-    std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64 / 1000 * 1_000_000)
+    let micros = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64);
+    micros.wrapping_mul(1_000_000)
 }
 
 impl Configuration {
