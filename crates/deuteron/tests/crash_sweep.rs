@@ -7,10 +7,29 @@
 
 use deuteron::device::simulated::{Random, Sweep};
 use deuteron::device::{CrashPolicy, Directory, FaultPlan, SimulatedDirectory, SimulatedDisk};
+use deuteron::sizes::Sizes;
 use deuteron::{Db, Durability, Error, Options, RetryPolicy, Table, TransactionOptions};
 use deuteron_encryption::{EncryptedDirectory, Key, Keys};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A proxy that posts at once leaves a replay no round to wait for.
+#[test]
+fn a_proxy_without_lag_replays_the_log() {
+    let mut sizes = Sizes::tiny();
+    sizes.proxy.lag_bytes = 0;
+    let options = || Options::tiny_for_tests().sizes(sizes.clone());
+    let disk = SimulatedDisk::new(1);
+    let db = options().open_in(Arc::new(disk.directory())).unwrap();
+    let table = db.table("t").unwrap();
+    for number in 0..50u32 {
+        db.transact(|tx| tx.put(&table, &number.to_be_bytes(), &[1; 100])).unwrap();
+    }
+    let db = options().open_in(Arc::new(disk.crash(CrashPolicy::LoseAll))).unwrap();
+    let table = db.table("t").unwrap();
+    assert_eq!(db.begin().scan(&table, ..).unwrap().count(), 50);
+    db.close().unwrap();
+}
 
 type State = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 
