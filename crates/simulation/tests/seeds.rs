@@ -33,3 +33,13 @@ fn a_seed_is_one_run_in_every_process() {
         assert!(said.contains(&format!("trace {trace:016x}")), "{trace:016x}, but {said}");
     }
 }
+
+/// Runs that have found something once, as small as they could be made.
+#[test]
+fn what_was_found_once_is_not_found_again() {
+    // The log was cut between the abort of what a savepoint had given up and the second logging of the rest.
+    let mut configuration = Configuration::of(167);
+    configuration.steps = 397;
+    let found = run(&configuration).problem;
+    assert!(found.is_none(), "{found:?}");
+}

@@ -219,12 +219,13 @@ impl Transaction {
         core.cover(fresh)?;
         let old = std::mem::replace(&mut self.log_id, TransactionId(fresh.0));
         self.workspace.slot().set_log_id(self.log_id);
-        core.tell_abort(old);
-        point();
         let workspace = &mut **self.workspace;
-        for write in 0..workspace.writes.len() {
-            workspace.log_again(write, self.log_id, &mut self.logged)?;
-        }
+        let again = (0..workspace.writes.len())
+            .try_for_each(|write| workspace.log_again(write, self.log_id, &mut self.logged));
+        // Not before: once its records are void nothing keeps the log from being cut, and the values are read from it.
+        workspace.core.tell_abort(old);
+        point();
+        again?;
         (workspace.savepoints.relog, workspace.unlogged) = (false, false);
         Ok(())
     }
