@@ -50,8 +50,7 @@ impl Transaction {
             return Ok(self.commit_read_only());
         }
         if let Err(error) = self.relog().and_then(|()| self.log_unlogged()) {
-            self.roll_back();
-            return Err(error);
+            return Err(self.end_with(error));
         }
         if !self.workspace.changes.is_empty() {
             self.commit_changes()?;

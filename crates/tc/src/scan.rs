@@ -160,10 +160,7 @@ impl Transaction {
                     let error = failure.into_error(|cause, other| {
                         self.conflict(cause, cursor.table, ConflictPlace::Range { lower, upper }, other)
                     });
-                    if !error.is_harmless() {
-                        self.roll_back();
-                    }
-                    return Err(error);
+                    return Err(if error.is_harmless() { error } else { self.end_with(error) });
                 }
             };
             self.check_not_dropped(cursor.table)?;

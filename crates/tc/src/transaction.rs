@@ -417,9 +417,19 @@ impl Transaction {
     pub(crate) fn fail_on_key(&mut self, failure: Failure, table: TableId, key: &[u8]) -> TcError {
         let place = || ConflictPlace::Key(key.to_vec());
         let error = failure.into_error(|cause, other| self.conflict(cause, table, place(), other));
-        if !error.is_harmless() {
-            self.roll_back();
+        if error.is_harmless() { error } else { self.end_with(error) }
+    }
+
+    /// Aborts because of an error. If somebody has aborted the transaction before, that is the error: from then on its records in
+    /// the log are void, so that the log may have been cut before it read its own writes there.
+    #[cold]
+    pub(crate) fn end_with(&mut self, error: TcError) -> TcError {
+        if matches!(error, TcError::Log(_))
+            && let Err(aborted) = self.check_not_aborted()
+        {
+            return aborted;
         }
+        self.roll_back();
         error
     }
 
