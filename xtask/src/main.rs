@@ -2,12 +2,15 @@
 //!
 //! - `cargo xtask ci` runs the gate, from fast to slow.
 //! - `cargo xtask tidy` checks what no compiler checks: the crate edges, module documents, leftovers.
+//! - `cargo xtask regressions` counts the instructions of the hot paths; `cargo xtask compare OLD NEW` those of two commits.
 //! - `cargo xtask accept SLUG [POINT] [--quick]` runs acceptance points, one line each.
 
 #![forbid(unsafe_code)]
 
 mod accept;
 mod ci;
+mod compare;
+mod regressions;
 mod tidy;
 mod workspace;
 
@@ -23,7 +26,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the gate: format, tidy, clippy, docs, tests, loom, shuttle, kill.
+    /// Run the gate: format, tidy, clippy, docs, tests, loom, shuttle, simulation, regressions, kill.
     Ci {
         /// Run only these stages.
         stages: Vec<String>,
@@ -33,6 +36,19 @@ enum Command {
     },
     /// Check crate edges, documents and leftovers.
     Tidy,
+    /// Count the instructions of the hot paths, which needs valgrind, and compare them with those that are kept.
+    Regressions {
+        /// Keep what is counted.
+        #[arg(long)]
+        write: bool,
+    },
+    /// Count the instructions of the hot paths of two commits.
+    Compare {
+        /// The one before.
+        old: String,
+        /// The one after.
+        new: String,
+    },
     /// Run acceptance points and print a line for each: SLUG.POINT, figure, bar, ok or short.
     Accept {
         /// end-to-end, data-component, transaction-component, safety or speed.
@@ -49,6 +65,8 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Ci { stages, keep_going } => ci::run(&stages, keep_going),
         Command::Tidy => tidy::run(),
+        Command::Regressions { write } => regressions::run(write),
+        Command::Compare { old, new } => compare::run([&old, &new]),
         Command::Accept { slug, point, quick } => accept::run(&slug, point.as_deref(), quick),
     };
     match outcome {
