@@ -29,6 +29,7 @@ use crate::page::split::Split;
 use crate::page::{merged_bytes, write_merged};
 use crate::scratch;
 use crate::sync::Ordering;
+use deuteron_canary::{Canary, is_planted};
 use deuteron_epoch::Guard;
 use deuteron_llama::{OwnedNode, PageDescriptor, PageId, Snapshot};
 
@@ -54,9 +55,12 @@ impl Tree {
         snapshot: Snapshot<'_>,
         guard: &Guard<'_>,
     ) -> Consolidation {
-        let Some(chain) = snapshot.head().and_then(WholeChain::collect) else {
+        let Some(mut chain) = snapshot.head().and_then(WholeChain::collect) else {
             return Consolidation::NotWhole;
         };
+        if is_planted(Canary::LoseDelta) {
+            chain.deltas.pop();
+        }
         let merge = Merge::new(chain.base, &chain.deltas, self.forget_below());
         // A page that is about to take another one over is not split; asked after the snapshot was taken, so that whoever
         // has seen it before that fails. The next consolidation splits.

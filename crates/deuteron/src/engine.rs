@@ -19,6 +19,7 @@ use crate::statistics::ConflictCounters;
 use crate::superblock::Superblock;
 use crate::{Background, Compaction, Durability, Duty, Error, Options, Stats, recovery};
 use deuteron_archive::{ArchiveWriter, Beginning};
+use deuteron_canary::{Canary, is_planted};
 use deuteron_contract::{DataComponent, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, StoreFile};
 use deuteron_device::{Directory, with_causes};
@@ -453,7 +454,9 @@ impl Engine {
             return Ok(());
         }
         // The clock's ceiling must survive the cut: it goes into the part of the log that stays.
-        self.parts.tc.log_clock_ceiling().map_err(|error| self.error(error))?;
+        if !is_planted(Canary::CutCeiling) {
+            self.parts.tc.log_clock_ceiling().map_err(|error| self.error(error))?;
+        }
         match self.options.background {
             Background::Threads if !self.is_stopping() => self.flush()?,
             _ => self.flush_here()?,

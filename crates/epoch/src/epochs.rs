@@ -40,6 +40,7 @@ use crate::guard::Guard;
 use crate::slots::{IDLE, Slot, Slots};
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::thread::Collecting;
+use deuteron_canary::{Canary, is_planted};
 use std::fmt;
 use std::sync::{Arc, PoisonError, TryLockError};
 
@@ -195,7 +196,9 @@ impl Epochs {
     /// The epochs of all pinned threads. To be called after a SeqCst fence.
     fn pinned(&self) -> impl Iterator<Item = u64> {
         // Acquire pairs with the release of `Slot::pin` and of the guard's drop.
-        self.slots.iter().map(|slot| slot.epoch.load(Ordering::Acquire)).filter(|&epoch| epoch != IDLE)
+        let pinned =
+            self.slots.iter().map(|slot| slot.epoch.load(Ordering::Acquire)).filter(|&epoch| epoch != IDLE);
+        pinned.map(|epoch| epoch + u64::from(is_planted(Canary::FreeEarly)))
     }
 
     #[inline]

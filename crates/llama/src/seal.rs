@@ -23,6 +23,7 @@ use crate::node::OwnedNode;
 use crate::page_id::PageId;
 use crate::snapshot::Snapshot;
 use crate::sync::MutexGuard;
+use deuteron_canary::{Canary, is_planted};
 use deuteron_epoch::Guard;
 use std::sync::{Arc, PoisonError};
 
@@ -125,6 +126,12 @@ impl Llama {
 
     /// Frees the disowned pages that nobody holds.
     pub(crate) fn free_disowned(&self, flusher: &mut Flusher) {
+        if is_planted(Canary::ReuseIdentifier) {
+            let sealed: Vec<_> = self.sealed().iter().copied().collect();
+            for page in sealed.into_iter().filter(|page| !self.table.is_held(*page)) {
+                self.forget_disowned(flusher, page);
+            }
+        }
         if flusher.disowned.is_empty() {
             return;
         }

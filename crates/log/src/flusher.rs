@@ -21,7 +21,8 @@ use crate::buffers::Finished;
 use crate::log::Log;
 use crate::segment::Segments;
 use crate::sync::{AtomicU64, Ordering, Patience};
-use deuteron_device::File;
+use deuteron_canary::{Canary, is_planted};
+use deuteron_device::{DeviceError, File};
 use std::sync::Arc;
 
 /// How many buffers are written before preparing a segment is tried again after the disk was full.
@@ -125,7 +126,8 @@ impl Flusher {
         };
         // SAFETY: F2.
         let bytes = unsafe { log.ring.slice(base, written) };
-        file.write_durable_at(bytes, BLOCK + (base - segment)).map_err(LogError::device("write a buffer"))?;
+        write_durable(&**file, bytes, BLOCK + (base - segment))
+            .map_err(LogError::device("write a buffer"))?;
 
         self.position = successor;
         self.previous_crc = header.crc;
@@ -175,5 +177,17 @@ impl Flusher {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// F1 and F4.
+fn write_durable(file: &dyn File, bytes: &[u8], offset: u64) -> Result<(), DeviceError> {
+    if is_planted(Canary::AcknowledgeBeforeSync) {
+        file.sync()?;
+        return file.write_at(bytes, offset);
+    }
+    match file.write_durable_at(bytes, offset) {
+        Err(_) if is_planted(Canary::RetryFailedSync) => file.sync(),
+        written => written,
     }
 }

@@ -39,6 +39,7 @@ use crate::{
     Commit, Entry, Options, Progress, ProxyError, ProxyHost, ProxyStatistics, ReadBack, RecordSource,
     StableLog,
 };
+use deuteron_canary::{Canary, is_planted};
 use deuteron_contract::{DataComponent, Lsn, Operation, Timestamp};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -230,7 +231,10 @@ impl Proxy {
 
     fn step_passes<L: StableLog + ?Sized>(&self, passes: &mut Passes, log: &L) -> Result<bool, ProxyError> {
         passes.horizon = passes.horizon.max(self.host.horizon());
-        let horizon = passes.horizon;
+        let horizon = match is_planted(Canary::PostAboveHorizon) {
+            false => passes.horizon,
+            true => Timestamp::MAX,
+        };
         passes.release_waiting(horizon);
         let mut worked = self.apply_ready(passes, log)?;
         passes.posted = horizon;
@@ -492,7 +496,8 @@ impl Passes {
     fn redo_scan_start_point(&self) -> Lsn {
         let ready = self.ready.iter().filter_map(|(_, held)| held.first_lsn()).min();
         let pieces = self.pieces.values().filter_map(|pieces| pieces.first().copied()).min();
-        let held = [self.side.first_lsn(), self.waiting.first_lsn(), ready, pieces];
+        let undecided = self.side.first_lsn().filter(|_| !is_planted(Canary::ForgetUndecided));
+        let held = [undecided, self.waiting.first_lsn(), ready, pieces];
         held.into_iter().flatten().fold(self.delayed_at, Lsn::min)
     }
 

@@ -45,6 +45,9 @@ struct Arguments {
     /// Leaves a failing run as large as it is.
     #[arg(long)]
     as_it_is: bool,
+    /// Begins no seed any more when one has failed.
+    #[arg(long)]
+    until_failure: bool,
 }
 
 fn feature(name: &str) -> Result<Feature, String> {
@@ -115,6 +118,17 @@ struct Progress {
     report: Mutex<Report>,
 }
 
+impl Progress {
+    /// Whether every seed has been run, or there is no need to.
+    fn is_over(&self, arguments: &Arguments) -> bool {
+        self.done.load(Ordering::Relaxed) >= arguments.seeds || self.is_enough(arguments)
+    }
+
+    fn is_enough(&self, arguments: &Arguments) -> bool {
+        arguments.until_failure && !self.failures.lock().expect("no thread panicked").is_empty()
+    }
+}
+
 fn many(arguments: &Arguments) -> bool {
     let first = arguments.first.unwrap_or_else(fresh_seed);
     println!("seeds {first} to {}", first + arguments.seeds.max(1) - 1);
@@ -131,7 +145,7 @@ fn many(arguments: &Arguments) -> bool {
             scope.spawn(|| work(first, arguments, &progress));
         }
         let mut last = Instant::now();
-        while progress.done.load(Ordering::Relaxed) < arguments.seeds {
+        while !progress.is_over(arguments) {
             std::thread::sleep(Duration::from_millis(20));
             let running = progress.running.lock().expect("no thread panicked");
             if let Some((seed, _)) = running.iter().find(|(_, since)| since.elapsed() > HANGS) {
@@ -147,7 +161,7 @@ fn many(arguments: &Arguments) -> bool {
             }
         }
     });
-    let Progress { failures, report, .. } = progress;
+    let Progress { failures, report, done, .. } = progress;
     println!("{}", report.into_inner().expect("no thread panicked"));
     let failures = failures.into_inner().expect("no thread panicked");
     for (configuration, problem) in failures.iter().take(5) {
@@ -157,7 +171,7 @@ fn many(arguments: &Arguments) -> bool {
         println!("\nmaking the first smaller");
         make_smaller(configuration, arguments);
     }
-    println!("simulation: {} seeds, {} failures", arguments.seeds, failures.len());
+    println!("simulation: {} seeds, {} failures", done.into_inner(), failures.len());
     println!("took {:.1} s", begin.elapsed().as_secs_f64());
     failures.is_empty()
 }
@@ -165,7 +179,7 @@ fn many(arguments: &Arguments) -> bool {
 fn work(first: u64, arguments: &Arguments, progress: &Progress) {
     loop {
         let number = progress.next.fetch_add(1, Ordering::Relaxed);
-        if number >= arguments.seeds {
+        if number >= arguments.seeds || progress.is_enough(arguments) {
             return;
         }
         let configuration = Configuration::of(first + number);

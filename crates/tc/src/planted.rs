@@ -1,7 +1,9 @@
-//! The planted bugs: each leaves out one rule, in the crate's own tests only, and must be caught there.
+//! The planted bugs: each leaves out one rule, and must be caught by the crate's own tests.
 //!
-//! They are those of the executable model of the design, one for one. Outside of tests [`is_planted`] is a constant
-//! and the rule sites compile to the rules.
+//! They are those of the executable model of the design, one for one. Some are canaries of the whole engine, too. Outside of tests and of
+//! builds with canaries [`is_planted`] is a constant and the rule sites compile to the rules.
+
+use deuteron_canary::Canary;
 
 /// A rule left out. The names are those of `docs/design/transactions.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +39,30 @@ pub(crate) enum Bug {
     MoveBlindly,
     /// R15: writers do not look at the fence.
     NoFence,
+    /// R24: a refresh does not look whether a table that was read is dropped.
+    NoDropCheck,
     /// R10: scans read the data component first, and do not look again.
     DcFirst,
+}
+
+impl Bug {
+    /// The canary that leaves out the same rule.
+    #[cfg_attr(all(test, not(loom)), allow(dead_code))]
+    const fn canary(self) -> Option<Canary> {
+        Some(match self {
+            Bug::NoPush => Canary::ForgetPush,
+            Bug::NoSelfPush => Canary::SkipSelfPush,
+            Bug::NoRefresh => Canary::SkipRefresh,
+            Bug::NoRange => Canary::SkipRangeCheck,
+            Bug::NoFloor => Canary::DropReadTimestamp,
+            Bug::NoRelog => Canary::SkipRelog,
+            Bug::MoveBlindly => Canary::MoveBlindly,
+            Bug::NoFence => Canary::SkipFence,
+            Bug::NoDropCheck => Canary::SkipDropCheck,
+            // Of these nothing is to be seen unless threads meet between two instructions.
+            _ => return None,
+        })
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -58,9 +82,9 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
     PLANTED.with(|planted| planted.get() == Some(bug))
 }
 
-/// Never, outside of tests.
+/// Whether `bug` is the canary of the process.
 #[cfg(not(all(test, not(loom))))]
 #[inline(always)]
-pub(crate) const fn is_planted(_: Bug) -> bool {
-    false
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    bug.canary().is_some_and(deuteron_canary::is_planted)
 }

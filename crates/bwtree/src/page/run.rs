@@ -39,6 +39,7 @@
 
 use super::key::{KeyParts, compare_behind_head, compare_with_prefix, head_number};
 use crate::search::lower_bound;
+use deuteron_canary::{Canary, is_planted};
 use deuteron_llama::PageId;
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -86,7 +87,7 @@ impl RecordRef<'_> {
 
     #[inline]
     pub(crate) fn version(&self) -> Version {
-        (self.stamp, self.lsn)
+        if is_planted(Canary::ApplyByLsn) { (self.lsn, self.stamp) } else { (self.stamp, self.lsn) }
     }
 }
 
