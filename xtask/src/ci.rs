@@ -79,6 +79,7 @@ fn stages() -> Result<Vec<Stage>, String> {
                 "run --release --locked --package deuteron-simulation -- --first 1 --seeds 2000 --twice 100",
             )],
         },
+        Stage { name: "canaries", commands: vec![cargo_with("xtask accept safety canaries")] },
         // Skipped where there is no valgrind.
         Stage { name: "regressions", commands: vec![cargo_with("xtask regressions")] },
         Stage { name: "kill", commands: vec![cargo_with("xtask accept end-to-end kill --quick")] },

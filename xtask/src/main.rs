@@ -26,7 +26,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the gate: format, tidy, clippy, docs, tests, loom, shuttle, simulation, regressions, kill.
+    /// Run the gate: format, tidy, clippy, docs, tests, loom, shuttle, simulation, canaries, regressions, kill.
     Ci {
         /// Run only these stages.
         stages: Vec<String>,

@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 /// The crates that each crate may use, lowest first. A new edge is a change of the architecture: say so in the
 /// commit, and in `ARCHITECTURE.md`.
 const EDGES: &[(&str, &[&str])] = &[
+    ("deuteron-canary", &[]),
     ("deuteron-device", &[]),
-    ("deuteron-epoch", &[]),
+    ("deuteron-epoch", &["deuteron-canary"]),
     ("deuteron-contract", &[]),
     ("deuteron-history", &[]),
     ("deuteron-fuzz", &[]),
     ("deuteron-archive", &["deuteron-device"]),
     ("deuteron-encryption", &["deuteron-device"]),
-    ("deuteron-llama", &["deuteron-device", "deuteron-epoch"]),
-    ("deuteron-bwtree", &["deuteron-llama", "deuteron-epoch"]),
+    ("deuteron-llama", &["deuteron-canary", "deuteron-device", "deuteron-epoch"]),
+    ("deuteron-bwtree", &["deuteron-canary", "deuteron-llama", "deuteron-epoch"]),
     (
         "deuteron-dc",
         &["deuteron-contract", "deuteron-bwtree", "deuteron-llama", "deuteron-device", "deuteron-epoch"],
@@ -27,12 +28,16 @@ const EDGES: &[(&str, &[&str])] = &[
         "deuteron-store",
         &["deuteron-dc", "deuteron-archive", "deuteron-contract", "deuteron-device", "deuteron-epoch"],
     ),
-    ("deuteron-log", &["deuteron-contract", "deuteron-device", "deuteron-epoch"]),
-    ("deuteron-proxy", &["deuteron-log", "deuteron-contract", "deuteron-device", "deuteron-epoch"]),
-    ("deuteron-tc", &["deuteron-log", "deuteron-contract", "deuteron-epoch"]),
+    ("deuteron-log", &["deuteron-canary", "deuteron-contract", "deuteron-device", "deuteron-epoch"]),
+    (
+        "deuteron-proxy",
+        &["deuteron-canary", "deuteron-log", "deuteron-contract", "deuteron-device", "deuteron-epoch"],
+    ),
+    ("deuteron-tc", &["deuteron-canary", "deuteron-log", "deuteron-contract", "deuteron-epoch"]),
     (
         "deuteron",
         &[
+            "deuteron-canary",
             "deuteron-tc",
             "deuteron-proxy",
             "deuteron-log",
@@ -47,7 +52,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("deuteron-simulation", &["deuteron"]),
     ("deuteron-bench", &["deuteron"]),
     ("deuteron-cli", &["deuteron", "deuteron-bench", "deuteron-history", "deuteron-encryption"]),
-    ("xtask", &[]),
+    ("xtask", &["deuteron-canary"]),
 ];
 
 /// What the tests of a crate may use beyond [`EDGES`]: a device to stand on, a neighbour to talk to.

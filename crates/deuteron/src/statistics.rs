@@ -62,6 +62,7 @@ impl Stats {
                 ("stalls", tc.stalls),
                 ("waits", tc.waits),
                 ("moves", tc.moves),
+                ("horizon_forced", tc.horizon_forced),
                 ("evictions", tc.evictions),
                 ("versions_dropped", tc.versions_dropped),
                 ("settled", tc.settled),

@@ -142,6 +142,7 @@ impl Llama {
             }
             let snapshot = self.snapshot(page, &guard);
             let head = snapshot.head().expect("a sealed page stays in memory");
+            assert!(head.is_sealed(), "{page} is to be freed, and lives");
             let freed = self.table.replace(page, snapshot.word(), Word::Free.encode());
             assert!(freed, "{page} is sealed, and has changed");
             self.retire(head, &guard);

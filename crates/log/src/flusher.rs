@@ -113,6 +113,11 @@ impl Flusher {
         // the block (or at a boundary further on).
         unsafe { log.ring.slice_mut(base + used as u64, written - used) }.fill(0);
 
+        if is_planted(Canary::AcknowledgeBeforeSync)
+            && let Some((_, unsynced)) = &self.segment
+        {
+            unsynced.sync().map_err(LogError::device("sync the buffer before"))?;
+        }
         let segment = segments.base_of(base);
         let file = match &self.segment {
             Some((current, file)) if *current == segment => file,
@@ -183,7 +188,6 @@ impl Flusher {
 /// F1 and F4.
 fn write_durable(file: &dyn File, bytes: &[u8], offset: u64) -> Result<(), DeviceError> {
     if is_planted(Canary::AcknowledgeBeforeSync) {
-        file.sync()?;
         return file.write_at(bytes, offset);
     }
     match file.write_durable_at(bytes, offset) {

@@ -237,7 +237,7 @@ impl Proxy {
         };
         passes.release_waiting(horizon);
         let mut worked = self.apply_ready(passes, log)?;
-        passes.posted = horizon;
+        passes.posted = passes.horizon;
 
         let next = log.next_stable(passes.eager_at);
         let scanned = next.is_some();

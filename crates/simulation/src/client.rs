@@ -87,6 +87,11 @@ impl World<'_> {
         };
         self.saw_bytes(error.to_string().as_bytes());
         if error.is_retryable() {
+            if self.is_snapshot_too_old(&error) && self.counter("tc.horizon_forced") == 0 {
+                return problem(format!(
+                    "what it reads has been overwritten, and nobody allowed that: {error}"
+                ));
+            }
             if notes.kind.only_reads()
                 && !matches!(error, Error::MemoryExhausted)
                 && !self.is_snapshot_too_old(&error)
@@ -118,6 +123,12 @@ impl World<'_> {
 
     fn is_snapshot_too_old(&self, error: &Error) -> bool {
         matches!(error, Error::Conflict(conflict) if conflict.cause == deuteron::ConflictCause::SnapshotTooOld)
+    }
+
+    /// What the database has counted since it was opened.
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.db().stats().counters;
+        counters.iter().find(|(known, _)| known == name).expect("a counter of this name").1
     }
 
     fn begin(&mut self) -> Result<Option<Open>, Halt> {
@@ -203,7 +214,10 @@ impl World<'_> {
                 let ended = if notes.kind == Kind::Past { u64::MAX } else { self.event() };
                 let at = ticket.timestamp();
                 self.saw(at.0);
-                let Notes { durability, writes, .. } = &notes;
+                let Notes { kind, durability, writes, observations, .. } = &notes;
+                if *kind != Kind::Past && !(writes.is_empty() && observations.is_empty()) {
+                    self.newest = self.newest.max(at);
+                }
                 let entry = match writes.is_empty() {
                     true => 0,
                     false => self.committed(Entry::Writes(writes.clone()))?,

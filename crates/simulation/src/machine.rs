@@ -37,7 +37,7 @@ impl World<'_> {
         {
             plan = plan.crash_after(self.disk.operations() + at[0]);
         }
-        if failed == 0 && self.configuration.has(Feature::Errors) {
+        if failed < 2 && self.configuration.has(Feature::Errors) {
             let kinds = [FaultKind::Refuse, FaultKind::Full, FaultKind::Partial, FaultKind::Lose];
             let kind = kinds[random.below(4) as usize];
             let operation = match random.below(8) {
@@ -45,9 +45,11 @@ impl World<'_> {
                 1 => Operation::Open,
                 other => CHANGES[other as usize - 2],
             };
+            // Soon as well as late: of some operations there are few between two stops.
+            let at = at[1] >> at[3];
             plan = match random.coin() {
-                true => plan.fail(operation, at[1], kind),
-                false => plan.fail_from(operation, at[1], kind),
+                true => plan.fail(operation, at, kind),
+                false => plan.fail_from(operation, at, kind),
             };
             self.fails = true;
         }
@@ -136,6 +138,10 @@ impl World<'_> {
     fn open(&mut self, directory: SimulatedDirectory) -> Result<(Db, Found), Halt> {
         let opened = self.options.clone().open_in(Arc::new(directory)).map_err(Halt::from);
         let found = opened.and_then(|db| {
+            if db.timestamp() < self.newest && !self.lied {
+                let (now, newest) = (db.timestamp(), self.newest);
+                return problem(format!("it is {now} after an opening, and was {newest} before"));
+            }
             let found = find(&db)?;
             Ok((db, found))
         });

@@ -63,6 +63,8 @@ pub struct World<'c> {
     pub history: History,
     /// Stretches of timestamps of which nobody knows whether a commit comes before them.
     pub uncertain: Vec<(Timestamp, Timestamp)>,
+    /// The latest timestamp at which a transaction has committed that had done something.
+    pub newest: Timestamp,
     pub events: u64,
     pub generations: Generation,
     /// The next value.
@@ -95,6 +97,7 @@ impl<'c> World<'c> {
             due: Vec::new(),
             history: History::default(),
             uncertain: Vec::new(),
+            newest: Timestamp(0),
             events: 0,
             generations: 0,
             number: 0,

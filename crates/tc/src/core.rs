@@ -223,6 +223,7 @@ impl Core {
     pub(crate) fn force_horizon(&self, at_least: Timestamp) {
         // Not above one more than the clock, so that whoever pushes itself there can commit there (S1).
         let bound = self.clock.last().0 + 1;
+        self.counters.add(Counter::HorizonForced, 1);
         self.forced_horizon.fetch_max(at_least.0.min(bound), Ordering::SeqCst);
     }
 

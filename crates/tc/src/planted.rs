@@ -39,8 +39,6 @@ pub(crate) enum Bug {
     MoveBlindly,
     /// R15: writers do not look at the fence.
     NoFence,
-    /// R24: a refresh does not look whether a table that was read is dropped.
-    NoDropCheck,
     /// R10: scans read the data component first, and do not look again.
     DcFirst,
 }
@@ -58,7 +56,6 @@ impl Bug {
             Bug::NoRelog => Canary::SkipRelog,
             Bug::MoveBlindly => Canary::MoveBlindly,
             Bug::NoFence => Canary::SkipFence,
-            Bug::NoDropCheck => Canary::SkipDropCheck,
             // Of these nothing is to be seen unless threads meet between two instructions.
             _ => return None,
         })

@@ -66,6 +66,8 @@ counters! {
     Waits, waits;
     /// Transactions that went on from a later timestamp.
     Moves, moves;
+    /// Times that the horizon was forced: who is older may be told to begin again.
+    HorizonForced, horizon_forced;
     /// Records evicted from the table.
     Evictions, evictions;
     /// Versions dropped: superseded and visible to nobody, or aborted.

@@ -3,6 +3,7 @@
 //! Every point prints one line on standard output, its fields parted by two spaces or more:
 //! `SLUG.POINT  figure  bar  ok|short`. How it got there goes to standard error.
 
+mod canaries;
 mod corruptions;
 mod data_component;
 mod end_to_end;
