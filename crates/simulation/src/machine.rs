@@ -140,7 +140,9 @@ impl World<'_> {
         let found = opened.and_then(|db| {
             if db.timestamp() < self.newest && !self.lied {
                 let (now, newest) = (db.timestamp(), self.newest);
-                return problem(format!("it is {now} after an opening, and was {newest} before"));
+                return problem(format!(
+                    "the clock says {now} after an opening, and transactions had come to {newest}"
+                ));
             }
             let found = find(&db)?;
             Ok((db, found))
