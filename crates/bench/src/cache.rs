@@ -1,9 +1,8 @@
 //! How well versions in memory serve reads: the share of reads that the transaction component answers by itself, and how long
 //! those take, and those that have to ask further (the paper's Figure 8).
 
-use crate::report::latency_histogram;
+use crate::times::{OperationTimes, ReadTimes};
 use crate::{BenchError, Driver, EmbeddedStore, Loaded, Workload, run};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -29,60 +28,6 @@ pub struct CacheReport {
     pub read_cache_evictions: u64,
     /// Operations of committed transactions a second, with every read timed.
     pub throughput_ops: f64,
-}
-
-/// How long reads took, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct ReadTimes {
-    /// On average.
-    pub mean_us: f64,
-    /// 99 of 100 took at most this.
-    pub p99_us: f64,
-}
-
-/// The times of reads, answered here or elsewhere.
-#[derive(Debug)]
-pub(crate) struct TimedReads {
-    here: Histogram<u64>,
-    elsewhere: Histogram<u64>,
-}
-
-impl TimedReads {
-    pub(crate) fn new() -> Self {
-        Self { here: latency_histogram(), elsewhere: latency_histogram() }
-    }
-
-    #[inline]
-    pub(crate) fn note(&mut self, missed: bool, time: Duration) {
-        let times = if missed { &mut self.elsewhere } else { &mut self.here };
-        times.saturating_record(time.as_nanos() as u64);
-    }
-
-    pub(crate) fn add(&mut self, other: &TimedReads) {
-        // All histograms have the same constant bounds.
-        self.here.add(&other.here).expect("equal bounds");
-        self.elsewhere.add(&other.elsewhere).expect("equal bounds");
-    }
-
-    fn report(&self, throughput_ops: f64) -> CacheReport {
-        let reads = self.here.len() + self.elsewhere.len();
-        let times = |times: &Histogram<u64>| match times.is_empty() {
-            true => ReadTimes::default(),
-            false => ReadTimes {
-                mean_us: times.mean() / 1000.0,
-                p99_us: times.value_at_quantile(0.99) as f64 / 1000.0,
-            },
-        };
-        CacheReport {
-            reads,
-            served_by_tc: self.here.len() as f64 / reads.max(1) as f64,
-            tc_reads: times(&self.here),
-            dc_gets: times(&self.elsewhere),
-            dc_gets_count: self.elsewhere.len(),
-            throughput_ops,
-            ..CacheReport::default()
-        }
-    }
 }
 
 /// Runs `workload`, which has been loaded, and times each of its reads. The keys are not told ahead, so that a read's time is its
@@ -111,17 +56,18 @@ pub fn run_cache(
     workload: &Workload,
     driver: &Driver,
 ) -> Result<(EmbeddedStore, CacheReport), BenchError> {
-    let store = store.with_ahead(crate::Ahead::Nothing).timing_reads();
+    let store = store.with_ahead(crate::Ahead::Nothing).timing_operations();
     if !driver.warmup.is_zero() {
         let warmup = Driver { warmup: Duration::ZERO, seconds: driver.warmup, ..driver.clone() };
         run(&store, workload, &warmup, Loaded::default(), &mut |_| {})?;
-        store.take_timed_reads();
+        store.take_times();
     }
     let driver = Driver { warmup: Duration::ZERO, ..driver.clone() };
     let before = counters(&store);
     let ran = run(&store, workload, &driver, Loaded::default(), &mut |_| {})?;
     let after = counters(&store);
-    let mut report = store.take_timed_reads().report(ran.throughput_ops);
+    let mut report = CacheReport::of(&store.take_times());
+    report.throughput_ops = ran.throughput_ops;
     let since = |which: usize| after[which].saturating_sub(before[which]);
     report.served_by_read_cache = since(HITS) as f64 / report.reads.max(1) as f64;
     report.read_cache_evictions = since(EVICTIONS);
@@ -140,22 +86,37 @@ fn counters(store: &EmbeddedStore) -> [u64; 3] {
         .map(|wanted| stats.counters.iter().find(|(name, _)| name == wanted).map_or(0, |(_, count)| *count))
 }
 
+impl CacheReport {
+    fn of(times: &OperationTimes) -> Self {
+        let (here, elsewhere) = (times.reads_here.len(), times.reads_elsewhere.len());
+        Self {
+            reads: here + elsewhere,
+            served_by_tc: here as f64 / (here + elsewhere).max(1) as f64,
+            tc_reads: ReadTimes::of(&times.reads_here),
+            dc_gets: ReadTimes::of(&times.reads_elsewhere),
+            dc_gets_count: elsewhere,
+            ..Self::default()
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn reads_are_counted_where_they_were_answered() {
-        let mut times = TimedReads::new();
-        let mut more = TimedReads::new();
+        let mut times = OperationTimes::new();
+        let mut more = OperationTimes::new();
         for _ in 0..9 {
-            times.note(false, Duration::from_micros(2));
+            times.note_read(false, Duration::from_micros(2));
         }
-        more.note(true, Duration::from_micros(20));
+        more.note_read(true, Duration::from_micros(20));
+        more.note_update(Duration::from_micros(7));
         times.add(&more);
-        let report = times.report(1.0);
+        let report = CacheReport::of(&times);
         assert_eq!((report.reads, report.served_by_tc), (10, 0.9));
         assert!((report.tc_reads.mean_us - 2.0).abs() < 0.01 && (report.dc_gets.p99_us - 20.0).abs() < 0.1);
-        assert_eq!(TimedReads::new().report(0.0), CacheReport::default());
+        assert_eq!(CacheReport::of(&OperationTimes::new()), CacheReport::default());
     }
 }

@@ -1,7 +1,7 @@
 //! The embedded store under measurement.
 
-use crate::cache::TimedReads;
 use crate::store::{consume, stamp};
+use crate::times::OperationTimes;
 use crate::{BenchError, Step, Store, StoreFigures, Submitted, Worker, directory_bytes};
 use deuteron::{Db, Durability, Error, Lookahead, Table, Ticket, Transaction, TransactionOptions};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,10 @@ const RECORDS_TABLE: &str = "usertable";
 /// What has been loaded, so that a directory can be used again.
 const LOADED_TABLE: &str = "bench-loaded";
 const LOADED_KEY: &[u8] = b"records value-bytes";
+
+/// Of a long transaction the keys of so many operations are told at a time: all of them would have left the processor's caches
+/// before they are used.
+const AHEAD_STEPS: usize = 32;
 
 /// A database of [`deuteron`], opened for a measurement.
 ///
@@ -34,8 +38,8 @@ pub struct EmbeddedStore {
     in_flight: usize,
     ahead: Ahead,
     name: &'static str,
-    /// Where workers leave the times of their reads, if they are to take them.
-    timed: Option<Mutex<TimedReads>>,
+    /// Where workers leave the times of their operations, if they are to take them.
+    timed: Option<Mutex<OperationTimes>>,
 }
 
 /// What the database is told before it is asked.
@@ -70,21 +74,27 @@ impl EmbeddedStore {
         Ok(Self { db, table, directory, durability, in_flight, ahead, name, timed: None })
     }
 
-    /// Every read is timed from here on.
-    pub(crate) fn timing_reads(mut self) -> Self {
-        self.timed = Some(Mutex::new(TimedReads::new()));
+    /// Every read and update is timed from here on.
+    pub(crate) fn timing_operations(mut self) -> Self {
+        self.timed = Some(Mutex::new(OperationTimes::new()));
         self
     }
 
-    /// The times of the reads of all workers that are gone.
-    pub(crate) fn take_timed_reads(&self) -> TimedReads {
+    /// Nothing is timed any more.
+    pub(crate) fn untimed(mut self) -> Self {
+        self.timed = None;
+        self
+    }
+
+    /// The times of the operations of all workers that are gone.
+    pub(crate) fn take_times(&self) -> OperationTimes {
         match self.timed() {
-            Some(mut timed) => std::mem::replace(&mut *timed, TimedReads::new()),
-            None => TimedReads::new(),
+            Some(mut timed) => std::mem::replace(&mut *timed, OperationTimes::new()),
+            None => OperationTimes::new(),
         }
     }
 
-    fn timed(&self) -> Option<MutexGuard<'_, TimedReads>> {
+    fn timed(&self) -> Option<MutexGuard<'_, OperationTimes>> {
         Some(self.timed.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -144,7 +154,7 @@ impl Store for EmbeddedStore {
             writes: 0,
             keys: Vec::new(),
             lookahead,
-            timed: self.timed.as_ref().map(|_| TimedReads::new()),
+            timed: self.timed.as_ref().map(|_| OperationTimes::new()),
         })
     }
 
@@ -202,7 +212,7 @@ pub struct EmbeddedWorker<'a> {
     writes: u64,
     keys: Vec<[u8; 8]>,
     lookahead: Option<Lookahead>,
-    timed: Option<TimedReads>,
+    timed: Option<OperationTimes>,
 }
 
 impl Drop for EmbeddedWorker<'_> {
@@ -215,6 +225,10 @@ impl Drop for EmbeddedWorker<'_> {
 
 impl EmbeddedWorker<'_> {
     fn steps(&mut self, tx: &mut Transaction, steps: &[Step], value: &mut [u8]) -> Result<(), Error> {
+        steps.chunks(AHEAD_STEPS).try_for_each(|steps| self.some_steps(tx, steps, value))
+    }
+
+    fn some_steps(&mut self, tx: &mut Transaction, steps: &[Step], value: &mut [u8]) -> Result<(), Error> {
         let table = &self.store.table;
         if self.store.ahead == Ahead::Keys {
             let is_write = |step: &&Step| matches!(step, Step::Update(_) | Step::Insert(_));
@@ -234,12 +248,19 @@ impl EmbeddedWorker<'_> {
                         let (misses, begin) = (tx.misses(), Instant::now());
                         tx.get_with(table, &key.to_be_bytes(), consume)?;
                         let time = begin.elapsed();
-                        timed.note(tx.misses() > misses, time);
+                        timed.note_read(tx.misses() > misses, time);
                     }
                 },
                 Step::Update(key) | Step::Insert(key) => {
                     stamp(value, key, &mut self.writes);
-                    tx.put(table, &key.to_be_bytes(), value)?;
+                    match &mut self.timed {
+                        None => tx.put(table, &key.to_be_bytes(), value)?,
+                        Some(timed) => {
+                            let begin = Instant::now();
+                            tx.put(table, &key.to_be_bytes(), value)?;
+                            timed.note_update(begin.elapsed());
+                        }
+                    }
                 }
                 Step::ReadModifyWrite(key) => {
                     if let Some(found) = tx.get_for_update(table, &key.to_be_bytes())? {

@@ -24,7 +24,9 @@
 //! | `store`, `embedded`, `map` | who is asked: anything, a database, a hash map |
 //! | `load`, `driver`, `report` | filling, running, telling |
 //! | `contention`, `order_entry` | transactions that meet |
-//! | `cache`, `version_memory` | what reads cost where; versions under a reader that stays |
+//! | `times`, `latency`, `cache` | single operations: how long, answered where |
+//! | `timeline`, `version_memory` | versions in memory over time, and under a reader that stays |
+//! | `paper` | the paper's figures and Hekaton's tables, as pictures and numbers |
 //! | `device`, `process` | the disk and the process below |
 //! | `histories` | random transactions whose answers are checked |
 //!
@@ -43,19 +45,23 @@ mod driver;
 mod embedded;
 mod error;
 mod histories;
+mod latency;
 mod load;
 mod map;
 mod order_entry;
+mod paper;
 mod process;
 mod random;
 mod report;
 mod scatter;
 mod store;
+mod timeline;
+mod times;
 mod version_memory;
 mod workload;
 mod zipf;
 
-pub use cache::{CacheReport, ReadTimes, run_cache};
+pub use cache::{CacheReport, run_cache};
 pub use chooser::{KeyChooser, Skew};
 pub use contention::{ContentionCase, ContentionFigure, run_contention};
 pub use device::{DeviceBench, DeviceProgress, DeviceReport, ReadFigure};
@@ -63,13 +69,17 @@ pub use driver::{Driver, Progress, run};
 pub use embedded::{Ahead, EmbeddedStore};
 pub use error::BenchError;
 pub use histories::{HistoryOptions, HistoryReport, run_histories};
+pub use latency::{LatencyReport, run_latency};
 pub use load::{LoadProgress, Loaded, load};
 pub use map::MapStore;
-pub use process::{directory_bytes, peak_rss_bytes};
+pub use paper::{Axis, Curve, Figure, PaperBench, PaperProgress, Source};
+pub use process::{directory_bytes, peak_rss_bytes, processor_seconds, thread_seconds};
 pub use random::Random;
 pub use report::{Latency, Report};
 pub use scatter::Scatter;
 pub use store::{Store, StoreFigures, Submitted, Worker, consume, stamp};
+pub use timeline::{Timeline, TimelineSample, run_timeline};
+pub use times::ReadTimes;
 pub use version_memory::{VersionMemoryReport, run_version_memory};
 pub use workload::{Generator, Step, Workload};
 pub use zipf::Zipf;

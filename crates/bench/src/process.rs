@@ -19,6 +19,44 @@ pub fn peak_rss_bytes() -> u64 {
         .map_or(0, |kilobytes| kilobytes * 1024)
 }
 
+/// The processor time that threads of this name, of this process, have taken so far, in seconds; those that have ended do not
+/// count. The system cuts names after 15 bytes, and so does this. 0 where it does not say.
+///
+/// ```
+/// let spent = std::thread::Builder::new().name("spender".into()).spawn(|| {
+///     let begin = std::time::Instant::now();
+///     while begin.elapsed().as_millis() < 50 {}
+///     deuteron_bench::thread_seconds("spender")
+/// });
+/// assert!(!cfg!(target_os = "linux") || spent?.join().unwrap() > 0.0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn thread_seconds(name: &str) -> f64 {
+    let name = &name[..name.len().min(15)];
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return 0.0 };
+    let nanoseconds = |thread: &Path| -> Option<u64> {
+        let called = std::fs::read_to_string(thread.join("comm")).ok()?;
+        let spent = std::fs::read_to_string(thread.join("schedstat")).ok()?;
+        if called.trim_end() == name { spent.split(' ').next()?.parse().ok() } else { None }
+    };
+    threads.flatten().filter_map(|thread| nanoseconds(&thread.path())).sum::<u64>() as f64 / 1e9
+}
+
+/// The processor time that this process has taken so far, by all of its threads, in seconds, to a hundredth; 0 where the system
+/// does not say.
+///
+/// ```
+/// assert!(deuteron_bench::processor_seconds() >= 0.0);
+/// ```
+pub fn processor_seconds() -> f64 {
+    /// Of a second: what Linux tells all programs, whatever it uses itself (time(7), USER_HZ).
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The second field is the program's name in parentheses, and may hold anything.
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
+}
+
 /// The bytes that the files under `directory` occupy on disk, preallocated space included. Files that vanish
 /// meanwhile do not count.
 ///

@@ -27,6 +27,8 @@ pub struct Report {
     pub abort_causes: BTreeMap<String, u64>,
     /// From begin to acknowledgement, repeats after aborts included.
     pub latency_us: Latency,
+    /// Processor time of the measured time, of all threads of the process.
+    pub processor_seconds: f64,
     /// The most memory resident since the process began, the load included.
     pub peak_rss_bytes: u64,
     /// Disk space at the end.
@@ -94,6 +96,7 @@ mod tests {
             "aborts",
             "abort_causes",
             "latency_us",
+            "processor_seconds",
             "peak_rss_bytes",
             "disk_bytes",
             "load_seconds",

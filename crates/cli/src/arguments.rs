@@ -77,12 +77,18 @@ pub enum Command {
 pub enum BenchCommand {
     /// The paper's workload and YCSB A to F.
     Ycsb(YcsbArguments),
+    /// The paper's figures, as pictures and numbers, with a page that shows them.
+    Paper(EvaluationArguments),
     /// Transactions that meet, under pushes and under pure timestamp order: commits and aborts.
     Contention(ContentionArguments),
     /// Updates only, beside a reader that holds its snapshot and does nothing: memory of versions, throughput.
     VersionMemory(PaperArguments),
     /// The paper's workload, every read timed: how many are answered by the versions in memory.
     Cache(PaperArguments),
+    /// The paper's workload, every operation timed by itself, and transactions of one operation.
+    Latency(PaperArguments),
+    /// The paper's workload over time: throughput, memory of versions, what their collection takes.
+    Timeline(PaperArguments),
     /// What the disk can do: sequential writes, and random reads of 4 KiB by the number in flight.
     Device(DeviceArguments),
 }
@@ -368,6 +374,9 @@ pub struct YcsbArguments {
     /// Commits of a thread that may await their acknowledgement; matters with sync.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
+    /// A checkpoint is taken whenever so much log lies behind the last, such as 512M.
+    #[arg(long, value_parser = parse_bytes, default_value = "512M")]
+    pub checkpoint_every: usize,
     /// What the store is told before it is asked.
     #[arg(long, value_enum, default_value_t = AheadName::Keys)]
     pub ahead: AheadName,
@@ -403,6 +412,30 @@ pub struct PaperArguments {
     /// Sets the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct EvaluationArguments {
+    /// The directory for the report, which is created if it is missing.
+    pub report: PathBuf,
+    /// The share of the paper's 50 million records.
+    #[arg(long, default_value_t = 0.02)]
+    pub scale: f64,
+    /// How long each point is measured.
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// How often each point is measured; the middle one counts.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// The most threads; twice as many as there are processors if left out.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Memory that each database may use, such as 1G.
+    #[arg(long, default_value = "2G", value_parser = parse_bytes)]
+    pub memory: usize,
+    /// Where the databases are put while they are measured; a temporary directory if left out.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -1,10 +1,10 @@
-//! `bench ycsb`: the paper's workload and YCSB A to F; `bench contention`: transactions that meet; `bench version-memory` and
-//! `bench cache`: what the versions in memory take and give; `bench device`: the disk below.
+//! `bench ycsb`: the paper's workload and YCSB A to F; `bench paper`: its figures; `bench contention`: transactions that meet; `bench version-memory`, `bench timeline`
+//! and `bench cache`: what the versions in memory take and give; `bench latency`: single operations; `bench device`: the disk below.
 
 use super::WorkDirectory;
 use crate::arguments::{
-    AheadName, BenchCommand, CaseName, ContentionArguments, DeviceArguments, Engine, PaperArguments,
-    WorkloadName, YcsbArguments,
+    AheadName, BenchCommand, CaseName, ContentionArguments, DeviceArguments, Engine, EvaluationArguments,
+    PaperArguments, WorkloadName, YcsbArguments,
 };
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
@@ -12,8 +12,9 @@ use crate::progress::Progress;
 use crate::quantity::{bytes, count, microseconds};
 use deuteron::{ConcurrencyControl, Durability, Options};
 use deuteron_bench::{
-    Ahead, ContentionCase, ContentionFigure, DeviceBench, DeviceReport, Driver, EmbeddedStore, MapStore,
-    ReadTimes, Report, Store, Workload, load, run as drive, run_cache, run_contention, run_version_memory,
+    Ahead, ContentionCase, ContentionFigure, DeviceBench, DeviceReport, Driver, EmbeddedStore, Latency,
+    MapStore, PaperBench, ReadTimes, Report, Store, Workload, load, run as drive, run_cache, run_contention,
+    run_latency, run_timeline, run_version_memory,
 };
 use std::time::Duration;
 
@@ -21,9 +22,12 @@ use std::time::Duration;
 pub fn run(command: &BenchCommand, json: bool) -> Outcome {
     match command {
         BenchCommand::Ycsb(arguments) => ycsb(arguments, json),
+        BenchCommand::Paper(arguments) => evaluation(arguments, json),
         BenchCommand::Contention(arguments) => contention(arguments, json),
         BenchCommand::VersionMemory(arguments) => version_memory(arguments, json),
         BenchCommand::Cache(arguments) => cache(arguments, json),
+        BenchCommand::Latency(arguments) => latency(arguments, json),
+        BenchCommand::Timeline(arguments) => timeline(arguments, json),
         BenchCommand::Device(arguments) => device(arguments, json),
     }
 }
@@ -85,6 +89,86 @@ fn cache(arguments: &PaperArguments, json: bool) -> Outcome {
         ("these".into(), times(report.dc_gets)),
         ("operations/s, timed".into(), count(report.throughput_ops as u64)),
     ])
+}
+
+fn latency(arguments: &PaperArguments, json: bool) -> Outcome {
+    let (_directory, store, workload, driver) = paper(arguments)?;
+    let (store, report) = run_latency(store, &workload, &driver)?;
+    store.close()?;
+    if json {
+        return output::json(&report);
+    }
+    let times = |times: Latency| {
+        format!(
+            "p50 {}, p99 {}, p99.9 {}",
+            microseconds(times.p50),
+            microseconds(times.p99),
+            microseconds(times.p999)
+        )
+    };
+    output::table(&[
+        ("a read of what is in memory".to_owned(), times(report.read_us)),
+        ("an update".into(), times(report.update_us)),
+        ("a transaction of one read".into(), times(report.read_transaction_us)),
+        ("a transaction of one update".into(), times(report.update_transaction_us)),
+        ("of which the clock".into(), microseconds(report.clock_us)),
+    ])
+}
+
+fn timeline(arguments: &PaperArguments, json: bool) -> Outcome {
+    let (_directory, store, workload, driver) = paper(arguments)?;
+    let timeline = run_timeline(&store, &workload, &driver, &mut |_| {})?;
+    store.close()?;
+    if json {
+        return output::json(&timeline);
+    }
+    let mut rows: Vec<_> = timeline
+        .samples
+        .iter()
+        .map(|sample| {
+            let rate = count(sample.commits_per_second as u64);
+            let (memory, share) = (bytes(sample.version_bytes), 100.0 * sample.keeper_share);
+            (
+                format!("{:.2} s", sample.seconds),
+                format!("{rate} commits/s, versions {memory}, keeper {share:.0} %"),
+            )
+        })
+        .collect();
+    rows.extend([
+        ("operations/s".to_owned(), count(timeline.throughput_ops as u64)),
+        ("records evicted".into(), count(timeline.evictions)),
+        ("versions dropped".into(), count(timeline.versions_dropped)),
+        ("hard watermark".into(), bytes(timeline.watermark_bytes)),
+    ]);
+    output::table(&rows)
+}
+
+/// Every figure of the paper, and a page.
+fn evaluation(arguments: &EvaluationArguments, json: bool) -> Outcome {
+    let directory = WorkDirectory::new(arguments.dir.as_deref())?;
+    crate::allocator::suit(arguments.memory);
+    let bench = PaperBench::new(directory.path(), &arguments.report);
+    let bench = PaperBench {
+        scale: arguments.scale,
+        seconds: arguments.seconds,
+        rounds: arguments.rounds as usize,
+        threads: arguments.threads.map_or(bench.threads, |threads| threads as usize),
+        memory: arguments.memory,
+        ..bench
+    };
+    let mut bar = None;
+    let figures = bench.run(&mut |progress| {
+        bar.get_or_insert_with(|| Progress::counting(progress.total, "measure", "points")).set(progress.done);
+    })?;
+    drop(bar);
+    let page = arguments.report.join("index.html").display().to_string();
+    if json {
+        let names: Vec<_> = figures.iter().map(|figure| figure.name).collect();
+        return output::json(&serde_json::json!({ "page": page, "figures": names }));
+    }
+    let mut rows = vec![("page".to_owned(), page)];
+    rows.extend(figures.into_iter().map(|figure| (figure.name.to_owned(), figure.title)));
+    output::table(&rows)
 }
 
 /// Both controls on each case and number of threads, in turns.
@@ -201,7 +285,8 @@ fn ycsb(arguments: &YcsbArguments, json: bool) -> Outcome {
         Engine::Deuteron => {
             let directory = WorkDirectory::new(arguments.dir.as_deref())?;
             crate::allocator::suit(arguments.memory);
-            let options = Options::new().memory(arguments.memory);
+            let options =
+                Options::new().memory(arguments.memory).checkpoint_every(arguments.checkpoint_every as u64);
             let store =
                 EmbeddedStore::open(options, directory.path(), arguments.durability, driver.in_flight)?
                     .with_ahead(match arguments.ahead {
@@ -284,6 +369,7 @@ fn rows(report: &Report) -> Vec<(String, String)> {
         ("latency p99".into(), microseconds(latency.p99)),
         ("latency p99.9".into(), microseconds(latency.p999)),
         ("latency max".into(), microseconds(latency.max)),
+        ("processors".into(), format!("{:.1} s", report.processor_seconds)),
         ("peak memory".into(), bytes(report.peak_rss_bytes)),
         ("disk".into(), bytes(report.disk_bytes)),
         ("load".into(), format!("{:.1} s", report.load_seconds)),

@@ -22,7 +22,7 @@ fn the_report_holds_the_documented_fields_for_every_workload() {
         let mut reports =
             std::iter::once(first.clone()).chain(std::iter::repeat_with(|| run(words.clone()).ok().json()));
         let report = reports.find(|report| report["commits"].as_u64().unwrap() > 0).unwrap();
-        for name in ["throughput_tps", "throughput_ops", "load_seconds"] {
+        for name in ["throughput_tps", "throughput_ops", "load_seconds", "processor_seconds"] {
             assert!(report[name].is_f64(), "{name}: {report}");
         }
         for name in
@@ -56,6 +56,40 @@ fn versions_in_memory_are_measured() {
     let report = run(["bench", "cache"].into_iter().chain(small.split(' '))).ok().json();
     assert!((0.0..=1.0).contains(&report["served_by_tc"].as_f64().unwrap()), "{report}");
     assert!(report["dc_gets"]["p99_us"].is_f64(), "{report}");
+}
+
+#[test]
+fn single_operations_and_a_run_over_time_are_measured() {
+    let small = "--json --records 2000 --seconds 0.6 --warmup-seconds 0.1 --memory 64M --threads 1";
+    let report = run(["bench", "latency"].into_iter().chain(small.split(' '))).ok().json();
+    for name in ["read_us", "update_us", "read_transaction_us", "update_transaction_us"] {
+        assert!(report[name]["p50"].is_f64() && report[name]["p999"].is_f64(), "{report}");
+    }
+    let report = run(["bench", "timeline"].into_iter().chain(small.split(' '))).ok().json();
+    assert!(report["watermark_bytes"].as_u64().unwrap() > 0 && report["evictions"].is_u64(), "{report}");
+    assert!(
+        report["samples"].as_array().unwrap().iter().all(|sample| sample["keeper_share"].is_f64()),
+        "{report}"
+    );
+}
+
+#[test]
+fn the_papers_figures_are_drawn() {
+    let scratch = Scratch::new();
+    let (report, databases) = (scratch.path("report"), scratch.path("databases"));
+    let small = "bench paper --json --scale 0.00004 --seconds 0.05 --threads 1 --memory 64M --dir".split(' ');
+    let words = small.chain([databases.to_str().unwrap(), report.to_str().unwrap()]);
+    let found = run(words).ok().json();
+    for figure in found["figures"].as_array().unwrap() {
+        for kind in ["svg", "csv"] {
+            let file = report.join(format!("{}.{kind}", figure.as_str().unwrap()));
+            assert!(std::fs::metadata(&file).unwrap().len() > 20, "{}", file.display());
+        }
+    }
+    assert!(
+        std::fs::read_to_string(found["page"].as_str().unwrap()).unwrap().contains("figure-9-memory.svg")
+    );
+    run(["bench", "paper", report.to_str().unwrap(), "--scale", "0"]).fails(2, "scale");
 }
 
 #[test]

@@ -1,0 +1,135 @@
+//! Figures as pictures.
+
+use super::figure::{Axis, Figure, Source};
+use plotters::prelude::*;
+use std::error::Error;
+use std::ops::Range;
+
+const SIZE: (u32, u32) = (760, 460);
+const COLOURS: [RGBColor; 5] =
+    [RGBColor(31, 88, 160), RGBColor(200, 80, 30), RGBColor(50, 130, 60), RGBColor(130, 60, 140), BLACK];
+const LINE: u32 = 2;
+const DOT: i32 = 3;
+const LEGEND: i32 = 22;
+
+/// The figure as SVG.
+pub(super) fn svg(figure: &Figure) -> Result<String, Box<dyn Error + Send + Sync>> {
+    let mut text = String::new();
+    draw(figure, &SVGBackend::with_string(&mut text, SIZE).into_drawing_area())
+        .map_err(|error| error.to_string())?;
+    Ok(text)
+}
+
+fn draw(
+    figure: &Figure,
+    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+) -> Result<(), Box<dyn Error>> {
+    area.fill(&WHITE)?;
+    let places = |axis: Axis, of: fn(&(f64, f64)) -> f64| {
+        let points = figure.curves.iter().flat_map(|curve| &curve.points);
+        range(axis, points.filter_map(move |point| axis.place(of(point))))
+    };
+    let (x, y) = (places(figure.x, |point| point.0), places(figure.y, |point| point.1));
+    let mut chart = ChartBuilder::on(area)
+        .caption(&figure.title, ("sans-serif", 17))
+        .margin(14)
+        .x_label_area_size(46)
+        .y_label_area_size(68)
+        .build_cartesian_2d(x, y)?;
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .x_desc(figure.x.label)
+        .y_desc(figure.y.label)
+        .x_label_formatter(&|place| shown(figure.x.value(*place)))
+        .y_label_formatter(&|place| shown(figure.y.value(*place)))
+        .draw()?;
+    for (curve, colour) in figure.curves.iter().zip(COLOURS.iter().cycle()) {
+        let place = |&(x, y): &(f64, f64)| Some((figure.x.place(x)?, figure.y.place(y)?));
+        let points: Vec<(f64, f64)> = curve.points.iter().filter_map(place).collect();
+        let style = colour.stroke_width(LINE);
+        if points.len() <= 12 {
+            chart.draw_series(points.iter().map(|&point| Circle::new(point, DOT, colour.filled())))?;
+        }
+        match curve.source {
+            Source::Measured => chart
+                .draw_series(LineSeries::new(points, style))?
+                .label(&curve.name)
+                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + LEGEND, y)], style)),
+            Source::Paper => chart
+                .draw_series(DashedLineSeries::new(points, 7, 5, style))?
+                .label(&curve.name)
+                .legend(move |(x, y)| {
+                    let dashes = vec![(x, y), (x + LEGEND / 3, y)];
+                    EmptyElement::at((0, 0))
+                        + PathElement::new(dashes, style)
+                        + PathElement::new(vec![(x + LEGEND / 3 * 2, y), (x + LEGEND, y)], style)
+                }),
+        };
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(160, 160, 160))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
+/// What an axis has to show: from nothing on, unless it is logarithmic.
+fn range(axis: Axis, places: impl Iterator<Item = f64>) -> Range<f64> {
+    let (lowest, highest) = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(lowest, highest), place| {
+        (lowest.min(place), highest.max(place))
+    });
+    if lowest > highest {
+        return 0.0..1.0;
+    }
+    let lowest = if axis.is_logarithmic { lowest.floor() } else { lowest.min(0.0) };
+    let highest = if axis.is_logarithmic { highest.ceil() } else { highest * 1.08 };
+    lowest..highest.max(lowest + 1e-3)
+}
+
+fn shown(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.1 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figure::Curve;
+    use super::*;
+
+    #[test]
+    fn a_figure_is_drawn_with_its_words_and_both_kinds_of_lines() {
+        let figure = Figure {
+            name: "figure-0",
+            title: "Throughput".into(),
+            note: String::new(),
+            x: Axis::linear("threads"),
+            y: Axis::logarithmic("transactions a second"),
+            curves: vec![
+                Curve::measured("here", vec![(1.0, 1e5), (2.0, 1.5e5)]),
+                Curve::paper("there", &[(1.0, 1e4), (2.0, 2e6)]),
+                Curve::measured("nothing", vec![(0.0, 0.0)]),
+            ],
+        };
+        let svg = svg(&figure).unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        for word in ["Throughput", "threads", "transactions a second", "here", "there"] {
+            assert!(svg.contains(word), "{word}");
+        }
+        assert!(svg.matches("<polyline").count() > 4, "a dashed line is many lines");
+    }
+
+    #[test]
+    fn a_figure_without_points_is_drawn_too() {
+        assert_eq!(range(Axis::linear("x"), std::iter::empty()), 0.0..1.0);
+        assert_eq!(range(Axis::logarithmic("x"), [0.3, 1.7].into_iter()), 0.0..2.0);
+    }
+}
