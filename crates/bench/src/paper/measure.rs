@@ -184,7 +184,7 @@ impl Points<'_> {
             note: "84 % reads, 4 operations a transaction, 80-20 skew, serializable, delayed commits. The paper states 1.5 M with 32 \
                    threads, and 1.3 M with 16 in its steady state of figure 9; posting has up to 16 more hardware threads there."
                 .into(),
-            x: Axis::logarithmic("threads that run transactions"),
+            x: Axis::linear("threads that run transactions"),
             y: Axis::linear("million transactions a second"),
             curves,
         })

@@ -41,8 +41,8 @@ fn draw(
         .light_line_style(WHITE)
         .x_desc(figure.x.label)
         .y_desc(figure.y.label)
-        .x_label_formatter(&|place| shown(figure.x.value(*place)))
-        .y_label_formatter(&|place| shown(figure.y.value(*place)))
+        .x_label_formatter(&|place| shown(figure.x, *place))
+        .y_label_formatter(&|place| shown(figure.y, *place))
         .draw()?;
     for (curve, colour) in figure.curves.iter().zip(COLOURS.iter().cycle()) {
         let place = |&(x, y): &(f64, f64)| Some((figure.x.place(x)?, figure.y.place(y)?));
@@ -90,7 +90,12 @@ fn range(axis: Axis, places: impl Iterator<Item = f64>) -> Range<f64> {
     lowest..highest.max(lowest + 1e-3)
 }
 
-fn shown(value: f64) -> String {
+/// What stands at a place of an axis; of a logarithmic one only the powers of ten, for what lies between is no round number.
+fn shown(axis: Axis, place: f64) -> String {
+    if axis.is_logarithmic && (place - place.round()).abs() > 1e-6 {
+        return String::new();
+    }
+    let value = axis.value(place);
     match value.abs() {
         0.0 => "0".into(),
         size if size >= 100.0 => format!("{value:.0}"),
@@ -131,5 +136,12 @@ mod tests {
     fn a_figure_without_points_is_drawn_too() {
         assert_eq!(range(Axis::linear("x"), std::iter::empty()), 0.0..1.0);
         assert_eq!(range(Axis::logarithmic("x"), [0.3, 1.7].into_iter()), 0.0..2.0);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_shows_powers_of_ten() {
+        let axis = Axis::logarithmic("x");
+        assert_eq!([2.0, 1.2, 0.0].map(|place| shown(axis, place)), ["100", "", "1.00"]);
+        assert_eq!([12.5, 0.0].map(|place| shown(Axis::linear("x"), place)), ["12.5", "0"]);
     }
 }
