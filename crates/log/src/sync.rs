@@ -1,4 +1,5 @@
-//! Atomics and mutexes: the standard library's, or loom's under `cfg(loom)`. All of the crate takes them from here.
+//! Atomics and mutexes: the standard library's, loom's under `cfg(loom)`, or shuttle's under `cfg(shuttle)`. All that threads share
+//! without a lock takes them from here.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -7,8 +8,16 @@ pub(crate) use loom::{
     sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
     thread::yield_now,
 };
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::{
+    hint::spin_loop,
+    sync::Mutex,
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+    thread::yield_now,
+};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
     hint::spin_loop,
     sync::Mutex,
     sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
@@ -35,13 +44,13 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     const SPINS: u32 = 64;
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     const ROUNDS: u32 = 256;
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     const SPINS: u32 = 0;
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     const ROUNDS: u32 = 3;
 
     pub(crate) fn new() -> Patience {

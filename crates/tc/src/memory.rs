@@ -12,9 +12,9 @@
 
 use crate::sync::{AtomicU64, Ordering, Padded};
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const SHARDS: usize = 1;
 const CARRY_BYTES: i64 = 32 << 10;
 
@@ -124,7 +124,7 @@ impl Account {
 /// A number for the calling thread, by which it picks its shard of anything.
 #[inline]
 pub(crate) fn shard_of_thread() -> usize {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     {
         use std::sync::atomic::AtomicUsize;
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -133,7 +133,7 @@ pub(crate) fn shard_of_thread() -> usize {
         }
         SHARD.with(|shard| *shard)
     }
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     0
 }
 

@@ -275,12 +275,12 @@ impl MvccTable {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 fn new_buckets(buckets: usize) -> ZeroedArray<AtomicPtr<Record>> {
     ZeroedArray::new(buckets)
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 fn new_buckets(buckets: usize) -> ZeroedArray<AtomicPtr<Record>> {
     (0..buckets).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
 }

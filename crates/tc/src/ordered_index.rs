@@ -45,9 +45,9 @@ use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const SHARDS: usize = 1;
 
 /// How many references ahead of its turn a record's version is asked for; the record itself twice as many.

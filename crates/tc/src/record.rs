@@ -68,7 +68,7 @@ pub(crate) struct Record {
     // The key follows, then perhaps an embedded version, 8-byte aligned.
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const _: () = assert!(size_of::<Record>() == 48);
 
 /// The hash of a table and a key.
@@ -136,8 +136,8 @@ impl Record {
     /// # Safety
     /// `pointer` came from [`Record::allocate`], `bytes` is [`Record::bytes`], and nobody uses it any more.
     pub(crate) unsafe fn free(pointer: *mut u8, bytes: usize) {
-        #[cfg(loom)]
-        // SAFETY: the caller's contract; loom's atomics own memory.
+        #[cfg(any(loom, shuttle))]
+        // SAFETY: the caller's contract; loom's and shuttle's atomics own memory.
         unsafe {
             ptr::drop_in_place(pointer.cast::<Record>());
         }
@@ -276,13 +276,13 @@ impl Record {
 /// Asks for the cache line of an address, which may be any.
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    #[cfg(all(target_arch = "x86_64", not(loom), not(shuttle), not(miri)))]
     // SAFETY: a prefetch does nothing but load a line, and nothing at all for an address that is none.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(shuttle), not(miri))))]
     let _ = address;
 }
 

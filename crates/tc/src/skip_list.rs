@@ -8,6 +8,8 @@
 //! - **L3** The links of an unlinked node do not change: a reader that stands on it goes on, under its guard. It may miss
 //!   what has been inserted since, nothing else.
 //! - **L4** A node's record outlives the node in the list (O4), and then every guard of that time.
+//! - **L5** The links lie behind the node and are changed through shared references to it. The compiler may take what a reference
+//!   to a type without cells reaches for unchanging, so that the type of a node has one (of no size).
 
 use crate::memory::Account;
 use crate::range_timestamps::KeyRange;
@@ -21,9 +23,9 @@ use std::ops::Bound;
 use std::ptr;
 use std::sync::Arc;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const HEIGHT_MAX: usize = 12;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const HEIGHT_MAX: usize = 2;
 
 /// Table, and the first eight bytes of the key: decides most comparisons without a look at the record.
@@ -42,7 +44,8 @@ struct Node {
     prefix: Prefix,
     record: *const Record,
     height: usize,
-    // `height` links follow.
+    /// `height` links follow. L5.
+    links: [AtomicPtr<Node>; 0],
 }
 
 impl Node {
@@ -61,7 +64,7 @@ impl Node {
         }
         // SAFETY: fresh memory with room for the node and its links.
         unsafe {
-            node.write(Node { prefix, record, height });
+            node.write(Node { prefix, record, height, links: [] });
             for level in 0..height {
                 node.add(1).cast::<AtomicPtr<Node>>().add(level).write(AtomicPtr::new(ptr::null_mut()));
             }
@@ -73,9 +76,9 @@ impl Node {
     /// `pointer` came from [`Node::allocate`] with the height for which `bytes` is the size; nobody uses it any more.
     unsafe fn free(pointer: *mut u8, bytes: usize) {
         let height = (bytes - size_of::<Node>()) / size_of::<AtomicPtr<Node>>();
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         for level in 0..height {
-            // SAFETY: the caller's contract; loom's atomics own memory.
+            // SAFETY: the caller's contract; loom's and shuttle's atomics own memory.
             unsafe {
                 ptr::drop_in_place(pointer.cast::<Node>().add(1).cast::<AtomicPtr<Node>>().add(level));
             }
@@ -88,7 +91,7 @@ impl Node {
     fn link(&self, level: usize) -> &AtomicPtr<Node> {
         debug_assert!(level < self.height);
         let links = ptr::from_ref(self).wrapping_add(1).cast::<AtomicPtr<Node>>();
-        // SAFETY: `allocate` wrote `height` links behind the node.
+        // SAFETY: `allocate` wrote `height` links behind the node (L5).
         unsafe { &*links.add(level) }
     }
 

@@ -76,9 +76,9 @@ counters! {
     Settled, settled;
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const SHARDS: usize = 1;
 
 /// Counters of one transaction.

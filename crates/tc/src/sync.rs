@@ -1,14 +1,21 @@
-//! The atomics and locks of this crate: the standard library's, loom's under `cfg(loom)`, or those that count in the tests.
+//! The atomics and locks of this crate: the standard library's, loom's under `cfg(loom)`, shuttle's under `cfg(shuttle)`, or those
+//! that count in the tests.
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 pub(crate) use crate::counted::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-#[cfg(not(any(test, loom)))]
+#[cfg(not(any(test, loom, shuttle)))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
@@ -30,10 +37,10 @@ pub(crate) struct Padded<T>(pub(crate) T);
 
 /// Locks, whatever happened to an earlier holder: no code under our mutexes panics half-way through a change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     crate::counted::note_store();
     // In the schedule tests the holder may be waiting for its turn.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     loop {
         match mutex.try_lock() {
             Ok(guard) => return guard,
@@ -44,6 +51,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
             }
         }
     }
-    #[cfg(not(all(test, not(loom))))]
+    #[cfg(not(all(test, not(any(loom, shuttle)))))]
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

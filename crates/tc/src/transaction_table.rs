@@ -18,9 +18,9 @@ use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Padded};
 use deuteron_contract::{Lsn, Timestamp, TransactionId};
 use std::ptr;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const FIRST: u32 = 64;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const FIRST: u32 = 2;
 /// `64 << 26` slots: more than there are 32-bit indexes that matter.
 const CHUNKS: usize = 26;

@@ -230,8 +230,8 @@ impl Version {
     /// # Safety
     /// `pointer` came from `allocate(bytes)`, is not embedded, and nobody uses it any more.
     pub(crate) unsafe fn free(pointer: *mut u8, bytes: usize) {
-        #[cfg(loom)]
-        // SAFETY: the caller's contract; loom's atomics own memory.
+        #[cfg(any(loom, shuttle))]
+        // SAFETY: the caller's contract; loom's and shuttle's atomics own memory.
         unsafe {
             ptr::drop_in_place(pointer.cast::<Version>());
         }

@@ -25,9 +25,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Instant;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 const POOL: usize = 64;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 const POOL: usize = 1;
 /// So many neighbours are tried for a workspace, or for a place to leave one.
 const NEIGHBOURS: usize = 4;

@@ -1,7 +1,7 @@
 //! A large array of zeros, in huge pages where the system gives them: a random access to it should miss a cache line, not
 //! a page table entry as well (paper 6.2).
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 use crate::sync::AtomicPtr;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ pub(crate) struct ZeroedArray<T> {
     start: NonNull<T>,
     len: usize,
     /// Bytes mapped; 0 if the memory is a boxed slice.
-    #[cfg_attr(loom, expect(dead_code))]
+    #[cfg_attr(any(loom, shuttle), expect(dead_code))]
     mapped_bytes: usize,
 }
 
@@ -20,7 +20,7 @@ unsafe impl<T: Send> Send for ZeroedArray<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for ZeroedArray<T> {}
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 impl<T> ZeroedArray<AtomicPtr<T>> {
     /// So many null pointers. The system provides the pages as they are touched.
     pub(crate) fn new(len: usize) -> ZeroedArray<AtomicPtr<T>> {
@@ -41,7 +41,7 @@ impl<T> ZeroedArray<AtomicPtr<T>> {
 }
 
 /// Anonymous memory that asks for huge pages.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 fn map(bytes: usize) -> Option<NonNull<u8>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
     // SAFETY: a new mapping wherever the system likes.
@@ -66,7 +66,7 @@ impl<T> Deref for ZeroedArray<T> {
 
 impl<T> Drop for ZeroedArray<T> {
     fn drop(&mut self) {
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
         if self.mapped_bytes > 0 {
             // SAFETY: mapped by `new`, not used any more, and elements need no drop.
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
@@ -78,8 +78,8 @@ impl<T> Drop for ZeroedArray<T> {
     }
 }
 
-/// Loom's atomics own memory, and zeros do not make one.
-#[cfg(loom)]
+/// Loom's and shuttle's atomics own memory, and zeros do not make one.
+#[cfg(any(loom, shuttle))]
 impl<T> FromIterator<T> for ZeroedArray<T> {
     fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> ZeroedArray<T> {
         let elements: Box<[T]> = elements.into_iter().collect();
