@@ -55,12 +55,22 @@ impl State {
 
     fn write(&mut self, writes: &Writes) -> Result<(), String> {
         for (key, effect) in writes {
-            match effect.on(self.records.get(key))? {
+            let after = match effect.on(self.records.get(key)) {
+                // What is changed in a table that has been dropped counts from nothing (R24), and nobody sees it.
+                Err(_) if !self.has(key.0) => None,
+                after => after?,
+            };
+            match after {
                 Some(value) => self.records.insert(key.clone(), value),
                 None => self.records.remove(key),
             };
         }
         Ok(())
+    }
+
+    /// Whether the table has not been dropped.
+    fn has(&self, generation: Generation) -> bool {
+        self.names.values().any(|named| *named == generation)
     }
 
     /// The records of a table from `lower` on and below `upper`.
@@ -265,9 +275,10 @@ impl History {
         // Readers that share a timestamp see the same, and go in the order of their begins.
         notes.sort_by_key(|note| (note.at, note.place, note.began));
         let mut state = self.base.clone();
-        // What was loaded has the timestamp before all others; nobody could have looked before.
-        let loaded = self.entries.iter().filter(|entry| matches!(entry, Entry::Create(..)));
-        loaded.into_iter().try_for_each(|entry| state.apply(entry))?;
+        // What was loaded has the timestamp before all others; nobody could have looked before. Whoever has seen a table that was dropped
+        // comes before that.
+        let tables = self.entries.iter().filter(|entry| !matches!(entry, Entry::Writes(_)));
+        tables.into_iter().try_for_each(|entry| state.apply(entry))?;
         let mut latest_begin = 0;
         for note in &notes {
             if note.ended < latest_begin {
@@ -347,6 +358,18 @@ mod tests {
         history.acknowledge(2);
         history.doubtful(Entry::Writes(writes(7, 4)));
         assert_eq!(history.restart(&found(4), true), Ok(0));
+    }
+
+    #[test]
+    fn what_is_changed_in_a_table_that_is_dropped_counts_from_nothing() {
+        let add = Writes::from([((1, vec![7]), Effect::Add(1))]);
+        assert!(history().committed(Entry::Writes(add.clone())).is_err(), "one byte is no integer");
+        let mut history = history();
+        history.committed(Entry::Drop("one".into())).unwrap();
+        history.committed(Entry::Writes(add.clone())).unwrap();
+        history.note(Note { writes: writes(7, 1), ..note(2, 1, 2) });
+        history.note(Note { writes: add, ..note(3, 3, 4) });
+        assert_eq!(history.replay(), Ok(()));
     }
 
     #[test]
