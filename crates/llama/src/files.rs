@@ -7,11 +7,10 @@
 
 use crate::checkpoint::Active;
 use crate::error::LlamaError;
-use crate::image::image_name;
+use crate::image::{image_name, verify_image};
 use crate::llama::Llama;
 use crate::segments::segment_name;
 
-use deuteron_device::OpenMode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -68,7 +67,8 @@ impl Llama {
     /// Holds the files as they are now: what is durable. Waits for a flush that is going on.
     ///
     /// # Errors
-    /// [`LlamaError::CheckpointBusy`] if a checkpoint is going on; [`LlamaError::Poisoned`]; [`LlamaError::Device`].
+    /// [`LlamaError::CheckpointBusy`] if a checkpoint is going on; [`LlamaError::Corrupt`] if an image that is to be copied is damaged;
+    /// [`LlamaError::Poisoned`]; [`LlamaError::Device`].
     pub fn hold_files(&self) -> Result<FileHold, LlamaError> {
         self.store.check()?;
         let checkpointing = Active::begin(&self.checkpointing)?;
@@ -92,10 +92,10 @@ impl Llama {
         // alone would be taken for one, of an earlier time.
         let images = flusher.images.numbers().to_vec();
         drop(flusher);
-        for name in images.into_iter().rev().map(image_name) {
-            let file = segments.directory.open(&name, OpenMode::Read, false).map_err(LlamaError::Device)?;
-            let length = file.length().map_err(LlamaError::Device)?;
-            files.push(StoreFile { name, bytes: length, length });
+        for number in images.into_iter().rev() {
+            // Nobody reads an image before the next opening: a copy of a damaged one would be worth nothing.
+            let bytes = verify_image(&*segments.directory, number, self.options.direct)?;
+            files.push(StoreFile { name: image_name(number), bytes, length: bytes });
         }
         Ok(FileHold { files, _checkpointing: checkpointing, _segments: held })
     }

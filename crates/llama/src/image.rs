@@ -280,14 +280,15 @@ struct Block {
     records: Vec<u8>,
 }
 
-struct Reader<'a> {
+/// An image that is read block by block.
+struct ImageFile {
     name: String,
-    file: &'a dyn File,
+    file: Arc<dyn File>,
     length: u64,
     offset: u64,
 }
 
-impl Reader<'_> {
+impl ImageFile {
     fn corrupt(&self, at: u64, expected: impl ToString, found: impl ToString) -> LlamaError {
         LlamaError::Corrupt {
             file: self.name.clone(),
@@ -336,14 +337,28 @@ impl Reader<'_> {
         self.offset += padded as u64;
         Ok(block)
     }
+
+    /// The next block of an image that began with `start`.
+    fn next(&mut self, start: &ImageStart, index: u32) -> Result<Block, LlamaError> {
+        let block = self.block()?;
+        if (block.index, block.number, block.store) != (index, start.number, start.store) {
+            let found = format!("block {} of image {}", block.index, block.number);
+            return Err(self.corrupt(0, format_args!("block {index} of image {}", start.number), found));
+        }
+        Ok(block)
+    }
 }
 
-/// Reads and checks image `number`.
-pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -> Result<Image, LlamaError> {
+/// Opens image `number`, and reads how it begins.
+fn begin_image(
+    directory: &dyn Directory,
+    number: u64,
+    direct: bool,
+) -> Result<(ImageFile, ImageStart), LlamaError> {
     let name = image_name(number);
     let file = directory.open(&name, OpenMode::Read, direct).map_err(LlamaError::Device)?;
     let length = file.length().map_err(LlamaError::Device)?;
-    let mut reader = Reader { name, file: &*file, length, offset: 0 };
+    let mut reader = ImageFile { name, file, length, offset: 0 };
 
     let first = reader.block()?;
     if first.number != number || first.index != 0 {
@@ -352,15 +367,26 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
     }
     let start =
         read_start(&first).ok_or_else(|| reader.corrupt(0, "the start of an image", "something else"))?;
+    Ok((reader, start))
+}
 
+/// Checks the blocks of image `number`, though not what is in them; how many bytes it has.
+pub(crate) fn verify_image(directory: &dyn Directory, number: u64, direct: bool) -> Result<u64, LlamaError> {
+    let (mut reader, start) = begin_image(directory, number, direct)?;
+    let mut index = 1;
+    while !reader.next(&start, index)?.last {
+        index += 1;
+    }
+    Ok(reader.offset)
+}
+
+/// Reads and checks image `number`.
+pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -> Result<Image, LlamaError> {
+    let (mut reader, start) = begin_image(directory, number, direct)?;
     let mut pages = Vec::new();
     let mut index = 1;
     loop {
-        let block = reader.block()?;
-        if (block.index, block.number, block.store) != (index, number, start.store) {
-            let found = format!("block {} of image {}", block.index, block.number);
-            return Err(reader.corrupt(0, format_args!("block {index} of image {number}"), found));
-        }
+        let block = reader.next(&start, index)?;
         index += 1;
         let mut records = Records { bytes: &block.records };
         if block.last {
@@ -370,7 +396,7 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
             if count != pages.len() as u64 {
                 return Err(reader.corrupt(0, format_args!("{count} pages"), pages.len()));
             }
-            return Ok(Image { start, pages, next_page: PageId(next_page), bytes: length });
+            return Ok(Image { start, pages, next_page: PageId(next_page), bytes: reader.length });
         }
         while !records.bytes.is_empty() {
             pages.push(records.page().ok_or_else(|| reader.corrupt(0, "a page", "something else"))?);

@@ -190,6 +190,26 @@ fn a_damaged_image_of_the_row_is_reported() {
     }
 }
 
+/// Nobody reads an image while the store is open: what is damaged would be copied, and noticed when the original is gone.
+#[test]
+fn a_damaged_image_is_not_copied() {
+    let disk = SimulatedDisk::new(5);
+    let (llama, _) = many(&disk);
+    let images: Vec<_> = llama.hold_files().unwrap().files().to_vec();
+    for file in images.iter().filter(|file| file.name.contains("image")) {
+        for offset in [50, file.bytes - 4096] {
+            disk.flip_bits(&file.name, offset, 1).unwrap();
+            let error = llama.hold_files().err().expect("the image is damaged");
+            assert!(
+                matches!(&error, LlamaError::Corrupt { file: named, .. } if *named == file.name),
+                "{error}"
+            );
+            disk.flip_bits(&file.name, offset, 1).unwrap();
+        }
+    }
+    assert_eq!(llama.hold_files().unwrap().files(), images);
+}
+
 #[test]
 fn places_that_take_too_much_are_forgotten_and_found_again_by_a_whole_image() {
     let disk = SimulatedDisk::new(4);
