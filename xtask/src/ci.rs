@@ -71,7 +71,7 @@ fn stages() -> Result<Vec<Stage>, String> {
         // The README's command; doctests included.
         Stage { name: "test", commands: vec![cargo_with("test --workspace --locked")] },
         Stage { name: "loom", commands: loom_commands()? },
-        Stage { name: "shuttle", commands: vec![shuttle_command()] },
+        Stage { name: "shuttle", commands: shuttle_commands([1_000, 5_000]) },
         // Always the same: a seed that nobody has seen finds something once in some thousands, which is for those who look for it.
         Stage {
             name: "simulation",
@@ -87,7 +87,7 @@ fn stages() -> Result<Vec<Stage>, String> {
 }
 
 /// One command for each crate that has loom models.
-fn loom_commands() -> Result<Vec<Command>, String> {
+pub fn loom_commands() -> Result<Vec<Command>, String> {
     let crates = root().join("crates");
     let entries =
         std::fs::read_dir(&crates).map_err(|error| format!("cannot list {}: {error}", crates.display()))?;
@@ -115,16 +115,19 @@ fn loom_commands() -> Result<Vec<Command>, String> {
         .collect())
 }
 
-/// Random schedules of the assembled data component, a bounded number.
-fn shuttle_command() -> Command {
-    let mut command = cargo();
-    command
-        .args(["test", "--locked", "--release", "--package", "deuteron-dc", "--test", "shuttle"])
-        .env("DEUTERON_SCHEDULES", "1000")
-        .env("RUSTFLAGS", "--cfg shuttle")
-        .env("CARGO_TARGET_DIR", target_directory().join("shuttle"))
-        .env("CARGO_PROFILE_RELEASE_LTO", "off");
-    command
+/// Random schedules of the assembled data component, and of the assembled transaction component: so many for each kind of scheduler.
+pub fn shuttle_commands(schedules: [u64; 2]) -> Vec<Command> {
+    let command = |(package, schedules): (&str, u64)| {
+        let mut command = cargo();
+        command
+            .args(["test", "--locked", "--release", "--package", package, "--test", "shuttle"])
+            .env("DEUTERON_SCHEDULES", schedules.to_string())
+            .env("RUSTFLAGS", "--cfg shuttle")
+            .env("CARGO_TARGET_DIR", target_directory().join("shuttle"))
+            .env("CARGO_PROFILE_RELEASE_LTO", "off");
+        command
+    };
+    ["deuteron-dc", "deuteron-tc"].into_iter().zip(schedules).map(command).collect()
 }
 
 /// Whether a source file under `directory` has a module of loom models.

@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own commands, the same by hand and in continuous integration.
 //!
 //! - `cargo xtask ci` runs the gate, from fast to slow.
+//! - `cargo xtask sanitize thread|miri` runs the tests that share memory under ThreadSanitizer or Miri.
 //! - `cargo xtask tidy` checks what no compiler checks: the crate edges, module documents, leftovers.
 //! - `cargo xtask regressions` counts the instructions of the hot paths; `cargo xtask compare OLD NEW` those of two commits.
 //! - `cargo xtask accept SLUG [POINT] [--quick]` runs acceptance points, one line each.
@@ -11,6 +12,7 @@ mod accept;
 mod ci;
 mod compare;
 mod regressions;
+mod sanitize;
 mod tidy;
 mod workspace;
 
@@ -33,6 +35,11 @@ enum Command {
         /// Go on after a stage has failed.
         #[arg(long)]
         keep_going: bool,
+    },
+    /// Run the tests that share memory under ThreadSanitizer or Miri, where the nightly toolchain has them.
+    Sanitize {
+        /// Which.
+        sanitizer: sanitize::Sanitizer,
     },
     /// Check crate edges, documents and leftovers.
     Tidy,
@@ -64,6 +71,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Ci { stages, keep_going } => ci::run(&stages, keep_going),
+        Command::Sanitize { sanitizer } => sanitize::run(sanitizer),
         Command::Tidy => tidy::run(),
         Command::Regressions { write } => regressions::run(write),
         Command::Compare { old, new } => compare::run([&old, &new]),

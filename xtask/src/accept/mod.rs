@@ -5,6 +5,7 @@
 
 mod canaries;
 mod corruptions;
+mod coverage;
 mod data_component;
 mod end_to_end;
 mod fuzz;
@@ -12,9 +13,11 @@ mod isolation;
 mod kill;
 mod machine;
 mod measured;
+mod mutants;
 mod planned;
 mod safety;
 mod salvage;
+mod schedules;
 mod speed;
 mod sweeps;
 mod transaction_component;
