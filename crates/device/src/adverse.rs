@@ -11,6 +11,7 @@ use crate::{
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
 
 const SECTOR_BYTES: usize = simulated::SECTOR_BYTES as usize;
 
@@ -181,6 +182,18 @@ impl Directory for AdverseDirectory {
 
     fn name(&self) -> String {
         self.inner.name()
+    }
+
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        self.inner.system_time()
+    }
+
+    fn identifier(&self) -> u64 {
+        self.inner.identifier()
     }
 }
 

@@ -1,12 +1,13 @@
 //! What every implementation does alike: the same checks over real files, memory and the simulated disk.
 
 use deuteron_device::{
-    AlignedBuffer, BLOCK_BYTES, Directory, File, MemoryDirectory, OpenMode, OsDirectory, ReadRequest,
-    SimulatedDisk,
+    AdverseDirectory, Adversity, AlignedBuffer, BLOCK_BYTES, Directory, File, MemoryDirectory, OpenMode,
+    OsDirectory, OverlayDirectory, ReadRequest, SimulatedDisk,
 };
 use deuteron_encryption::{EncryptedDirectory, Key, Keys};
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn encrypted(directory: impl Directory + 'static) -> EncryptedDirectory {
     EncryptedDirectory::new(Arc::new(directory), Keys::new(Key::from_bytes([7; 32]))).unwrap()
@@ -433,4 +434,22 @@ fn a_missing_or_impossible_directory_is_a_typed_error() {
     assert!(OsDirectory::open_existing(scratch.path().join("none")).unwrap_err().is_not_found());
     std::fs::write(scratch.path().join("file"), b"").unwrap();
     assert!(OsDirectory::open_or_create(scratch.path().join("file")).is_err());
+}
+
+/// A clock that stands still behind a directory over another must stand still for whoever uses that.
+#[test]
+fn clock_and_identifiers_are_those_of_the_machine_below() {
+    let over: [fn(Arc<dyn Directory>) -> Arc<dyn Directory>; 3] = [
+        |below| Arc::new(EncryptedDirectory::new(below, Keys::new(Key::from_bytes([7; 32]))).unwrap()),
+        |below| Arc::new(AdverseDirectory::new(below, Adversity::Fails(u64::MAX))),
+        |below| Arc::new(OverlayDirectory::new(below)),
+    ];
+    for over in over {
+        let disk = SimulatedDisk::new(1);
+        let directory = over(Arc::new(disk.directory()));
+        disk.advance(Duration::from_secs(1000));
+        assert_eq!(directory.now(), disk.directory().now());
+        assert_eq!(directory.system_time(), disk.directory().system_time());
+        assert_eq!(directory.identifier(), SimulatedDisk::new(1).directory().identifier());
+    }
 }

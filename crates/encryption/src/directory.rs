@@ -9,6 +9,7 @@ use std::any::Any;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime};
 
 /// A directory over another whose files hold nothing but encrypted, authenticated blocks. See the [crate] documentation.
 ///
@@ -237,6 +238,18 @@ impl Directory for EncryptedDirectory {
 
     fn name(&self) -> String {
         self.inner.name()
+    }
+
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    fn system_time(&self) -> SystemTime {
+        self.inner.system_time()
+    }
+
+    fn identifier(&self) -> u64 {
+        self.inner.identifier()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::file::SimulatedFile;
 use super::state::{Shared, lock};
+use super::watch::change;
 use crate::checks::{self, LOCK_NAME, Opened};
 use crate::{DeviceError, Directory, File, OpenMode, Operation};
 use std::sync::Arc;
@@ -24,8 +25,7 @@ impl SimulatedDirectory {
 impl Directory for SimulatedDirectory {
     fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
         checks::name(Operation::Open, name)?;
-        let inode = lock(&self.shared)
-            .open(self.incarnation, name, mode)
+        let inode = change(&self.shared, (Operation::Open, name), |disk| disk.open(self.incarnation, name, mode))
             .map_err(|source| DeviceError::new(Operation::Open, name, 0, source))?;
         let opened = Opened::new(name, mode, direct);
         Ok(Arc::new(SimulatedFile::new(Arc::clone(&self.shared), self.incarnation, inode, opened)))
@@ -39,22 +39,19 @@ impl Directory for SimulatedDirectory {
 
     fn remove(&self, name: &str) -> Result<(), DeviceError> {
         checks::name(Operation::Remove, name)?;
-        lock(&self.shared)
-            .remove(self.incarnation, name)
+        change(&self.shared, (Operation::Remove, name), |disk| disk.remove(self.incarnation, name))
             .map_err(|source| DeviceError::new(Operation::Remove, name, 0, source))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
         checks::name(Operation::Rename, from)?;
         checks::name(Operation::Rename, to)?;
-        lock(&self.shared)
-            .rename(self.incarnation, from, to)
+        change(&self.shared, (Operation::Rename, from), |disk| disk.rename(self.incarnation, from, to))
             .map_err(|source| DeviceError::new(Operation::Rename, from, 0, source))
     }
 
     fn sync(&self) -> Result<(), DeviceError> {
-        lock(&self.shared)
-            .sync_entries(self.incarnation)
+        change(&self.shared, (Operation::SyncDirectory, ""), |disk| disk.sync_entries(self.incarnation))
             .map_err(|source| DeviceError::new(Operation::SyncDirectory, &self.name(), 0, source))
     }
 

@@ -1,7 +1,7 @@
 //! The disk, seen by whoever conducts the simulation.
 
 use super::state::{Shared, State, lock};
-use super::{CrashPolicy, FaultPlan, SimulatedDirectory};
+use super::{CrashPolicy, FaultPlan, Moment, SimulatedDirectory};
 use crate::{DeviceError, Operation};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,7 +41,11 @@ pub struct SimulatedDisk {
 impl SimulatedDisk {
     /// An empty disk without limit. All its randomness comes from `seed`.
     pub fn new(seed: u64) -> SimulatedDisk {
-        SimulatedDisk { shared: Arc::new(Mutex::new(State::new(seed))) }
+        SimulatedDisk::of(State::new(seed))
+    }
+
+    pub(super) fn of(state: State) -> SimulatedDisk {
+        SimulatedDisk { shared: Arc::new(Mutex::new(state)) }
     }
 
     /// The directory, as the machine that runs now sees it.
@@ -62,9 +66,34 @@ impl SimulatedDisk {
     #[must_use]
     pub fn fork(&self, seed: u64) -> SimulatedDisk {
         let mut state = lock(&self.shared).clone();
+        state.watcher = None;
         state.restart();
         state.set_seed(seed);
-        SimulatedDisk { shared: Arc::new(Mutex::new(state)) }
+        SimulatedDisk::of(state)
+    }
+
+    /// Shows `watcher` every operation that changes something, just before it is done, until the disk is dropped: a sweep of every
+    /// crash point in one run of the workload. The watcher must not use this disk.
+    ///
+    /// ```
+    /// use deuteron_device::{CrashPolicy, Directory, File, OpenMode, SimulatedDisk};
+    /// use std::sync::{Arc, Mutex};
+    /// let disk = SimulatedDisk::new(1);
+    /// let lengths = Arc::new(Mutex::new(Vec::new()));
+    /// let watched = Arc::clone(&lengths);
+    /// disk.watch(move |moment| {
+    ///     for (disk, policy) in [(&moment.before, CrashPolicy::KeepAll), (&moment.during, CrashPolicy::KeepAll)] {
+    ///         disk.fork(1).crash(policy);
+    ///         watched.lock().unwrap().push(disk.used_bytes());
+    ///     }
+    /// });
+    /// let file = disk.directory().open("a", OpenMode::CreateNew, false)?;
+    /// file.write_at(b"12345", 0)?;
+    /// assert_eq!(*lengths.lock().unwrap(), [0, 0, 0, 5]);
+    /// # Ok::<(), deuteron_device::DeviceError>(())
+    /// ```
+    pub fn watch(&self, watcher: impl Fn(Moment) + Send + Sync + 'static) {
+        lock(&self.shared).watcher = Some(Arc::new(watcher));
     }
 
     /// Replaces the plan of faults. Its ordinals count from here; the count of

@@ -2,6 +2,7 @@
 
 use super::entries::InodeNumber;
 use super::state::{Shared, lock};
+use super::watch::change;
 use crate::checks::Opened;
 use crate::{DeviceError, File, Operation};
 
@@ -24,8 +25,8 @@ impl SimulatedFile {
 
     fn write(&self, buffer: &[u8], offset: u64, durable: bool) -> Result<(), DeviceError> {
         self.opened.writable(buffer, offset)?;
-        lock(&self.shared)
-            .write(self.incarnation, self.id(), buffer, offset, durable)
+        let write = (Operation::Write, self.id().1);
+        change(&self.shared, write, |disk| disk.write(self.incarnation, self.id(), buffer, offset, durable))
             .map_err(|source| self.opened.error(Operation::Write, offset, source))
     }
 }
@@ -47,15 +48,14 @@ impl File for SimulatedFile {
     }
 
     fn sync(&self) -> Result<(), DeviceError> {
-        lock(&self.shared)
-            .sync(self.incarnation, self.id())
+        change(&self.shared, (Operation::Sync, self.id().1), |disk| disk.sync(self.incarnation, self.id()))
             .map_err(|source| self.opened.error(Operation::Sync, 0, source))
     }
 
     fn allocate(&self, length: u64) -> Result<(), DeviceError> {
         self.opened.changeable(Operation::Allocate)?;
-        lock(&self.shared)
-            .allocate(self.incarnation, self.id(), length)
+        let allocate = (Operation::Allocate, self.id().1);
+        change(&self.shared, allocate, |disk| disk.allocate(self.incarnation, self.id(), length))
             .map_err(|source| self.opened.error(Operation::Allocate, length, source))
     }
 

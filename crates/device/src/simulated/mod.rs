@@ -49,6 +49,7 @@ mod random;
 mod state;
 mod sweep;
 mod trace;
+mod watch;
 
 pub use directory::SimulatedDirectory;
 pub use disk::SimulatedDisk;
@@ -56,6 +57,7 @@ pub use fault::{FaultKind, FaultPlan, InjectedFault};
 pub use inode::SECTOR_BYTES;
 pub use random::Random;
 pub use sweep::{Sweep, effort};
+pub use watch::Moment;
 
 /// What a crash does to that which was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use super::inode::Inode;
 use super::inode::SECTOR_BYTES;
 use super::random::Random;
 use super::trace::Trace;
+use super::watch::Watcher;
 use crate::{MachineStopped, OpenMode, Operation};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -68,6 +69,8 @@ pub(super) struct State {
     /// Of the identifiers, so that they follow from the seed and not from what was done before.
     names: Random,
     trace: Trace,
+    /// Not of copies.
+    pub(super) watcher: Option<Watcher>,
 }
 
 impl State {
@@ -91,6 +94,7 @@ impl State {
             now: start,
             names: Random::new(!seed),
             trace: Trace::default(),
+            watcher: None,
         }
     }
 
