@@ -74,6 +74,9 @@ pub fn restore_in(
     name: &str,
     target: &dyn Directory,
 ) -> Result<Summary, ArchiveError> {
-    let _lock = target.lock().map_err(|_| ArchiveError::InUse { path: target.name() })?;
+    let _lock = target.lock().map_err(|error| match error.is_locked() {
+        true => ArchiveError::InUse { path: target.name() },
+        false => device("lock the directory")(error),
+    })?;
     extract(shelf, name, target)
 }

@@ -77,7 +77,10 @@ impl Engine {
     pub fn open(directory: Arc<dyn Directory>, options: Options) -> Result<Arc<Engine>, Error> {
         // Before the lock, which would leave its file in a directory that is none of ours.
         Superblock::read(directory.as_ref())?;
-        let lock = directory.lock().map_err(|_| Error::InUse { path: directory.name() })?;
+        let lock = directory.lock().map_err(|error| match error.is_locked() {
+            true => Error::InUse { path: directory.name() },
+            false => Error::device("lock the directory")(error),
+        })?;
         let recorder = options.history.as_deref().map(Recorder::create).transpose()?;
         let signals = Arc::new(Signals::default());
         let parts = recovery::open(&directory, &options, &signals)?;

@@ -55,6 +55,24 @@ impl Image {
         }
     }
 
+    /// A hash of the contents: the same bytes have the same, wherever they came from.
+    pub(crate) fn hash(&self) -> u64 {
+        let mut lanes = [self.length, 1, 2, 3];
+        let mut mix = |lane: usize, word: u64| {
+            lanes[lane] = (lanes[lane].rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        };
+        for (number, chunk) in self.chunks.iter().filter(|(_, chunk)| chunk.iter().any(|byte| *byte != 0)) {
+            mix(0, *number);
+            let (words, _) = chunk.as_chunks::<8>();
+            for four in words.as_chunks::<4>().0 {
+                (0..4).for_each(|lane| mix(lane, u64::from_le_bytes(four[lane])));
+            }
+        }
+        lanes
+            .into_iter()
+            .fold(0, |hash: u64, lane| (hash.rotate_left(17) ^ lane).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
     /// Copies `start..end`, cut at the end of `from`, from there.
     pub(crate) fn copy_range(&mut self, from: &Image, start: u64, end: u64) {
         let end = end.min(from.length);

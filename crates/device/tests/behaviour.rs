@@ -439,14 +439,17 @@ fn a_missing_or_impossible_directory_is_a_typed_error() {
 /// A clock that stands still behind a directory over another must stand still for whoever uses that.
 #[test]
 fn clock_and_identifiers_are_those_of_the_machine_below() {
-    let over: [fn(Arc<dyn Directory>) -> Arc<dyn Directory>; 3] = [
-        |below| Arc::new(EncryptedDirectory::new(below, Keys::new(Key::from_bytes([7; 32]))).unwrap()),
-        |below| Arc::new(AdverseDirectory::new(below, Adversity::Fails(u64::MAX))),
-        |below| Arc::new(OverlayDirectory::new(below)),
-    ];
-    for over in over {
+    let over = |below: Arc<dyn Directory>| -> [Arc<dyn Directory>; 3] {
+        let keys = Keys::new(Key::from_bytes([7; 32]));
+        [
+            Arc::new(EncryptedDirectory::new(Arc::clone(&below), keys).unwrap()),
+            Arc::new(AdverseDirectory::new(Arc::clone(&below), Adversity::Fails(u64::MAX))),
+            Arc::new(OverlayDirectory::new(below)),
+        ]
+    };
+    for number in 0..3 {
         let disk = SimulatedDisk::new(1);
-        let directory = over(Arc::new(disk.directory()));
+        let directory = &over(Arc::new(disk.directory()))[number];
         disk.advance(Duration::from_secs(1000));
         assert_eq!(directory.now(), disk.directory().now());
         assert_eq!(directory.system_time(), disk.directory().system_time());

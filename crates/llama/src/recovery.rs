@@ -9,9 +9,11 @@
 //!    page disowns them. Adopted and disowned is followed in the order of the store, since an identifier may live several
 //!    times. Others (right halves whose split did not become durable) are forgotten. Their identifiers are not given out again
 //!    before a later opening finds no trace of them, lest an old adoption bring back a page it did not mean.
-//! 4. Segments behind the tail are removed. Writing goes on at the tail in a new incarnation.
+//! 4. Segments behind the tail are removed. The last buffer is written again, and the directory synced: they may have been found in a
+//!    cache and not on the medium (the process died, not the machine, while it wrote; or its write failed), and nothing may
+//!    become durable behind what is not. Writing goes on at the tail in a new incarnation.
 //!
-//! Recovery itself writes nothing but those removals, and a crash during it leaves what it found.
+//! Recovery itself changes nothing but by those removals, and a crash during it leaves what it found.
 
 use crate::accounts::Accounts;
 use crate::by_page::ByPage;
@@ -36,7 +38,9 @@ use crate::segments::{Segments, segment_index};
 use crate::statistics::Counters;
 use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, Loss, OpenMode, OverlayDirectory, with_causes};
+use deuteron_device::{
+    AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, Loss, OpenMode, OverlayDirectory, with_causes,
+};
 use deuteron_epoch::Epochs;
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -113,6 +117,8 @@ struct Scan<'a> {
     /// The last fragment that disowns a page: what adopts it earlier does not count any more.
     disowned: BTreeMap<PageId, Moment>,
     next_page: PageId,
+    /// Where the last buffer of the row lies, and how long it is.
+    last: Option<(u64, u64)>,
 }
 
 impl Llama {
@@ -160,6 +166,7 @@ impl Llama {
             dangling: BTreeMap::new(),
             disowned: BTreeMap::new(),
             next_page: image.next_page,
+            last: None,
         };
         for (page, known) in scan.known.iter_mut() {
             scan.next_page = scan.next_page.max(PageId(page.0 + 1));
@@ -170,7 +177,7 @@ impl Llama {
         if let Some((_, defect)) = scan.dangling.pop_first() {
             return Err(defect);
         }
-        let Scan { position, incarnation, mut known, next_page, disowned, .. } = scan;
+        let Scan { position, incarnation, mut known, next_page, disowned, last, .. } = scan;
 
         let mut accounts = Accounts::new(options.segment_bytes);
         let ahead = known.iter().filter(|(_, known)| known.ahead);
@@ -180,6 +187,7 @@ impl Llama {
             return Err(segments.corrupt(beyond.offset(), defect));
         }
         remove_behind(&segments, &existing, position)?;
+        make_durable(&segments, last).map_err(LlamaError::Device)?;
         for &index in existing.iter().filter(|&&index| segments.file(index).is_some()) {
             let length = segments.check_header(index)?;
             // How much of it was written is not known: at most all that lies before the tail.
@@ -452,6 +460,18 @@ fn remove_behind(segments: &Segments, existing: &[u64], tail: Position) -> Resul
     if removed { segments.directory.sync().map_err(LlamaError::Device) } else { Ok(()) }
 }
 
+/// What was found is to outlast the machine before anything is written behind it.
+fn make_durable(segments: &Segments, last: Option<(u64, u64)>) -> Result<(), DeviceError> {
+    if let Some((offset, length)) = last {
+        let (index, within) = (segments.index(offset), offset % segments.segment_bytes);
+        let file = segments.file(index).expect("the buffer was read from it");
+        let mut bytes = AlignedBuffer::zeroed(length as usize);
+        file.read_at(&mut bytes, within)?;
+        file.write_durable_at(&bytes, within)?;
+    }
+    segments.directory.sync()
+}
+
 impl Scan<'_> {
     /// Reads buffers up to the tail.
     fn run(&mut self) -> Result<(), LlamaError> {
@@ -463,6 +483,7 @@ impl Scan<'_> {
                 self.apply(fragment, header.sequence);
             }
             self.incarnation = self.incarnation.max(header.incarnation);
+            self.last = Some((header.offset, header.length));
             let (stream, end) = (self.segments.stream(header.offset), header.offset + header.length);
             self.position = self.position.next(stream, self.segments.behind(header.offset, end), crc);
         }

@@ -42,7 +42,10 @@ impl Engine {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         // Before the lock, which would leave its file in a directory that is none of ours.
         check_files(directory.as_ref(), options.create_if_missing)?;
-        let lock = directory.lock().map_err(|_| Error::InUse { path: directory.name() })?;
+        let lock = directory.lock().map_err(|error| match error.is_locked() {
+            true => Error::InUse { path: directory.name() },
+            false => Error::device("lock the directory")(error),
+        })?;
         let epochs = Epochs::new();
         let component = BwTreeDc::open(Arc::clone(&directory), Arc::clone(&epochs), options.component())?;
         let engine = Arc::new(Engine {

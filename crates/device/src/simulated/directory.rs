@@ -25,8 +25,9 @@ impl SimulatedDirectory {
 impl Directory for SimulatedDirectory {
     fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
         checks::name(Operation::Open, name)?;
-        let inode = change(&self.shared, (Operation::Open, name), |disk| disk.open(self.incarnation, name, mode))
-            .map_err(|source| DeviceError::new(Operation::Open, name, 0, source))?;
+        let inode =
+            change(&self.shared, (Operation::Open, name), |disk| disk.open(self.incarnation, name, mode))
+                .map_err(|source| DeviceError::new(Operation::Open, name, 0, source))?;
         let opened = Opened::new(name, mode, direct);
         Ok(Arc::new(SimulatedFile::new(Arc::clone(&self.shared), self.incarnation, inode, opened)))
     }

@@ -195,6 +195,24 @@ impl SimulatedDisk {
         lock(&self.shared).files()
     }
 
+    /// A hash of all files, their names and what a machine would read in them: of two disks that have the same, and on which nothing is
+    /// pending, one tells as much as both. Counts as no operation.
+    ///
+    /// ```
+    /// use deuteron_device::{CrashPolicy, Directory, OpenMode, SimulatedDisk};
+    /// let disk = SimulatedDisk::new(1);
+    /// disk.directory().open("a", OpenMode::CreateNew, false)?.write_at(b"12345", 0)?;
+    /// let (kept, lost) = (disk.fork(1), disk.fork(2));
+    /// kept.crash(CrashPolicy::KeepAll);
+    /// lost.crash(CrashPolicy::LoseAll);
+    /// assert_eq!(kept.contents(), disk.contents());
+    /// assert_ne!(lost.contents(), disk.contents());
+    /// # Ok::<(), deuteron_device::DeviceError>(())
+    /// ```
+    pub fn contents(&self) -> u64 {
+        lock(&self.shared).contents()
+    }
+
     /// Rots the byte of `file` at `offset`: the bits of `mask` are flipped, durably and at once.
     ///
     /// # Errors

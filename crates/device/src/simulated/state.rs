@@ -123,6 +123,14 @@ impl State {
         names.map(|(name, inode)| (name.clone(), self.inodes[inode].visible().length())).collect()
     }
 
+    pub(super) fn contents(&self) -> u64 {
+        let mut contents = Trace::default();
+        for (name, inode) in self.entries.visible() {
+            contents.bytes(self.inodes[inode].visible().hash(), name.as_bytes());
+        }
+        contents.hash()
+    }
+
     pub(super) fn incarnation(&self) -> u64 {
         self.incarnation
     }
