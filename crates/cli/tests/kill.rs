@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-/// Under a memory limit, on a device that fails, and with the power cut.
+/// Under a memory limit, on a device that fails, with the power cut, and without room for files.
 #[test]
 fn rounds_of_adversity_lose_nothing() {
-    for adversity in ["memory", "device", "power"] {
+    for adversity in ["memory", "device", "power", "full"] {
         let scratch = tempfile::tempdir().unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_deuteron"))
             .args(["kill-rounds", "--json", "--rounds", "6", "--records", "1000", "--seconds-max", "0.2"])

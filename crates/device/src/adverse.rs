@@ -1,4 +1,5 @@
-//! [`AdverseDirectory`]: another directory whose device begins to fail, or loses its power, at an operation of the caller's choice.
+//! [`AdverseDirectory`]: another directory whose device begins to fail, or loses its power, at an operation of the caller's choice, or
+//! has no more room.
 //!
 //! What the simulated disk does in memory this does to real files: it notes what every block was before it was written, until the
 //! file is synced. When the power is cut, sectors of what was not synced go back to what they were, as chance will have it. Names and
@@ -22,6 +23,8 @@ pub enum Adversity {
     Fails(u64),
     /// It is in doubt, like all that is not synced; then nothing works any more. The second number sets what survives.
     LosesPower(u64, u64),
+    /// What makes the files longer by more than so many bytes in all is refused, as on a full disk. Removing gives room back.
+    Fills(u64),
 }
 
 /// A directory over another, to be met by an [`Adversity`]. One operation is done at a time.
@@ -45,6 +48,8 @@ struct State {
     adversity: Adversity,
     operations: u64,
     stopped: bool,
+    /// Bytes by which the files may still grow.
+    room: u64,
     /// By name, what is not synced.
     files: HashMap<String, Unsynced>,
 }
@@ -90,6 +95,16 @@ impl State {
         })
     }
 
+    /// A file of `length` is to have `needed` bytes at least.
+    fn grow(&mut self, length: u64, needed: u64) -> io::Result<()> {
+        let growth = needed.saturating_sub(length);
+        match self.room.checked_sub(growth) {
+            Some(room) => self.room = room,
+            None => return Err(io::ErrorKind::StorageFull.into()),
+        }
+        Ok(())
+    }
+
     /// Gives sectors that were not synced back what they were, as chance will have it.
     fn cut(&mut self, random: &mut Random) {
         for unsynced in self.files.values() {
@@ -113,7 +128,8 @@ impl State {
 impl AdverseDirectory {
     /// `inner`, until the adversity comes.
     pub fn new(inner: Arc<dyn Directory>, adversity: Adversity) -> AdverseDirectory {
-        let state = State { adversity, operations: 0, stopped: false, files: HashMap::new() };
+        let room = if let Adversity::Fills(room) = adversity { room } else { u64::MAX };
+        let state = State { adversity, operations: 0, stopped: false, room, files: HashMap::new() };
         AdverseDirectory { inner, shared: Arc::new(Mutex::new(state)) }
     }
 
@@ -159,7 +175,10 @@ impl Directory for AdverseDirectory {
     fn remove(&self, name: &str) -> Result<(), DeviceError> {
         let mut state = self.begin(Operation::Remove, name, true)?;
         state.files.remove(name);
-        self.inner.remove(name)
+        let length = self.inner.open(name, OpenMode::Read, false).and_then(|file| file.length());
+        self.inner.remove(name)?;
+        state.room = state.room.saturating_add(length.unwrap_or(0));
+        Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
@@ -234,6 +253,9 @@ impl AdverseFile {
     fn write(&self, buffer: &[u8], offset: u64, is_durable: bool) -> Result<(), DeviceError> {
         let mut state = lock(&self.shared);
         let course = state.begin(true).map_err(|source| self.error(Operation::Write, offset, source))?;
+        state
+            .grow(self.inner.length()?, offset + buffer.len() as u64)
+            .map_err(|source| self.error(Operation::Write, offset, source))?;
         match course {
             Course::Fails => Err(self.error(Operation::Write, offset, failed())),
             Course::Stops(mut random) => {
@@ -261,11 +283,11 @@ impl AdverseFile {
     fn change(
         &self,
         operation: Operation,
-        change: impl FnOnce() -> Result<(), DeviceError>,
+        change: impl FnOnce(&mut State) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         let mut state = lock(&self.shared);
         match state.begin(true).map_err(|source| self.error(operation, 0, source))? {
-            Course::Succeeds => change(),
+            Course::Succeeds => change(&mut state),
             Course::Fails => Err(self.error(operation, 0, failed())),
             Course::Stops(mut random) => {
                 state.cut(&mut random);
@@ -294,7 +316,7 @@ impl File for AdverseFile {
     }
 
     fn sync(&self) -> Result<(), DeviceError> {
-        self.change(Operation::Sync, || {
+        self.change(Operation::Sync, |_| {
             self.inner.sync()?;
             lock(&self.unsynced).blocks.clear();
             Ok(())
@@ -302,7 +324,12 @@ impl File for AdverseFile {
     }
 
     fn allocate(&self, length: u64) -> Result<(), DeviceError> {
-        self.change(Operation::Allocate, || self.inner.allocate(length))
+        self.change(Operation::Allocate, |state| {
+            state
+                .grow(self.inner.length()?, length)
+                .map_err(|source| self.error(Operation::Allocate, length, source))?;
+            self.inner.allocate(length)
+        })
     }
 
     fn length(&self) -> Result<u64, DeviceError> {
@@ -320,6 +347,22 @@ mod tests {
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
         block.fill(byte);
         block
+    }
+
+    #[test]
+    fn a_full_disk_takes_no_more_until_something_is_removed() {
+        let directory =
+            AdverseDirectory::new(Arc::new(crate::MemoryDirectory::new()), Adversity::Fills(8192));
+        let file = directory.open("a", OpenMode::CreateNew, true).expect("creates");
+        file.allocate(4096).expect("there is room");
+        file.write_at(&block(1), 0).expect("needs none");
+        let other = directory.open("b", OpenMode::CreateNew, true).expect("creates");
+        other.write_durable_at(&block(2), 0).expect("there is room");
+        assert!(other.write_at(&block(2), 4096).expect_err("there is none").is_full());
+        assert!(file.allocate(4097).expect_err("there is none").is_full());
+        assert_eq!((file.length().expect("is there"), other.length().expect("is there")), (4096, 4096));
+        directory.remove("a").expect("removes");
+        other.write_at(&block(2), 4096).expect("there is room again");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::arguments::{AdversityName, KillRoundsArguments};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::kill::expectation::{Expectation, Findings};
 use crate::kill::parent::{ChildSettings, KillAt, Reported, loss, run_and_kill};
+use crate::kill::room::{self, Ballast};
 use crate::kill::{MARKER_TABLES, Shape};
 use crate::output;
 use crate::progress::Progress;
@@ -107,6 +108,13 @@ fn one_round(
     let settings =
         ChildSettings { database, shape, first: expectation.first(), round, idle: false, adversity };
     let kill_at = KillAt::AfterReady(random_time(random, seconds_max));
+    let is_full = adversity.filter(|(name, _)| *name == AdversityName::Full);
+    let ballast = match (is_full, database.parent()) {
+        (Some(_), Some(beside)) if room::is_small(beside)? => {
+            Some(Ballast::leaving(random.below(room::LEFT_MAX), beside)?)
+        }
+        _ => None,
+    };
     let Reported { acknowledged, acknowledged_count, ended_itself, .. } =
         run_and_kill(&settings, kill_at, |_| {})?;
     report.ended_itself += u64::from(ended_itself);
@@ -115,11 +123,13 @@ fn one_round(
     let interruptions =
         (random.below(2 * INTERRUPTED_RECOVERIES_MAX + 1)).saturating_sub(INTERRUPTED_RECOVERIES_MAX);
     for _ in 0..interruptions {
-        let settings = ChildSettings { database, shape, first: &[], round, idle: true, adversity: None };
+        // Nobody makes room before the recovery knows that there is none.
+        let settings = ChildSettings { database, shape, first: &[], round, idle: true, adversity: is_full };
         let interrupt_at = KillAt::AfterStart(random_time(random, INTERRUPT_AFTER_MAX));
         run_and_kill(&settings, interrupt_at, |_| {})?;
         report.interrupted_recoveries += 1;
     }
+    drop(ballast);
     let begin = Instant::now();
     let db = Options::new().memory(shape.memory).create_if_missing(false).open(database)?;
     let marker = db.table(MARKER_TABLES[0])?;

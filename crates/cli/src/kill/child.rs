@@ -5,7 +5,7 @@
 //! It ends when its standard input does, so that it does not outlive its parent.
 
 use super::script::{Access, Script, Scripted};
-use super::{LEDGER_TABLE, MARKER_TABLES, RECORDS_TABLE, Shape, Version, ledger_key, write_value};
+use super::{LEDGER_TABLE, MARKER_TABLES, RECORDS_TABLE, Shape, Version, ledger_key, room, write_value};
 use crate::arguments::{AdversityName, KillChildArguments};
 use crate::failure::{Failure, Kind, Outcome};
 use deuteron::device::{AdverseDirectory, Adversity, OsDirectory};
@@ -112,7 +112,10 @@ pub fn run(arguments: &KillChildArguments) -> Outcome {
         Some(AdversityName::Power) => {
             Some(Adversity::LosesPower(random.below(OPERATIONS_MAX), arguments.adversity_seed))
         }
-        Some(AdversityName::Memory) | None => None,
+        Some(AdversityName::Full) if !room::is_small(&arguments.database)? => {
+            Some(Adversity::Fills(random.below(room::LEFT_MAX)))
+        }
+        Some(AdversityName::Full | AdversityName::Memory) | None => None,
     };
     let db = match adversity {
         None => options.open(&arguments.database)?,

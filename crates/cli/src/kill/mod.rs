@@ -20,6 +20,7 @@
 pub mod child;
 pub mod expectation;
 pub mod parent;
+pub mod room;
 pub mod script;
 
 use deuteron_bench::Random;
