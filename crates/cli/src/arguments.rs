@@ -53,7 +53,7 @@ pub enum Command {
     /// Print sizes, memory and counters.
     Stat(StatArguments),
     /// Verify every checksum and structure, without writing anything.
-    Check(PathArguments),
+    Check(CheckArguments),
     /// Say which isolation the transactions of a recorded history had.
     CheckHistory(CheckHistoryArguments),
     /// Recover a database, or say what a recovery would do.
@@ -231,6 +231,18 @@ pub struct ExportArguments {
     pub database: DatabaseArguments,
     #[command(flatten)]
     pub file: FileArguments,
+    /// Of a damaged database, which need not open: every record of the table that can be read. Says what could not, and fails then.
+    #[arg(long)]
+    pub salvage: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArguments {
+    #[command(flatten)]
+    pub path: PathArguments,
+    /// Only what an opening needs: superblock, newest image, catalogue, log and store behind the last checkpoint. Pages are not read.
+    #[arg(long)]
+    pub fast: bool,
 }
 
 #[derive(Debug, Args)]
@@ -540,6 +552,8 @@ pub enum AdversityName {
     Device,
     /// At some operation the power goes, and sectors of what was not synced with it.
     Power,
+    /// The file system has no more room: one of less than 1 GiB is filled, of a larger one a part counts as all.
+    Full,
 }
 
 #[derive(Debug, Args)]

@@ -64,7 +64,7 @@ mod transaction;
 
 pub use backup::{BackupReport, restore, restore_in};
 pub use cancellation::Cancellation;
-pub use check::{CheckReport, check, check_in};
+pub use check::{CheckReport, check, check_fast, check_fast_in, check_in};
 pub use database::Db;
 pub use deuteron_contract::{KeyBounds, KeyRange, Lsn, Timestamp};
 pub use deuteron_dc::Compaction;

@@ -1,6 +1,6 @@
-//! `check`: verifies every checksum and structure, and changes nothing.
+//! `check`: verifies every checksum and structure, or only what an opening needs, and changes nothing.
 
-use crate::arguments::PathArguments;
+use crate::arguments::CheckArguments;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
@@ -9,13 +9,15 @@ use serde_json::json;
 use std::time::Instant;
 
 /// `deuteron check`.
-pub fn run(arguments: &PathArguments, json: bool) -> Outcome {
+pub fn run(CheckArguments { path: arguments, fast }: &CheckArguments, json: bool) -> Outcome {
     let begin = Instant::now();
     let path = arguments.database.display().to_string();
     let turning = Progress::turning("checking");
-    let checked = match super::encrypted(&arguments.database, &arguments.key, false)? {
-        None => deuteron::check(&arguments.database),
-        Some(directory) => deuteron::check_in(directory),
+    let checked = match (super::encrypted(&arguments.database, &arguments.key, false)?, fast) {
+        (None, false) => deuteron::check(&arguments.database),
+        (None, true) => deuteron::check_fast(&arguments.database),
+        (Some(directory), false) => deuteron::check_in(directory),
+        (Some(directory), true) => deuteron::check_fast_in(directory),
     };
     drop(turning);
     let report = checked.map_err(|error| Failure::from(error).at(&path))?;
@@ -23,6 +25,7 @@ pub fn run(arguments: &PathArguments, json: bool) -> Outcome {
     if json {
         output::json(&json!({
             "database": path,
+            "fast": fast,
             "tables": report.tables,
             "pages": report.pages,
             "records": report.records,
@@ -31,10 +34,11 @@ pub fn run(arguments: &PathArguments, json: bool) -> Outcome {
         }))?;
     } else {
         report.problems.iter().try_for_each(|problem| output::text_line(&format!("problem: {problem}")))?;
+        let read = |number| if *fast { "not read".to_owned() } else { count(number) };
         output::table(&[
             ("tables", count(report.tables)),
-            ("pages", count(report.pages)),
-            ("records", count(report.records)),
+            ("pages", read(report.pages)),
+            ("records", read(report.records)),
             ("problems", count(report.problems.len() as u64)),
             ("time", format!("{seconds:.1} s")),
         ])?;
@@ -43,5 +47,5 @@ pub fn run(arguments: &PathArguments, json: bool) -> Outcome {
         return Ok(());
     }
     Err(Failure::new(Kind::Damage, format!("{path} has {} problems", count(report.problems.len() as u64)))
-        .hint("restore the files from a copy; export what can still be read"))
+        .hint("restore the files from a copy; `deuteron salvage` says what can still be read"))
 }

@@ -1,4 +1,4 @@
-//! `export`: a table, as of one moment, as CSV or JSON lines.
+//! `export`: a table, as of one moment, as CSV or JSON lines; or what of it can be read, if the database is damaged.
 
 use super::records::for_each_record;
 use super::{format_of, is_standard, with_database};
@@ -8,6 +8,7 @@ use crate::encoding::Encoding;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::progress::Progress;
 use crate::quantity::count;
+use deuteron::{Salvaged, SalvagedTable};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,6 +19,9 @@ use std::time::Instant;
 
 /// `deuteron export`.
 pub fn run(arguments: &ExportArguments, json: bool) -> Outcome {
+    if arguments.salvage {
+        return salvage(arguments, json);
+    }
     let format = format_of(&arguments.file)?;
     let file = &arguments.file;
     let begin = Instant::now();
@@ -45,6 +49,81 @@ pub fn run(arguments: &ExportArguments, json: bool) -> Outcome {
     }
     Ok(())
 }
+
+/// Every record of the table that can be read. A table whose name is lost is called by its number, as a salvage calls it.
+fn salvage(arguments: &ExportArguments, json: bool) -> Outcome {
+    let begin = Instant::now();
+    let (file, path) = (&arguments.file, arguments.database.database.display().to_string());
+    let format = format_of(file)?;
+    let mut rows = Rows::new(format, file.encoding, Target::open(&file.file)?);
+    if format == Format::Csv && !file.no_header {
+        rows.header()?;
+    }
+    let progress = Progress::open_ended("export", "records");
+    let (mut records, mut number, mut is_ours, mut failure) = (0, None, false, None);
+    let take = &mut |salvaged: Salvaged<'_>| {
+        match salvaged {
+            Salvaged::Table { number: found, name } => {
+                is_ours = match name {
+                    Some(name) => name == file.table,
+                    None => found.to_string() == file.table,
+                };
+                number = if is_ours { Some(found) } else { number };
+            }
+            Salvaged::Record { key, value } if is_ours => {
+                records += 1;
+                progress.set(records);
+                return rows.row(key, value).map_err(|reason| {
+                    failure = Some(reason);
+                    std::io::Error::other("see the failure that was set aside")
+                });
+            }
+            _ => {}
+        }
+        Ok(())
+    };
+    let found = match super::encrypted(&arguments.database.database, &arguments.database.key, false)? {
+        None => deuteron::salvage(&arguments.database.database, take),
+        Some(directory) => deuteron::salvage_in(directory, take),
+    };
+    drop(progress);
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let report = found.map_err(|error| Failure::from(error).at(&path))?;
+    let Some(number) = number else {
+        let name = |table: &SalvagedTable| table.name.clone().unwrap_or_else(|| table.number.to_string());
+        let known: Vec<String> = report.tables.iter().map(name).collect();
+        return Err(Failure::new(Kind::NotFound, format!("no table {} was found", file.table))
+            .hint(format!("those that were found: {}", known.join(", "))));
+    };
+    rows.finish()?;
+    let incomplete =
+        report.tables.iter().find(|table| table.number == number).map_or(0, |table| table.incomplete);
+    let (losses, seconds) = (report.losses.len() as u64, begin.elapsed().as_secs_f64());
+    if json {
+        let places: Vec<String> = report.losses.iter().map(ToString::to_string).collect();
+        eprintln!(
+            "{}",
+            json!({ "records": records, "incomplete": incomplete, "losses": places, "seconds": seconds })
+        );
+    } else {
+        report.losses.iter().take(LOSSES_PRINTED).for_each(|loss| eprintln!("lost: {loss}"));
+        eprintln!(
+            "exported {} records in {seconds:.1} s, {} incomplete ones left out",
+            count(records),
+            count(incomplete)
+        );
+    }
+    if losses + incomplete == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(Kind::Damage, format!("{path}: {} places could not be read", count(losses)))
+        .hint("records may be missing, or be as they were earlier; docs/operations.md says which"))
+}
+
+/// So many losses are printed; as JSON all are.
+const LOSSES_PRINTED: usize = 20;
 
 /// Writes records in a format.
 pub(super) struct Rows {

@@ -60,3 +60,70 @@ fn of_a_sound_database_there_is_only_a_report_unless_files_are_asked_for() {
     assert!(said.out.contains("table fruit, number 1: 1 records, 0 incomplete, not written"), "{said:?}");
     words(&scratch.path("none"), "salvage DB").fails(3, "no database");
 }
+
+/// Overwrites what lies in a file under `from` with other bytes, wherever it is found.
+fn damage(directory: &Path, kind: &str, what: &[u8]) -> usize {
+    let mut places = 0;
+    for name in names(directory).iter().filter(|name| name.starts_with(kind)) {
+        let path = directory.join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let found: Vec<_> =
+            bytes.windows(what.len()).enumerate().filter(|(_, window)| *window == what).collect();
+        let found: Vec<usize> = found.into_iter().map(|(at, _)| at).collect();
+        found.iter().for_each(|&at| bytes[at] ^= 0xff);
+        places += found.len();
+        std::fs::write(&path, bytes).unwrap();
+    }
+    places
+}
+
+#[test]
+fn a_fast_check_finds_what_an_opening_needs_and_a_full_one_what_is_on_pages() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    for number in 0..20 {
+        words(&db, &format!("put DB fruit key-{number} value-{number}")).ok();
+    }
+    words(&db, "compact DB").ok();
+    let sound = words(&db, "check DB --fast --json").ok().json();
+    assert_eq!((sound["fast"].as_bool(), sound["tables"].as_u64()), (Some(true), Some(2)), "{sound}");
+    assert!(words(&db, "check DB --fast").ok().out.contains("not read"));
+    words(&db, "check DB").ok();
+
+    let before = names(&db);
+    assert!(damage(&db, "store-0", b"value-7") > 0);
+    words(&db, "check DB --fast").ok();
+    words(&db, "check DB").fails(5, "problems");
+    let image = names(&db).into_iter().rfind(|name| name.starts_with("store-image")).unwrap();
+    std::fs::write(db.join(image), "nonsense").unwrap();
+    words(&db, "check DB --fast").fails(5, "corrupt");
+    assert_eq!(names(&db), before, "nothing is written");
+}
+
+#[test]
+fn what_can_be_read_of_a_damaged_table_is_exported_and_the_rest_reported() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    for number in 10..30 {
+        words(&db, &format!("put DB fruit key-{number} value-{number}")).ok();
+        words(&db, &format!("put DB other key-{number} other-{number}")).ok();
+    }
+    words(&db, "compact DB").ok();
+    let whole = words(&db, "export DB fruit - --format csv").ok().out;
+    assert_eq!(words(&db, "export DB fruit - --format csv --salvage").ok().out, whole);
+    words(&db, "export DB nothing - --format csv --salvage").fails(3, "no table nothing was found");
+
+    // The page of the other table, the catalogue's images, and the superblock: the first table is untouched.
+    assert!(damage(&db, "store-0", b"other-17") > 0);
+    std::fs::remove_file(db.join("superblock")).unwrap();
+    words(&db, "export DB fruit - --format csv").fails(1, "not a database");
+    let said = words(&db, "export DB fruit - --format csv --salvage");
+    assert_eq!((said.status, &said.out), (5, &whole), "{said:?}");
+    assert!(said.err.contains("lost: superblock"), "{said:?}");
+    // Its own page.
+    assert!(damage(&db, "store-0", b"value-17") > 0);
+    let said = words(&db, "export DB fruit - --format csv --salvage");
+    assert_eq!(said.status, 5, "{said:?}");
+    let lines: Vec<_> = said.out.lines().collect();
+    assert!(lines.iter().all(|line| whole.contains(line)) && !said.out.contains("value-17"), "{said:?}");
+}
