@@ -4,6 +4,7 @@
 //! - `cargo xtask sanitize thread|miri` runs the tests that share memory under ThreadSanitizer or Miri.
 //! - `cargo xtask tidy` checks what no compiler checks: the crate edges, module documents, leftovers.
 //! - `cargo xtask regressions` counts the instructions of the hot paths; `cargo xtask compare OLD NEW` those of two commits.
+//! - `cargo xtask soak [--hours H]` looks for something new, for hours.
 //! - `cargo xtask accept SLUG [POINT] [--quick]` runs acceptance points, one line each.
 
 #![forbid(unsafe_code)]
@@ -13,10 +14,12 @@ mod ci;
 mod compare;
 mod regressions;
 mod sanitize;
+mod soak;
 mod tidy;
 mod workspace;
 
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -56,6 +59,18 @@ enum Command {
         /// The one after.
         new: String,
     },
+    /// Look for something new, for hours: seeds, kills, corruptions, fuzz, histories, isolation, in turn; each at least once.
+    Soak {
+        /// So long; a turn that has begun is finished.
+        #[arg(long, default_value_t = 8.0)]
+        hours: f64,
+        /// Only these activities.
+        #[arg(long = "only", value_delimiter = ',')]
+        only: Vec<String>,
+        /// Where the logs go; a directory of the build if left out.
+        #[arg(long)]
+        log: Option<PathBuf>,
+    },
     /// Run acceptance points and print a line for each: SLUG.POINT, figure, bar, ok or short.
     Accept {
         /// end-to-end, data-component, transaction-component, safety or speed.
@@ -75,6 +90,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Regressions { write } => regressions::run(write),
         Command::Compare { old, new } => compare::run([&old, &new]),
+        Command::Soak { hours, only, log } => soak::run(hours, &only, log),
         Command::Accept { slug, point, quick } => accept::run(&slug, point.as_deref(), quick),
     };
     match outcome {

@@ -5,7 +5,7 @@
 //! closed looks like a tail that was never written, or was torn. Then the state is that before the first commit that was damaged.
 //! The store has no such exception, as what its tail holds is in the log.
 //!
-//! `DEUTERON_CORRUPTIONS` says how many.
+//! `DEUTERON_CORRUPTIONS` says how many, `DEUTERON_SEED` the first seed.
 
 use deuteron::device::simulated::Random;
 use deuteron::device::{BLOCK_BYTES, Directory, MemoryDirectory, OpenMode, OverlayDirectory};
@@ -308,8 +308,9 @@ fn inject(seed: u64, count: u64) -> Result<Tally, String> {
 
 #[test]
 fn no_corruption_is_silent() {
-    let count: u64 =
-        std::env::var("DEUTERON_CORRUPTIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(6_000);
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let (count, first) =
+        (number("DEUTERON_CORRUPTIONS").unwrap_or(6_000), number("DEUTERON_SEED").unwrap_or(1));
     let subjects = count.div_ceil(CORRUPTIONS_EACH);
     let next = std::sync::atomic::AtomicU64::new(0);
     let results = std::sync::Mutex::new(Vec::new());
@@ -322,7 +323,7 @@ fn no_corruption_is_silent() {
                         break;
                     }
                     let each = CORRUPTIONS_EACH.min(count - number * CORRUPTIONS_EACH);
-                    let result = inject(1 + number, each);
+                    let result = inject(first.wrapping_add(number), each);
                     results.lock().expect("no panic holds it").push(result);
                 }
             });
