@@ -111,7 +111,7 @@ fn one_round(
     let is_full = adversity.filter(|(name, _)| *name == AdversityName::Full);
     let ballast = match (is_full, database.parent()) {
         (Some(_), Some(beside)) if room::is_small(beside)? => {
-            Some(Ballast::leaving(random.below(room::LEFT_MAX), beside)?)
+            Some(Ballast::leaving(room::left(random), beside)?)
         }
         _ => None,
     };

@@ -113,7 +113,7 @@ pub fn run(arguments: &KillChildArguments) -> Outcome {
             Some(Adversity::LosesPower(random.below(OPERATIONS_MAX), arguments.adversity_seed))
         }
         Some(AdversityName::Full) if !room::is_small(&arguments.database)? => {
-            Some(Adversity::Fills(random.below(room::LEFT_MAX)))
+            Some(Adversity::Fills(room::left(&mut random)))
         }
         Some(AdversityName::Full | AdversityName::Memory) | None => None,
     };

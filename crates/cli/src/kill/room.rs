@@ -2,11 +2,14 @@
 //! is to meet the adversity is given a part only ([`Adversity::Fills`](deuteron::device::Adversity::Fills)).
 
 use crate::failure::{Failure, Outcome};
+use deuteron_bench::Random;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// What is left of the room at most, in bytes.
-pub const LEFT_MAX: u64 = 48 << 20;
+/// What is left of the room, in bytes: much or next to nothing.
+pub fn left(random: &mut Random) -> u64 {
+    random.below(48 << 20) >> random.below(12)
+}
 
 /// A file system is small if it has fewer bytes.
 const SMALL: u64 = 1 << 30;
