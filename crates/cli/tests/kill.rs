@@ -17,10 +17,9 @@ fn rounds_of_adversity_lose_nothing() {
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let bad = (report["lost"].as_u64(), report["half_applied"].as_u64());
         assert_eq!((bad, report["rounds"].as_u64()), ((Some(0), Some(0)), Some(6)), "{adversity}: {report}");
-        assert!(
-            adversity == "memory" || report["ended_itself"].as_u64().unwrap() > 0,
-            "{adversity}: {report}"
-        );
+        // Too little memory, or no room for a file that is longer, is met by chance, and need not end the process.
+        let must_end = ["device", "power"].contains(&adversity);
+        assert!(!must_end || report["ended_itself"].as_u64().unwrap() > 0, "{adversity}: {report}");
     }
 }
 
