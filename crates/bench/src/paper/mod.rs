@@ -37,7 +37,7 @@ pub struct PaperBench {
     pub seconds: Duration,
     /// How often points are measured; the middle one counts.
     pub rounds: usize,
-    /// The most threads of [`figure-6`](self); the others run with as many as there are processors, at most this.
+    /// The most threads of `figure-6`; the others run with as many as there are processors, at most this.
     pub threads: usize,
     /// Memory of the database, in bytes.
     pub memory: usize,
