@@ -64,6 +64,8 @@ canaries! {
     MoveBlindly = "move-blindly",
     /// Transactions, R21: what was rolled back is not logged anew without it.
     SkipRelog = "skip-relog",
+    /// Transactions, R24: a refresh does not look whether a table that was read is dropped.
+    SkipDropCheck = "skip-drop-check",
     /// Transactions, R11: the proxy posts versions that some active transaction may not see.
     PostAboveHorizon = "post-above-horizon",
     /// Proxy, P4: what is undecided does not hold back the redo scan start point.

@@ -202,6 +202,8 @@ impl World<'_> {
             0..10 => self.create_table(),
             10..12 if self.has(Feature::LoadTable) => self.load_table(),
             12..14 if self.has(Feature::DropTable) => self.drop_table(),
+            // The fewer tables, the more is done to each while it is dropped.
+            29..35 if self.has(Feature::DropTable) && self.slots.len() < 3 => self.drop_table(),
             14 if self.has(Feature::Backup) => self.backup(),
             15 if self.has(Feature::Compact) => Ok(self.db().compact().map(drop)?),
             16..20 if self.has(Feature::Checkpoint) => {

@@ -40,6 +40,8 @@ pub(crate) enum Bug {
     MoveBlindly,
     /// R15: writers do not look at the fence.
     NoFence,
+    /// R24: a refresh does not look whether a table that was read is dropped.
+    NoDropCheck,
     /// R10: scans read the data component first, and do not look again.
     DcFirst,
 }
@@ -73,6 +75,7 @@ pub(crate) fn is_planted(bug: Bug) -> bool {
         Bug::NoRelog => Canary::SkipRelog,
         Bug::MoveBlindly => Canary::MoveBlindly,
         Bug::NoFence => Canary::SkipFence,
+        Bug::NoDropCheck => Canary::SkipDropCheck,
         // They show only where threads meet between two instructions, or elsewhere in the engine.
         _ => return false,
     };
