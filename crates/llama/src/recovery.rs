@@ -38,9 +38,7 @@ use crate::segments::{Segments, segment_index};
 use crate::statistics::Counters;
 use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
-use deuteron_device::{
-    AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, Loss, OpenMode, OverlayDirectory, with_causes,
-};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, Loss, OpenMode, OverlayDirectory, with_causes};
 use deuteron_epoch::Epochs;
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -117,8 +115,8 @@ struct Scan<'a> {
     /// The last fragment that disowns a page: what adopts it earlier does not count any more.
     disowned: BTreeMap<PageId, Moment>,
     next_page: PageId,
-    /// Where the last buffer of the row lies, and how long it is.
-    last: Option<(u64, u64)>,
+    /// The last buffer of the row.
+    last: Option<BufferHeader>,
 }
 
 impl Llama {
@@ -187,7 +185,7 @@ impl Llama {
             return Err(segments.corrupt(beyond.offset(), defect));
         }
         remove_behind(&segments, &existing, position)?;
-        make_durable(&segments, last).map_err(LlamaError::Device)?;
+        make_durable(&segments, last)?;
         for &index in existing.iter().filter(|&&index| segments.file(index).is_some()) {
             let length = segments.check_header(index)?;
             // How much of it was written is not known: at most all that lies before the tail.
@@ -461,15 +459,18 @@ fn remove_behind(segments: &Segments, existing: &[u64], tail: Position) -> Resul
 }
 
 /// What was found is to outlast the machine before anything is written behind it.
-fn make_durable(segments: &Segments, last: Option<(u64, u64)>) -> Result<(), DeviceError> {
-    if let Some((offset, length)) = last {
-        let (index, within) = (segments.index(offset), offset % segments.segment_bytes);
-        let file = segments.file(index).expect("the buffer was read from it");
-        let mut bytes = AlignedBuffer::zeroed(length as usize);
-        file.read_at(&mut bytes, within)?;
-        file.write_durable_at(&bytes, within)?;
+fn make_durable(segments: &Segments, last: Option<BufferHeader>) -> Result<(), LlamaError> {
+    if let Some(header) = last {
+        let (offset, within) = (header.offset, header.offset % segments.segment_bytes);
+        let file = segments.file(segments.index(offset)).expect("the buffer was read from it");
+        let mut bytes = AlignedBuffer::zeroed(header.length as usize);
+        file.read_at(&mut bytes, within).map_err(LlamaError::Device)?;
+        // It was read once more: what has rotted since must not become what was written.
+        header.fragments(&bytes).map_err(|defect| segments.corrupt(offset, defect))?;
+        header.encode(&mut bytes);
+        file.write_durable_at(&bytes, within).map_err(LlamaError::Device)?;
     }
-    segments.directory.sync()
+    segments.directory.sync().map_err(LlamaError::Device)
 }
 
 impl Scan<'_> {
@@ -483,7 +484,7 @@ impl Scan<'_> {
                 self.apply(fragment, header.sequence);
             }
             self.incarnation = self.incarnation.max(header.incarnation);
-            self.last = Some((header.offset, header.length));
+            self.last = Some(header);
             let (stream, end) = (self.segments.stream(header.offset), header.offset + header.length);
             self.position = self.position.next(stream, self.segments.behind(header.offset, end), crc);
         }
