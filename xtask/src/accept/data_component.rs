@@ -13,35 +13,31 @@ pub const POINTS: &[Point] = &[
     Point {
         name: "in-memory",
         bar: "lookups and inserts of 4 M keys at least 3 times crossbeam-skiplist's",
-        run: Some(in_memory),
+        run: in_memory,
     },
     Point {
         name: "larger-than-memory-reads",
         bar: "at least 0.8 of the device's random reads at the same depth",
-        run: Some(cold_reads),
+        run: cold_reads,
     },
     Point {
         name: "larger-than-memory-upserts",
         bar: "at least 5 times redb's rate and RocksDB's own rate",
-        run: Some(cold_upsert_rate),
+        run: cold_upsert_rate,
     },
-    Point { name: "peak-memory", bar: "under budget plus 15 % plus 64 MiB", run: Some(peak_memory) },
-    Point { name: "ycsb", bar: "A to F complete at ten times memory", run: Some(ycsb) },
-    Point { name: "cold-upserts", bar: "0 page reads until the cap", run: Some(cold_upserts) },
-    Point { name: "amplification", bar: "write and space next to RocksDB's", run: Some(amplification) },
-    Point {
-        name: "shrink",
-        bar: "under twice the live bytes a minute after deleting 90 %",
-        run: Some(shrink),
-    },
+    Point { name: "peak-memory", bar: "under budget plus 15 % plus 64 MiB", run: peak_memory },
+    Point { name: "ycsb", bar: "A to F complete at ten times memory", run: ycsb },
+    Point { name: "cold-upserts", bar: "0 page reads until the cap", run: cold_upserts },
+    Point { name: "amplification", bar: "write and space next to RocksDB's", run: amplification },
+    Point { name: "shrink", bar: "under twice the live bytes a minute after deleting 90 %", run: shrink },
     Point {
         name: "open",
         bar: "10 M records to the first read under 1 s, clean and after a crash",
-        run: Some(open),
+        run: open,
     },
-    Point { name: "latency-under-cleaning", bar: "read p99.9 within 3 times", run: Some(latency) },
-    Point { name: "crash", bar: "0 failures", run: Some(crash) },
-    Point { name: "churn", bar: "15 minutes, 0 differences from a sorted map", run: Some(churn) },
+    Point { name: "latency-under-cleaning", bar: "read p99.9 within 3 times", run: latency },
+    Point { name: "crash", bar: "0 failures", run: crash },
+    Point { name: "churn", bar: "15 minutes, 0 differences from a sorted map", run: churn },
 ];
 
 /// Builds the example that measures the store; its path.

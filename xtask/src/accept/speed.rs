@@ -11,43 +11,43 @@ pub const POINTS: &[Point] = &[
     Point {
         name: "papers-mix",
         bar: "at least 5 times RocksDB's better engine and LMDB, 0.4 of the map",
-        run: Some(papers_mix),
+        run: papers_mix,
     },
     Point {
         name: "papers-mix-durable",
         bar: "at least 0.9 of delayed, 10 times RocksDB with sync",
-        run: Some(papers_mix_durable),
+        run: papers_mix_durable,
     },
-    Point { name: "read-only", bar: "at least 1.5 times LMDB and 0.5 of the map", run: Some(read_only) },
+    Point { name: "read-only", bar: "at least 1.5 times LMDB and 0.5 of the map", run: read_only },
     Point {
         name: "write-only",
         bar: "at least 85 % of the device's sequential bandwidth, or the processors are busy",
-        run: Some(machine::write_only),
+        run: machine::write_only,
     },
     Point {
         name: "latency",
         bar: "read p50 at most 0.5 us, update p50 at most 1.5 us",
-        run: Some(machine::latency),
+        run: machine::latency,
     },
     Point {
         name: "per-core",
         bar: "at least 2.7 M lookups and 1.9 M updates a second in transactions of 10 000",
-        run: Some(machine::per_core),
+        run: machine::per_core,
     },
     Point {
         name: "checkpoint-cost",
         bar: "at most 2 % on the mix, 8 % write-only",
-        run: Some(machine::checkpoint_cost),
+        run: machine::checkpoint_cost,
     },
-    Point { name: "version-collection", bar: "at most 10 %", run: Some(machine::version_collection) },
-    Point { name: "multi-get", bar: "at least 1.5 times one at a time", run: Some(multi_get) },
-    Point { name: "two-threads", bar: "at least 1.8 times one", run: Some(two_threads) },
+    Point { name: "version-collection", bar: "at most 10 %", run: machine::version_collection },
+    Point { name: "multi-get", bar: "at least 1.5 times one at a time", run: multi_get },
+    Point { name: "two-threads", bar: "at least 1.8 times one", run: two_threads },
     Point {
         name: "larger-than-memory",
         bar: "ahead of every peer on reads and on updates",
-        run: Some(larger_than_memory),
+        run: larger_than_memory,
     },
-    Point { name: "replay", bar: "at least 0.5 GB of log a second", run: Some(replay) },
+    Point { name: "replay", bar: "at least 0.5 GB of log a second", run: replay },
 ];
 
 /// The records of the paper's workload here.

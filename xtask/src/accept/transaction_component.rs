@@ -9,32 +9,28 @@ use std::time::Instant;
 
 /// The points of the slug `transaction-component`.
 pub const POINTS: &[Point] = &[
-    Point { name: "hermitage", bar: "10 of 10 at strict serializable", run: Some(hermitage) },
+    Point { name: "hermitage", bar: "10 of 10 at strict serializable", run: hermitage },
     Point {
         name: "random-histories",
         bar: "10 M transactions, every read equal to the model's",
-        run: Some(random_histories),
+        run: random_histories,
     },
     Point {
         name: "contention",
         bar: "at least 1.5 times pure timestamp order where that aborts over 10 %, elsewhere 0.9",
-        run: Some(contention),
+        run: contention,
     },
-    Point { name: "read-only", bar: "0 aborts and 0 shared stores", run: Some(read_only) },
+    Point { name: "read-only", bar: "0 aborts and 0 shared stores", run: read_only },
     Point {
         name: "version-memory",
         bar: "under the hard watermark, at least 0.9 of the first minute's throughput",
-        run: Some(version_memory),
+        run: version_memory,
     },
-    Point {
-        name: "in-flight",
-        bar: "10 000 in flight at least 20 times one at a time",
-        run: Some(in_flight),
-    },
+    Point { name: "in-flight", bar: "10 000 in flight at least 20 times one at a time", run: in_flight },
     Point {
         name: "cache-effectiveness",
         bar: "the paper's Figure 8: 92 % by the TC, 2.4 us and 11 us",
-        run: Some(cache_effectiveness),
+        run: cache_effectiveness,
     },
 ];
 
