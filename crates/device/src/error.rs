@@ -31,6 +31,30 @@ pub enum Operation {
     Lock,
 }
 
+impl Operation {
+    /// All of them, for whoever makes each fail or counts each.
+    ///
+    /// ```
+    /// use deuteron_device::{FaultKind, FaultPlan, Operation, SimulatedDisk};
+    /// for operation in Operation::ALL {
+    ///     SimulatedDisk::new(1).set_faults(FaultPlan::new().fail(operation, 0, FaultKind::Refuse));
+    /// }
+    /// ```
+    pub const ALL: [Operation; 11] = [
+        Operation::Open,
+        Operation::Read,
+        Operation::Write,
+        Operation::Sync,
+        Operation::Allocate,
+        Operation::Length,
+        Operation::List,
+        Operation::Remove,
+        Operation::Rename,
+        Operation::SyncDirectory,
+        Operation::Lock,
+    ];
+}
+
 impl fmt::Display for Operation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {

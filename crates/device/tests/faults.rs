@@ -40,20 +40,7 @@ fn workload(directory: &SimulatedDirectory) -> Result<(), DeviceError> {
 fn each_operation_of_each_kind_can_be_made_to_fail() {
     let disk = SimulatedDisk::new(1);
     workload(&disk.directory()).unwrap();
-    let kinds = [
-        Operation::Open,
-        Operation::Read,
-        Operation::Write,
-        Operation::Sync,
-        Operation::Allocate,
-        Operation::Length,
-        Operation::List,
-        Operation::Remove,
-        Operation::Rename,
-        Operation::SyncDirectory,
-        Operation::Lock,
-    ];
-    for operation in kinds {
+    for operation in Operation::ALL {
         assert!(disk.count(operation) > 0, "{operation:?}");
         for nth in 0..disk.count(operation) {
             for kind in [FaultKind::Refuse, FaultKind::Full, FaultKind::Partial, FaultKind::Lose] {

@@ -15,21 +15,8 @@ use std::task::{Poll, Waker};
 #[test]
 fn every_fault_is_reported_and_survived() {
     let kinds = [FaultKind::Refuse, FaultKind::Full, FaultKind::Partial, FaultKind::Lose];
-    let operations = [
-        Operation::Open,
-        Operation::Read,
-        Operation::Write,
-        Operation::Sync,
-        Operation::Allocate,
-        Operation::Length,
-        Operation::List,
-        Operation::Remove,
-        Operation::Rename,
-        Operation::SyncDirectory,
-    ];
     let mut fired = 0;
-    for (kind, operation) in
-        kinds.iter().flat_map(|kind| operations.iter().map(move |operation| (*kind, *operation)))
+    for (kind, operation) in kinds.iter().flat_map(|kind| Operation::ALL.map(|operation| (*kind, operation)))
     {
         for nth in 0.. {
             let disk = SimulatedDisk::new(nth);

@@ -82,7 +82,7 @@ enum Memory {
 pub struct Did {
     /// The database's counters.
     pub counters: Vec<(String, u64)>,
-    pub operations: [(Operation, u64); OPERATIONS.len()],
+    pub operations: [(Operation, u64); Operation::ALL.len()],
 }
 
 /// The workload, and what it should lead to.
@@ -145,7 +145,7 @@ impl Workload {
             maintain(&db, number)?;
         }
         let counters = db.stats().counters;
-        let operations = || OPERATIONS.map(|operation| (operation, disk.count(operation)));
+        let operations = || Operation::ALL.map(|operation| (operation, disk.count(operation)));
         let did;
         let all = (stage + 1) * STAGE;
         if stage.is_multiple_of(3) {
@@ -355,18 +355,3 @@ fn state_of(db: &Db) -> Result<State, Error> {
     }
     Ok(state)
 }
-
-/// Every kind of operation that a device knows.
-pub const OPERATIONS: [Operation; 11] = [
-    Operation::Open,
-    Operation::Read,
-    Operation::Write,
-    Operation::Sync,
-    Operation::Allocate,
-    Operation::Length,
-    Operation::List,
-    Operation::Remove,
-    Operation::Rename,
-    Operation::SyncDirectory,
-    Operation::Lock,
-];
