@@ -2,7 +2,7 @@
 //! evicted when memory is short (rules R11, R12).
 
 use crate::core::Core;
-
+use crate::linked::Linked;
 use crate::planted::{Bug, is_planted};
 use crate::record::{REMOVED, Record};
 use crate::schedule::point;
@@ -118,7 +118,7 @@ impl Core {
                 break;
             }
             // SAFETY: reached through the head under the guard (V1).
-            let Some(version) = (unsafe { current.as_ref() }) else { break };
+            let Some(version) = (unsafe { Linked::new(current) }) else { break };
             match version.state() {
                 VersionState::Aborted => {
                     let next = version.next.load(Ordering::Acquire);
@@ -131,10 +131,10 @@ impl Core {
                     continue;
                 }
                 VersionState::Committed(at) if at < horizon => {
-                    dropped += self.cut_below(version, guard);
+                    dropped += self.cut_below(&version, guard);
                     break;
                 }
-                _ => link = &version.next,
+                _ => link = &version.get().next,
             }
         }
         if dropped > 0 {
@@ -176,7 +176,7 @@ impl Core {
         let (mut current, mut count) = (chain, 0);
         while current != PRUNED {
             // SAFETY: retired below, under the guard: still there.
-            let Some(version) = (unsafe { current.as_ref() }) else { break };
+            let Some(version) = (unsafe { Linked::new(current) }) else { break };
             current = version.next.load(Ordering::Acquire);
             // SAFETY: the caller's contract.
             unsafe { self.retire_version(version, guard) };

@@ -11,9 +11,11 @@
 //!
 //! - **B1** A chain holds at most one record of a key that is not frozen. (An insertion succeeds only if the bucket's head
 //!   is still the one from which the chain was searched, and records enter at the head only.)
-//! - **B2** Links are followed under a guard. A record is retired after it has been unlinked (and E3).
+//! - **B2** Links are followed under a guard. A record is retired after it has been unlinked (and E3), by the pointer that the
+//!   link held ([`Linked`]).
 //! - **B3** The link of a removed record never changes again.
 
+use crate::linked::Linked;
 use crate::memory::Account;
 use crate::record::{KeyHash, KeyRef, Record, prefetch};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
@@ -122,7 +124,7 @@ impl MvccTable {
 
     /// The record of `key`, frozen perhaps.
     #[inline]
-    pub(crate) fn find<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> Option<&'g Record> {
+    pub(crate) fn find<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> Option<Linked<'g, Record>> {
         let head = self.buckets[self.index(key.hash)].load(Ordering::SeqCst);
         Record::prefetch(head);
         Self::search(head, key, guard)
@@ -141,11 +143,15 @@ impl MvccTable {
     }
 
     #[inline]
-    fn search<'g>(mut link: *mut Record, key: KeyRef<'_>, _guard: &'g Guard<'_>) -> Option<&'g Record> {
+    fn search<'g>(
+        mut link: *mut Record,
+        key: KeyRef<'_>,
+        _guard: &'g Guard<'_>,
+    ) -> Option<Linked<'g, Record>> {
         loop {
             // SAFETY: under a guard (B2); what a removed record links to was in the chain when the guard was made,
             // or came later (B3).
-            let record = unsafe { unmarked(link).as_ref() }?;
+            let record: Linked<'g, _> = unsafe { Linked::new(unmarked(link)) }?;
             if record.is(key) {
                 return Some(record);
             }
@@ -160,18 +166,17 @@ impl MvccTable {
         key: KeyRef<'_>,
         new: *mut Record,
         guard: &'g Guard<'_>,
-    ) -> Result<&'g Record, &'g Record> {
+    ) -> Result<Linked<'g, Record>, Linked<'g, Record>> {
         let bucket = &self.buckets[self.index(key.hash)];
         loop {
             let head = bucket.load(Ordering::SeqCst);
             if let Some(record) = Self::search(head, key, guard) {
                 return Err(record);
             }
-            // SAFETY: nobody else knows it.
-            unsafe { (*new).next.store(head, Ordering::Relaxed) };
+            // SAFETY: nobody else knows it; once it is linked it outlives the guard (B2).
+            let record = unsafe { Linked::new(new) }.expect("an allocation");
+            record.next.store(head, Ordering::Relaxed);
             if bucket.compare_exchange(head, new, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-                // SAFETY: linked, and removed records outlive the guard (B2).
-                let record = unsafe { &*new };
                 self.account.add(record.bytes());
                 return Ok(record);
             }
@@ -209,13 +214,13 @@ impl MvccTable {
             let mut current = previous.load(Ordering::Acquire);
             // SAFETY: under a guard (B2). `previous` was not removed when `current` was read from it, for a removed
             // record's link is marked, which makes the swap below fail.
-            while let Some(record) = unsafe { unmarked(current).as_ref() } {
+            while let Some(record) = unsafe { Linked::new(unmarked(current)) } {
                 if is_marked(current) {
                     continue 'restart;
                 }
                 let next = record.next.load(Ordering::Acquire);
                 if !is_marked(next) {
-                    previous = &record.next;
+                    previous = &record.get().next;
                     current = next;
                     continue;
                 }
@@ -237,10 +242,9 @@ impl MvccTable {
 
     /// # Safety
     /// The record is unlinked, and the caller is the one who has to retire it (E3).
-    pub(crate) unsafe fn retire(record: &Record, guard: &Guard<'_>) {
-        let pointer = ptr::from_ref(record).cast_mut();
+    pub(crate) unsafe fn retire(record: Linked<'_, Record>, guard: &Guard<'_>) {
         // SAFETY: unlinked; retired once by E3; `free` may run anywhere.
-        unsafe { guard.retire(pointer.cast(), record.bytes(), Record::free) };
+        unsafe { guard.retire(record.pointer().cast(), record.bytes(), Record::free) };
     }
 
     /// Calls `visit` on each record of bucket `bucket`, until it returns false.
@@ -316,8 +320,8 @@ mod tests {
             record.raise_read_timestamp(Timestamp(u64::from(key.key[0]) + 1));
             record.head.store(REMOVED, Ordering::SeqCst);
             let generation = table.stripe(key.hash).generation();
-            table.remove_frozen(record, &guard);
-            table.remove_frozen(record, &guard);
+            table.remove_frozen(&record, &guard);
+            table.remove_frozen(&record, &guard);
             assert!(table.find(key, &guard).is_none());
             assert!(table.stripe(key.hash).floor() > Timestamp(u64::from(key.key[0])));
             assert_ne!(table.stripe(key.hash).generation(), generation);
@@ -547,12 +551,10 @@ mod loom_tests {
                 world.table.remove_frozen(record, &guard);
                 let mut version = new;
                 // SAFETY: unlinked by the swap; retired once, freed when no guard is left.
-                while let Some(evicted) = unsafe { version.as_ref() } {
+                while let Some(evicted) = unsafe { Linked::new(version) } {
                     version = evicted.next.load(Ordering::Relaxed);
                     // SAFETY: as above.
-                    unsafe {
-                        guard.retire(ptr::from_ref(evicted).cast_mut().cast(), evicted.bytes(), Version::free)
-                    };
+                    unsafe { guard.retire(evicted.pointer().cast(), evicted.bytes(), Version::free) };
                 }
             } else {
                 // SAFETY: not linked.

@@ -35,6 +35,7 @@
 //! began may miss the version meanwhile; but then it was installed after the collector's first look, thus after the
 //! publication, and its writer finds the range.
 
+use crate::linked::Linked;
 use crate::memory::Account;
 use crate::mvcc_table::MvccTable;
 use crate::record::{Record, prefetch};
@@ -57,15 +58,15 @@ const CHANGING: usize = usize::MAX;
 
 /// A record that the index refers to (E3).
 #[derive(Clone, Copy)]
-struct Reference(*const Record);
+struct Reference(*mut Record);
 
 // SAFETY: records are shared between threads; the flag QUEUED keeps this one alive (E3).
 unsafe impl Send for Reference {}
 
 impl Reference {
-    fn record<'g>(self, _guard: &'g Guard<'_>) -> &'g Record {
+    fn record<'g>(self, _guard: &'g Guard<'_>) -> Linked<'g, Record> {
         // SAFETY: QUEUED keeps it alive (E3), and after it has been cleared the guard does.
-        unsafe { &*self.0 }
+        unsafe { Linked::new(self.0) }.expect("no record is at null")
     }
 }
 
@@ -101,14 +102,14 @@ impl OrderedIndex {
 
     /// A version has been installed in `record`: sees to it that scans find it.
     #[inline]
-    pub(crate) fn note(&self, record: &Record, shard: usize) {
+    pub(crate) fn note(&self, record: Linked<'_, Record>, shard: usize) {
         publication_fence();
         if record.set_queued() {
             let queue = &self.queues[shard % SHARDS].0;
             let mut top = queue.load(Ordering::Relaxed);
             loop {
                 record.queue_next.store(top, Ordering::Relaxed);
-                let new = ptr::from_ref(record).cast_mut();
+                let new = record.pointer();
                 match queue.compare_exchange_weak(top, new, Ordering::SeqCst, Ordering::Relaxed) {
                     Ok(_) => return,
                     Err(now) => top = now,
@@ -135,7 +136,7 @@ impl OrderedIndex {
         self.unordered.0.store(CHANGING, Ordering::SeqCst);
         self.collect_queues(&mut holdings);
         let Holdings { waiting, ordered } = &mut *holdings;
-        self.list.insert_all(waiting.iter().map(|reference| reference.record(guard)));
+        self.list.insert_all(waiting.iter().map(|reference| reference.record(guard).get()));
         ordered.extend(waiting.drain(..));
         self.unordered.0.store(0, Ordering::SeqCst);
     }
@@ -153,7 +154,7 @@ impl OrderedIndex {
             let mut top = queue.0.swap(ptr::null_mut(), Ordering::SeqCst);
             // SAFETY: queued records are alive (E3); `queue_next` is the queue's while they are in it.
             while let Some(record) = unsafe { top.as_ref() } {
-                holdings.waiting.push_back(Reference(record));
+                holdings.waiting.push_back(Reference(top));
                 top = record.queue_next.load(Ordering::Relaxed);
             }
             holdings.waiting.make_contiguous()[start..].reverse();
@@ -199,7 +200,7 @@ impl OrderedIndex {
             }
             let Some(reference) = references.pop_front() else { break };
             let record = reference.record(guard);
-            if !is_settled(record) {
+            if !is_settled(&record) {
                 references.push_back(reference);
                 misses += 1;
                 if misses > 8 + settled {
@@ -210,7 +211,7 @@ impl OrderedIndex {
             self.departures.fetch_add(1, Ordering::SeqCst);
             crate::schedule::point();
             if listed {
-                self.list.remove(record, guard);
+                self.list.remove(&record, guard);
             }
             if record.clear_queued() {
                 // SAFETY: unlinked, not in the list any more, and the flags say that it is ours to retire (E3).
@@ -220,14 +221,14 @@ impl OrderedIndex {
             }
             crate::schedule::point();
             publication_fence();
-            if is_settled(record) || !record.set_queued() {
+            if is_settled(&record) || !record.set_queued() {
                 // Done; or a writer has found the flag cleared and queued it anew. Counted once more (O5), for it may have
                 // been written, posted and settled again since the first look.
                 self.departures.fetch_add(1, Ordering::SeqCst);
                 settled += 1;
             } else {
                 if listed {
-                    self.list.insert_all(std::iter::once(record));
+                    self.list.insert_all(std::iter::once(record.get()));
                 }
                 references.push_back(reference);
             }
@@ -242,12 +243,11 @@ impl OrderedIndex {
         self.collect_queues(&mut holdings);
         let Holdings { waiting, ordered } = &mut *holdings;
         for reference in waiting.drain(..).chain(ordered.drain(..)) {
-            // SAFETY: alive by E3; `&mut self` says that nobody else uses the component.
-            let record = unsafe { &*reference.0 };
-            if record.clear_queued() {
-                let (pointer, bytes) = (ptr::from_ref(record).cast_mut(), record.bytes());
-                // SAFETY: the flags say that it is ours to free.
-                unsafe { Record::free(pointer.cast(), bytes) };
+            // SAFETY: alive by E3; `&mut self` says that nobody else uses the component. Freed if the flags say that it is ours.
+            unsafe {
+                if (*reference.0).clear_queued() {
+                    Record::free(reference.0.cast(), (*reference.0).bytes());
+                }
             }
         }
     }
@@ -277,9 +277,9 @@ mod loom_tests {
     unsafe impl Sync for World {}
 
     impl World {
-        fn record(&self) -> &Record {
+        fn record(&self) -> Linked<'_, Record> {
             // SAFETY: allocated by the model, freed by `drop`.
-            unsafe { &*self.record }
+            unsafe { Linked::new(self.record) }.unwrap()
         }
 
         fn finds(&self) -> bool {
@@ -384,7 +384,7 @@ mod tests {
             })
             .collect();
         // SAFETY: freed at the end.
-        let record = |number: usize| unsafe { &*records[number] };
+        let record = |number: usize| unsafe { Linked::new(records[number]) }.unwrap();
         let guard = epochs.pin();
         let walked = |direction, lower: Bound<&[u8]>, upper: Bound<&[u8]>| {
             index.complete(&guard);

@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::error::{ConflictCause, TcError};
+use crate::linked::Linked;
 use crate::mvcc_table::Stripe;
 use crate::options::ConcurrencyControl;
 use crate::planted::{Bug, is_planted};
@@ -200,14 +201,14 @@ impl Core {
             point();
             let head = record.head.load(Ordering::SeqCst);
             if head == REMOVED {
-                self.table.remove_frozen(record, guard);
+                self.table.remove_frozen(&record, guard);
                 continue;
             }
             let (visible, newer) = self.visible(head, reader, guard);
             point();
             match visible {
                 Visible::Committed { version, at, commit_lsn } => {
-                    if self.protect(record, head, reader, newer) {
+                    if self.protect(&record, head, reader, newer) {
                         return Attempt::Found { version, at, commit_lsn };
                     }
                 }
@@ -220,9 +221,9 @@ impl Core {
                         return Attempt::Miss { generation };
                     }
                     // An eviction of this very record that has not begun its generation yet shows in the head.
-                    if self.protect(record, head, reader, newer) {
+                    if self.protect(&record, head, reader, newer) {
                         if let Some(fetched) = fetched {
-                            self.resolve_base(record, fetched);
+                            self.resolve_base(&record, fetched);
                         }
                         return Attempt::Fetched;
                     }
@@ -307,7 +308,7 @@ impl Core {
         } else {
             Version::allocate_base(fetched.timestamp, fetched.value.as_deref(), ptr::null_mut())
         };
-        self.link_base(record, base).then_some(Attempt::Fetched)
+        self.link_base(&record, base).then_some(Attempt::Fetched)
     }
 
     /// Links a base to a record whose chain is empty. Frees it and returns false if the chain is not.
@@ -485,9 +486,9 @@ impl Core {
                 return;
             }
             // SAFETY: reached through the head under the guard (V1).
-            let Some(version) = (unsafe { current.as_ref() }) else { return };
+            let Some(version) = (unsafe { Linked::new(current) }) else { return };
             if version.state() != VersionState::Committed(at) || version.lsn() != Some(lsn) {
-                link = &version.next;
+                link = &version.get().next;
                 continue;
             }
             let copy = Version::allocate_base(at, Some(value), version.next.load(Ordering::Acquire));
@@ -509,7 +510,7 @@ impl Core {
     /// # Safety
     /// The version is unlinked and stamped, and the caller, who held the maintenance lock, is the one who unlinked it.
     #[track_caller]
-    pub(crate) unsafe fn retire_version(&self, version: &Version, guard: &Guard<'_>) {
+    pub(crate) unsafe fn retire_version(&self, version: Linked<'_, Version>, guard: &Guard<'_>) {
         version.note_retired();
         if let Some(cached) = version.cached_bytes() {
             self.counters.add(Counter::ReadCacheEvictions, 1);
@@ -518,9 +519,8 @@ impl Core {
         let bytes = version.bytes();
         if bytes > 0 {
             self.account.subtract(bytes);
-            let pointer = ptr::from_ref(version).cast_mut();
             // SAFETY: the caller's contract; `free` may run anywhere.
-            unsafe { guard.retire(pointer.cast(), bytes, Version::free) };
+            unsafe { guard.retire(version.pointer().cast(), bytes, Version::free) };
         }
     }
 }

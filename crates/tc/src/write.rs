@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::error::{ConflictCause, ConflictPlace, TcError};
+use crate::linked::Linked;
 use crate::options::Isolation;
 use crate::planted::{Bug, is_planted};
 use crate::record::{KeyRef, REMOVED, Record};
@@ -268,7 +269,7 @@ impl Workspace {
         let guard = core.epochs.pin();
         let (record, installed) = loop {
             let record = self.find_or_insert(key, &guard);
-            if let Some(installed) = self.try_install(record, new, &guard) {
+            if let Some(installed) = self.try_install(&record, new, &guard) {
                 break (record, installed);
             }
         };
@@ -295,7 +296,7 @@ impl Workspace {
             };
         };
         core.account.add(bytes);
-        self.writes.push(WriteEntry { record, version: new });
+        self.writes.push(WriteEntry { record: record.pointer(), version: new });
         self.next_ordinal += 1;
         self.written_bytes += bytes + record.bytes();
         point();
@@ -305,7 +306,7 @@ impl Workspace {
             return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(below)));
         }
         if !is_planted(Bug::NoSelfPush) {
-            let latest = self.latest_to_follow(record, key, below, at, &guard);
+            let latest = self.latest_to_follow(&record, key, below, at, &guard);
             if in_time && latest > at {
                 return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(latest)));
             }
@@ -314,11 +315,11 @@ impl Workspace {
             }
         }
         record.set_referenced();
-        core.prune_below(record, new, &guard);
+        core.prune_below(&record, new, &guard);
         Ok(())
     }
 
-    fn find_or_insert<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> &'g Record {
+    fn find_or_insert<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> Linked<'g, Record> {
         if let Some(record) = self.core.table.find(key, guard) {
             return record;
         }
