@@ -12,14 +12,13 @@
 
 mod support;
 
-use deuteron_contract::conformance::SplitMix;
+use deuteron_contract::conformance::{Counts, Schedules, SplitMix};
 use deuteron_contract::{DataComponent, Direction, Lsn, TableId};
 use deuteron_dc::BwTreeDc;
 use deuteron_device::MemoryDirectory;
 use deuteron_llama::FlushProgress;
 use shuttle::rand::{Rng, thread_rng};
-use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
-use shuttle::{Config, FailurePersistence, MaxSteps, Runner, thread};
+use shuttle::thread;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -43,7 +42,7 @@ const COUNTED: [&str; 8] = [
     "pages_freed",
     "consolidations_lost",
 ];
-static COUNTS: [AtomicU64; COUNTED.len()] = [const { AtomicU64::new(0) }; COUNTED.len()];
+static COUNTS: Counts = Counts::new();
 
 struct Bed {
     dc: Arc<BwTreeDc>,
@@ -206,8 +205,8 @@ fn scenario() {
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     let ended = Arc::into_inner(bed_of_threads).expect("all others are gone");
     ended.verify();
-    for (name, count) in COUNTED.iter().zip(&COUNTS) {
-        count.fetch_add(counter(&ended.dc, name), Ordering::Relaxed);
+    for name in COUNTED {
+        COUNTS.add(name, counter(&ended.dc, name));
     }
     let (next, known) = (ended.clock.next(), ended.known());
     ended.dc.redo_scan_start_point(Lsn(next)).expect("takes a checkpoint");
@@ -215,38 +214,15 @@ fn scenario() {
     bed(next, known).verify();
 }
 
-fn run(scheduler: impl Scheduler + 'static) -> usize {
-    let mut config = Config::new();
-    config.stack_size = 1 << 20;
-    config.max_steps = MaxSteps::FailAfter(20_000_000);
-    config.silence_warnings = true;
-    config.failure_persistence = FailurePersistence::File(Some(env!("CARGO_TARGET_TMPDIR").into()));
-    Runner::new(scheduler, config).run(scenario)
-}
+const SCHEDULES: Schedules =
+    Schedules { scenario, steps_max: 20_000_000, directory: env!("CARGO_TARGET_TMPDIR") };
 
 #[test]
 fn a_schedule_that_failed_is_run_again() {
-    if let Ok(file) = std::env::var("DEUTERON_REPLAY") {
-        run(ReplayScheduler::new_from_file(file).expect("a schedule"));
-    }
+    SCHEDULES.replay();
 }
 
 #[test]
 fn whatever_the_schedule_the_component_holds_what_a_sorted_map_holds() {
-    let schedules = std::env::var("DEUTERON_SCHEDULES").map_or(300, |count| count.parse().expect("a number"));
-    let run = [
-        run(RandomScheduler::new(schedules)),
-        run(PctScheduler::new(3, schedules)),
-        run(PctScheduler::new(30, schedules)),
-    ];
-    let counts: Vec<_> = COUNTED
-        .iter()
-        .zip(&COUNTS)
-        .map(|(name, count)| {
-            let count = count.load(Ordering::Relaxed);
-            assert!(count > 0, "no {name} in any schedule");
-            format!("{count} {name}")
-        })
-        .collect();
-    println!("shuttle: {} schedules, {}, 0 failures", run.iter().sum::<usize>(), counts.join(", "));
+    SCHEDULES.run_all(&COUNTS);
 }

@@ -9,7 +9,8 @@
 
 mod bed;
 
-use bed::{Bed, Random, TABLE, VALUE_BYTES};
+use bed::{Bed, TABLE, VALUE_BYTES};
+use deuteron_contract::conformance::SplitMix;
 use std::error::Error;
 use std::hint::black_box;
 
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let per_transaction: u64 = arguments.next().map_or(Ok(4), |number| number.parse())?;
     let bed = Bed::open(RECORDS, 64 << 20, 64 << 20)?;
     bed.warm(RECORDS)?;
-    let mut random = Random(1);
+    let mut random = SplitMix::new(1);
     let mut value = [9u8; VALUE_BYTES];
     let (mut done, mut round) = (0, 0u64);
     while done < operations {
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         match path.as_str() {
             // Of what is in memory, within a transaction.
             "read-hit" => {
-                let mut tx = bed.tc.begin();
+                let mut tx = bed.tc().begin();
                 measured(|| {
                     keys.iter()
                         .try_for_each(|key| tx.get_with(TABLE, key, |value| black_box(value[0])).map(drop))
@@ -46,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             // Blind, within a transaction.
             "update" => {
-                let mut tx = bed.tc.begin();
+                let mut tx = bed.tc().begin();
                 value[0] = value[0].wrapping_add(1);
                 measured(|| keys.iter().try_for_each(|key| tx.put(TABLE, key, &value)))?;
                 tx.commit()?;
@@ -54,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             // The begin and the commit of a transaction that has updated as many records.
             "commit" => {
-                let mut tx = measured(|| bed.tc.begin());
+                let mut tx = measured(|| bed.tc().begin());
                 keys.iter().try_for_each(|key| tx.put(TABLE, key, &value))?;
                 measured(|| tx.commit())?;
                 done += 1;

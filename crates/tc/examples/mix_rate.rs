@@ -9,7 +9,8 @@
 
 mod bed;
 
-use bed::{Bed, Random, TABLE, VALUE_BYTES};
+use bed::{Bed, TABLE, VALUE_BYTES};
+use deuteron_contract::conformance::SplitMix;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let threads = if arguments.len() > 3 { arguments[3..].to_vec() } else { vec![1, 2] };
 
     let bed = Bed::open(records, 256 << 20, (memory as usize) << 20)?;
-    let tc = &bed.tc;
+    let tc = bed.tc();
 
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
@@ -55,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let (operations, transactions, conflicts) = (&operations, &transactions, &conflicts);
                     let busy = &busy;
                     workers.spawn(move || {
-                        let mut random = Random(thread * 77 + 1);
+                        let mut random = SplitMix::new(thread * 77 + 1);
                         let (mut done, mut committed, mut failed) = (0, 0, 0);
                         let value = [9; VALUE_BYTES];
                         let begun = thread_nanoseconds();

@@ -133,3 +133,6 @@ mod schedule_tests;
 mod stress_tests;
 #[cfg(all(test, not(loom)))]
 mod test_bed;
+// The bed speaks of the component by its name, as tests and examples outside include it too.
+#[cfg(all(test, not(loom)))]
+extern crate self as deuteron_tc;

@@ -10,26 +10,23 @@
 
 #![cfg(shuttle)]
 
-use deuteron_contract::conformance::SplitMix;
-use deuteron_contract::{DataComponent, Direction, Lsn, MemoryDc, ScanRequest, TableId, Timestamp};
-use deuteron_device::MemoryDirectory;
-use deuteron_epoch::Epochs;
+#[path = "../src/test_bed.rs"]
+mod test_bed;
+
+use deuteron_contract::conformance::{Counts, Schedules, SplitMix};
+use deuteron_contract::{Direction, MemoryDc, ScanRequest};
 use deuteron_history as history;
 use deuteron_history::{Checker, Level, Outcome, Seen, Value};
-use deuteron_log::{Log, LogOptions};
-use deuteron_proxy::{Progress, Proxy, ProxyHost};
-use deuteron_tc::{
-    BeginOptions, Host, Stall, TcError, TcOptions, TcStatistics, Transaction, TransactionComponent,
-};
+use deuteron_log::LogOptions;
+use deuteron_tc::{BeginOptions, TcError, TcOptions, TcStatistics, Transaction, TransactionComponent};
 use shuttle::rand::{Rng, thread_rng};
-use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
-use shuttle::{Config, FailurePersistence, MaxSteps, Runner, thread};
+use shuttle::thread;
 use std::ops::Bound;
 // Of std: no places to switch threads.
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex};
+use test_bed::{DUTIES, TABLE};
 
-const TABLE: TableId = TableId(1);
 const CLIENTS: u64 = 3;
 /// Keys are single letters: lists are appended to, registers written.
 const LISTS: [&str; 2] = ["a", "c"];
@@ -51,99 +48,39 @@ const COUNTED: [Counted; 8] = [
     ("evictions", |statistics| statistics.evictions),
     ("read cache hits", |statistics| statistics.read_cache_hits),
 ];
-static COUNTS: [AtomicU64; COUNTED.len()] = [const { AtomicU64::new(0) }; COUNTED.len()];
+static COUNTS: Counts = Counts::new();
 
 struct Bed {
-    tc: OnceLock<TransactionComponent>,
-    log: Arc<Log>,
-    dc: Arc<MemoryDc>,
-    epochs: Arc<Epochs>,
-    proxy: OnceLock<Proxy>,
+    parts: Arc<test_bed::Bed>,
     /// Orders what happens in real time.
     time: AtomicU64,
     running: AtomicU64,
     history: Mutex<Vec<history::Transaction>>,
 }
 
-struct Hosted(Weak<Bed>);
-
-impl Host for Hosted {
-    fn stalled(&self, _: Stall) -> Result<(), String> {
-        thread::yield_now();
-        Ok(())
-    }
-}
-
-impl ProxyHost for Hosted {
-    fn horizon(&self) -> Timestamp {
-        self.0.upgrade().map_or(Timestamp(0), |bed| bed.tc().horizon())
-    }
-
-    fn force_horizon(&self, at_least: Timestamp) {
-        if let Some(bed) = self.0.upgrade() {
-            bed.tc().force_horizon(at_least);
-        }
-    }
-
-    fn progress(&self, progress: Progress) {
-        if let Some(bed) = self.0.upgrade() {
-            bed.tc().report_progress(progress.t_lsn, progress.o_lsn, progress.posted);
-        }
-    }
-}
-
 impl Bed {
     fn new() -> Arc<Bed> {
         let options = TcOptions { memory_bytes: 1 << 10, patience: 6, ..TcOptions::tiny_for_tests() };
-        let epochs = Epochs::new();
-        let directory = Arc::new(MemoryDirectory::new());
-        let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), Arc::clone(&epochs), Lsn(0))
-            .expect("a new log");
-        let log = Arc::new(log);
-        let start = log.tail_lsn();
-        let dc = Arc::new(MemoryDc::new());
-        let bed = Arc::new(Bed {
-            tc: OnceLock::new(),
-            log: Arc::clone(&log),
-            dc: Arc::clone(&dc),
-            epochs: Arc::clone(&epochs),
-            proxy: OnceLock::new(),
-            time: AtomicU64::new(1),
-            running: AtomicU64::new(CLIENTS),
-            history: Mutex::default(),
-        });
-        let host = Arc::new(Hosted(Arc::downgrade(&bed)));
-        let tc =
-            TransactionComponent::open(options, log, Arc::clone(&dc) as _, epochs, Arc::clone(&host) as _);
-        let tc = tc.expect("an open log");
+        let (log, proxy) = (LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
+        // Others do the duties meanwhile.
+        let stalled = |_: &test_bed::Bed| {
+            thread::yield_now();
+            Ok(())
+        };
+        let parts = test_bed::Bed::open(Arc::new(MemoryDc::new()), options, &log, proxy, stalled);
+        let parts = parts.expect("a new log");
         // Shuttle's atomics are large. Beyond what is there already, there is room for some of the keys.
-        tc.set_memory_budget(tc.statistics().memory_bytes + MEMORY_BYTES);
-        assert!(bed.tc.set(tc).is_ok());
-        let proxy = Proxy::new(Arc::clone(&dc) as _, host, deuteron_proxy::Options::tiny_for_tests(), start);
-        assert!(bed.proxy.set(proxy).is_ok());
-        bed
+        parts.tc().set_memory_budget(parts.tc().statistics().memory_bytes + MEMORY_BYTES);
+        let (time, running) = (AtomicU64::new(1), AtomicU64::new(CLIENTS));
+        Arc::new(Bed { parts, time, running, history: Mutex::default() })
     }
 
     fn tc(&self) -> &TransactionComponent {
-        self.tc.get().expect("set when made")
+        self.parts.tc()
     }
 
     fn now(&self) -> u64 {
         self.time.fetch_add(1, Ordering::SeqCst)
-    }
-
-    /// One of the background duties; whether there was something to do.
-    fn duty(&self, which: u64) -> bool {
-        match which {
-            0 => {
-                self.log.request_flush(Lsn(u64::MAX));
-                self.log.flush_step().expect("a log in memory does not fail")
-            }
-            1 => self.proxy.get().expect("set when made").step(&*self.log).expect("a map does not fail"),
-            2 => self.tc().collect_step(),
-            3 => self.log.recycle_step(),
-            _ => self.epochs.collect() > 0,
-        }
     }
 }
 
@@ -276,7 +213,7 @@ fn client(bed: &Bed, process: u64, seed: u64) {
 fn maintain(bed: &Bed, seed: u64) {
     let mut random = SplitMix::new(seed);
     while bed.running.load(Ordering::SeqCst) > 0 {
-        if !bed.duty(random.below(5)) {
+        if !bed.parts.duty(random.below(DUTIES)) {
             thread::yield_now();
         }
     }
@@ -284,9 +221,7 @@ fn maintain(bed: &Bed, seed: u64) {
 
 /// What is there in the end, as a transaction sees it, and as the data component holds it.
 fn verify(bed: &Bed) {
-    for _ in 0..20 {
-        (0..5).for_each(|which| _ = bed.duty(which));
-    }
+    (0..20).for_each(|_| _ = bed.parts.step());
     let begin = bed.now();
     let mut noted = Noted { tx: bed.tc().begin(), operations: Vec::new() };
     noted.scan(EVERYTHING, Direction::Forward).expect("no conflict");
@@ -314,11 +249,12 @@ fn verify(bed: &Bed) {
         direction: Direction::Forward,
         bytes_max: usize::MAX,
     };
-    let held = bed.dc.scan(&request).expect("a map does not fail").records.into_iter().filter_map(|record| {
-        let key = String::from_utf8(record.key).expect("a letter");
-        let value = seen(&key, Some(&record.value?));
-        Some((key, value))
-    });
+    let held =
+        bed.parts.dc.scan(&request).expect("a map does not fail").records.into_iter().filter_map(|record| {
+            let key = String::from_utf8(record.key).expect("a letter");
+            let value = seen(&key, Some(&record.value?));
+            Some((key, value))
+        });
     assert_eq!(held.collect::<Vec<_>>(), last.found, "what the data component holds");
 }
 
@@ -338,43 +274,20 @@ fn scenario() {
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     verify(&bed);
     let statistics = bed.tc().statistics();
-    for ((_, of), count) in COUNTED.iter().zip(&COUNTS) {
-        count.fetch_add(of(&statistics), Ordering::Relaxed);
+    for (name, of) in COUNTED {
+        COUNTS.add(name, of(&statistics));
     }
 }
 
-fn run(scheduler: impl Scheduler + 'static) -> usize {
-    let mut config = Config::new();
-    config.stack_size = 1 << 20;
-    config.max_steps = MaxSteps::FailAfter(5_000_000);
-    config.silence_warnings = true;
-    config.failure_persistence = FailurePersistence::File(Some(env!("CARGO_TARGET_TMPDIR").into()));
-    Runner::new(scheduler, config).run(scenario)
-}
+const SCHEDULES: Schedules =
+    Schedules { scenario, steps_max: 5_000_000, directory: env!("CARGO_TARGET_TMPDIR") };
 
 #[test]
 fn a_schedule_that_failed_is_run_again() {
-    if let Ok(file) = std::env::var("DEUTERON_REPLAY") {
-        run(ReplayScheduler::new_from_file(file).expect("a schedule"));
-    }
+    SCHEDULES.replay();
 }
 
 #[test]
 fn whatever_the_schedule_what_clients_see_is_strictly_serializable() {
-    let schedules = std::env::var("DEUTERON_SCHEDULES").map_or(300, |count| count.parse().expect("a number"));
-    let run = [
-        run(RandomScheduler::new(schedules)),
-        run(PctScheduler::new(3, schedules)),
-        run(PctScheduler::new(30, schedules)),
-    ];
-    let counts: Vec<_> = COUNTED
-        .iter()
-        .zip(&COUNTS)
-        .map(|((name, _), count)| {
-            let count = count.load(Ordering::Relaxed);
-            assert!(count > 0, "no {name} in any schedule");
-            format!("{count} {name}")
-        })
-        .collect();
-    println!("shuttle: {} schedules, {}, 0 failures", run.iter().sum::<usize>(), counts.join(", "));
+    SCHEDULES.run_all(&COUNTS);
 }

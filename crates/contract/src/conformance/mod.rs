@@ -48,10 +48,14 @@ mod concurrency;
 mod execute;
 mod history;
 mod random;
+#[cfg(shuttle)]
+mod schedules;
 mod shrink;
 mod sizes;
 
 pub use random::SplitMix;
+#[cfg(shuttle)]
+pub use schedules::{Counts, Schedules};
 
 use crate::DataComponent;
 use history::Profile;
