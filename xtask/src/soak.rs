@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: for hours, in turn, what finds something new with every seed. Each turn has a log of its own; at the end, or
-//! when a turn fails, a summary says what was done.
+//! `cargo xtask soak`: for hours, in turn, what finds something new with every seed. Each turn has a log of its own; one that fails
+//! does not end it, and at the end a summary says what was done.
 
 use crate::workspace::{cargo, displayed, last_line, release_binary, scratch, target_directory};
 use std::fs::File;
@@ -112,7 +112,8 @@ struct Summary {
     last: String,
 }
 
-/// Takes turns until so many hours have passed; a turn that has begun is finished. Whether none has failed.
+/// Takes turns until so many hours have passed, one of each activity at least; a turn that has begun is finished. Whether none has
+/// failed.
 pub fn run(hours: f64, only: &[String], log: Option<PathBuf>) -> Result<bool, String> {
     let begin = Instant::now();
     let duration = Duration::try_from_secs_f64(hours * 3600.0).map_err(|_| "--hours must be positive")?;

@@ -1,12 +1,7 @@
 //! Speed against what the machine, or one processor of it, can do; and what goes on besides against its absence.
 
-use super::measured::{bench, in_turns, median, ycsb};
+use super::measured::{bench, in_turns, median, papers_records, ycsb};
 use super::{Figure, Quick};
-
-/// The paper's mix at the size of the table of bars.
-fn records(quick: Quick) -> [&'static str; 6] {
-    ["--records", quick.pick("500000", "5000000"), "--ops-per-txn", "4", "--skew", "80-20"]
-}
 
 /// What log and store write together, and what the disk could, measured before and after.
 pub fn write_only(quick: Quick) -> Result<Figure, String> {
@@ -19,7 +14,7 @@ pub fn write_only(quick: Quick) -> Result<Figure, String> {
     let mut before = device()?;
     for _ in 0..quick.pick(1, 5) {
         let more = ["--read-ratio", "0", "--threads", "2"];
-        let report = ycsb(&seconds.to_string(), &[&records(quick)[..], &more].concat())?;
+        let report = ycsb(&seconds.to_string(), &[&papers_records(quick)[..], &more].concat())?;
         let after = device()?;
         let written = report.number("bytes_written_log")? + report.number("bytes_written_store")?;
         let (operations, processor) = (report.number("throughput_ops")?, report.number("processor_seconds")?);
@@ -86,7 +81,8 @@ pub fn checkpoint_cost(quick: Quick) -> Result<Figure, String> {
     for reads in ["0.84", "0"] {
         let [with, without] = in_turns(quick, ["512M", "1T"], |every| {
             let more = ["--read-ratio", reads, "--checkpoint-every", every];
-            ycsb(quick.pick("4", "15"), &[&records(quick)[..], &more].concat())?.number("throughput_ops")
+            ycsb(quick.pick("4", "15"), &[&papers_records(quick)[..], &more].concat())?
+                .number("throughput_ops")
         })?;
         losses.push(100.0 * (1.0 - with / without));
     }

@@ -9,6 +9,12 @@ use std::process::Command;
 pub struct Report(Value);
 
 impl Report {
+    /// Of what a command has printed.
+    pub fn read(text: &str) -> Result<Report, String> {
+        let report = serde_json::from_str(text);
+        report.map(Report).map_err(|error| format!("the report is not JSON: {error}"))
+    }
+
     /// A number of it, by its path in dots.
     pub fn number(&self, path: &str) -> Result<f64, String> {
         let found = path.split('.').try_fold(&self.0, |value, name| value.get(name));
@@ -23,13 +29,17 @@ pub fn bench(arguments: &[&str]) -> Result<Report, String> {
     // Databases without a directory of their own go where temporary files go.
     bench.env("TMPDIR", directory.path()).args(["bench", "--json"]).args(arguments);
     eprintln!("+ {}", displayed(&bench));
-    let report = serde_json::from_str(&output(&mut bench)?);
-    report.map(Report).map_err(|error| format!("the report is not JSON: {error}"))
+    Report::read(&output(&mut bench)?)
 }
 
 /// One run of a workload, delayed, for so many seconds.
 pub fn ycsb(seconds: &str, arguments: &[&str]) -> Result<Report, String> {
     bench(&[&["ycsb", "--durability", "delayed", "--seconds", seconds][..], arguments].concat())
+}
+
+/// The paper's records and transactions, in the size of the bars.
+pub fn papers_records(quick: Quick) -> [&'static str; 6] {
+    ["--records", quick.pick("500000", "5000000"), "--ops-per-txn", "4", "--skew", "80-20"]
 }
 
 /// The medians of several ways to do something, five times each, in turns: what slows the machine down for a while slows all down.

@@ -1,6 +1,6 @@
 //! Speed: ratios, each taken in one run, against the peers and against what the machine can do.
 
-use super::measured::{in_turns, ycsb};
+use super::measured::{Report, in_turns, papers_records, ycsb};
 use super::{Figure, Point, Quick, machine};
 use crate::workspace::{cargo, displayed, output, root, scratch};
 use serde_json::Value;
@@ -154,9 +154,7 @@ fn larger_than_memory(quick: Quick) -> Result<Figure, String> {
 
 /// The rate of one run of the paper's mix of ours, just loaded, hence in memory.
 fn mix(quick: Quick, more: &[&str]) -> Result<f64, String> {
-    let records = ["--records", quick.pick("500000", "5000000"), "--ops-per-txn", "4", "--skew", "80-20"];
-    let report = ycsb(quick.pick("2", "5"), &[&records[..], more].concat())?;
-    report.number("throughput_ops")
+    ycsb(quick.pick("2", "5"), &[&papers_records(quick)[..], more].concat())?.number("throughput_ops")
 }
 
 /// The ratio of two ways to run it, in turns.
@@ -190,31 +188,18 @@ fn replay(quick: Quick) -> Result<Figure, String> {
     let path = directory.path().join("replay.db");
     let example = |arguments: &[&str]| -> Result<String, String> {
         let mut run = cargo();
-        run.args([
-            "run",
-            "--quiet",
-            "--release",
-            "--locked",
-            "--package",
-            "deuteron",
-            "--example",
-            "replay",
-            "--",
-        ]);
+        run.args(["run", "--quiet", "--release", "--locked", "--package", "deuteron"]);
+        run.args(["--example", "replay", "--"]);
         run.arg(arguments[0]).arg(&path).args(&arguments[1..]);
         eprintln!("+ {}", displayed(&run));
         output(&mut run)
     };
     let (records, log) = quick.pick(("500000", "200000000"), ("5000000", "1500000000"));
     example(&["write", records, log])?;
-    let report: Value = serde_json::from_str(&example(&["open"])?)
-        .map_err(|error| format!("the report is not JSON: {error}"))?;
-    let number = |name: &str| {
-        report.get(name).and_then(Value::as_f64).ok_or_else(|| format!("the report has no {name}"))
-    };
-    let (bytes, seconds) = (number("log_bytes")?, number("seconds")?);
+    let report = Report::read(&example(&["open"])?)?;
+    let (bytes, seconds) = (report.number("log_bytes")?, report.number("seconds")?);
     let rate = bytes / seconds / 1e9;
-    let operations = number("operations")? / seconds / 1e6;
+    let operations = report.number("operations")? / seconds / 1e6;
     let figure = format!(
         "{rate:.2} GB/s ({:.1} GB in {seconds:.1} s, {operations:.2} M operations/s, opening included)",
         bytes / 1e9
