@@ -63,9 +63,9 @@ pub fn run_cache(
         store.take_times();
     }
     let driver = Driver { warmup: Duration::ZERO, ..driver.clone() };
-    let before = counters(&store);
+    let before = store.counters(COUNTERS);
     let ran = run(&store, workload, &driver, Loaded::default(), &mut |_| {})?;
-    let after = counters(&store);
+    let after = store.counters(COUNTERS);
     let mut report = CacheReport::of(&store.take_times());
     report.throughput_ops = ran.throughput_ops;
     let since = |which: usize| after[which].saturating_sub(before[which]);
@@ -79,12 +79,6 @@ const COUNTERS: [&str; 3] = ["tc.read_cache_hits", "tc.read_cache_evictions", "t
 const HITS: usize = 0;
 const EVICTIONS: usize = 1;
 const BYTES: usize = 2;
-
-fn counters(store: &EmbeddedStore) -> [u64; 3] {
-    let stats = store.db().stats();
-    COUNTERS
-        .map(|wanted| stats.counters.iter().find(|(name, _)| name == wanted).map_or(0, |(_, count)| *count))
-}
 
 impl CacheReport {
     fn of(times: &OperationTimes) -> Self {

@@ -19,6 +19,9 @@ const LOADED_KEY: &[u8] = b"records value-bytes";
 /// before they are used.
 const AHEAD_STEPS: usize = 32;
 
+/// Commits whose log is written within 10 ms: what is meant by delayed where nothing else is said.
+pub const DELAYED: Durability = Durability::Delayed(Duration::from_millis(10));
+
 /// A database of [`deuteron`], opened for a measurement.
 ///
 /// ```
@@ -127,6 +130,12 @@ impl EmbeddedStore {
     pub fn db(&self) -> &Db {
         &self.db
     }
+
+    /// Some of the database's counters, by their names.
+    pub(crate) fn counters<const N: usize>(&self, names: [&str; N]) -> [u64; N] {
+        let counters = self.db.stats().counters;
+        names.map(|name| counters.iter().find(|(known, _)| known == name).expect("a counter of this name").1)
+    }
 }
 
 impl Store for EmbeddedStore {
@@ -159,7 +168,7 @@ impl Store for EmbeddedStore {
     }
 
     fn loader(&self) -> Result<EmbeddedWorker<'_>, BenchError> {
-        let options = TransactionOptions::new().durability(Durability::Delayed(Duration::from_millis(10)));
+        let options = TransactionOptions::new().durability(DELAYED);
         Ok(EmbeddedWorker {
             store: self,
             options,

@@ -20,8 +20,8 @@ pub struct LatencyReport {
     pub clock_us: f64,
 }
 
-/// Times the operations of `workload`, which has been loaded, a third of the time each: within its transactions, then as transactions of one
-/// read, then of one update. Keys are not told ahead.
+/// Times the operations of `workload`, which has been loaded, a third of the time each: within its transactions, then as
+/// transactions of one read, then of one update. Keys are not told ahead.
 ///
 /// # Errors
 /// As [`run`].

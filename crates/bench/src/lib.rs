@@ -66,7 +66,7 @@ pub use chooser::{KeyChooser, Skew};
 pub use contention::{ContentionCase, ContentionFigure, run_contention};
 pub use device::{DeviceBench, DeviceProgress, DeviceReport, ReadFigure};
 pub use driver::{Driver, Progress, run};
-pub use embedded::{Ahead, EmbeddedStore};
+pub use embedded::{Ahead, DELAYED, EmbeddedStore};
 pub use error::BenchError;
 pub use histories::{HistoryOptions, HistoryReport, run_histories};
 pub use latency::{LatencyReport, run_latency};

@@ -32,12 +32,12 @@ pub fn peak_rss_bytes() -> u64 {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn thread_seconds(name: &str) -> f64 {
-    let name = &name[..name.len().min(15)];
+    let name = &name.as_bytes()[..name.len().min(15)];
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return 0.0 };
     let nanoseconds = |thread: &Path| -> Option<u64> {
-        let called = std::fs::read_to_string(thread.join("comm")).ok()?;
+        let called = std::fs::read(thread.join("comm")).ok()?;
         let spent = std::fs::read_to_string(thread.join("schedstat")).ok()?;
-        if called.trim_end() == name { spent.split(' ').next()?.parse().ok() } else { None }
+        if called.trim_ascii_end() == name { spent.split(' ').next()?.parse().ok() } else { None }
     };
     threads.flatten().filter_map(|thread| nanoseconds(&thread.path())).sum::<u64>() as f64 / 1e9
 }

@@ -58,13 +58,14 @@ pub fn run_timeline(
     progress: &mut dyn FnMut(&crate::Progress),
 ) -> Result<Timeline, BenchError> {
     let mut timeline = Timeline::default();
-    let (mut keeper, mut before) = (keeper_seconds(), counters(store));
+    let (mut keeper, mut before) = (keeper_seconds(), store.counters(COUNTERS));
     let report = run(store, workload, driver, Loaded::default(), &mut |now| {
         progress(now);
         let keeper_now = keeper_seconds();
-        let [version_bytes, ..] = counters(store);
+        let counted = store.counters(COUNTERS);
+        let [version_bytes, ..] = counted;
         if now.warming_up {
-            before = counters(store);
+            before = counted;
         } else {
             let interval = now.interval.as_secs_f64().max(1e-9);
             timeline.samples.push(TimelineSample {
@@ -76,7 +77,7 @@ pub fn run_timeline(
         }
         keeper = keeper_now;
     })?;
-    let [_, budget, evictions, dropped] = counters(store);
+    let [_, budget, evictions, dropped] = store.counters(COUNTERS);
     timeline.throughput_ops = report.throughput_ops;
     timeline.watermark_bytes = budget;
     timeline.evictions = evictions.saturating_sub(before[2]);
@@ -89,8 +90,5 @@ fn keeper_seconds() -> f64 {
     thread_seconds("deuteron-keeper")
 }
 
-fn counters(store: &EmbeddedStore) -> [u64; 4] {
-    let stats = store.db().stats();
-    ["tc.memory_bytes", "tc.memory_budget_bytes", "tc.evictions", "tc.versions_dropped"]
-        .map(|wanted| stats.counters.iter().find(|(name, _)| name == wanted).map_or(0, |(_, count)| *count))
-}
+const COUNTERS: [&str; 4] =
+    ["tc.memory_bytes", "tc.memory_budget_bytes", "tc.evictions", "tc.versions_dropped"];

@@ -5,7 +5,7 @@
 //! for a record: it gets the value of its time, or is told that its snapshot is too old.
 
 use crate::{BenchError, Driver, EmbeddedStore, Loaded, Workload, run};
-use deuteron::{Db, Error, TransactionOptions};
+use deuteron::{Error, TransactionOptions};
 use serde::Serialize;
 
 /// What a run of [`run_version_memory`] found. The names of the fields are the names in JSON.
@@ -23,14 +23,6 @@ pub struct VersionMemoryReport {
     pub watermark_bytes: u64,
     /// What the reader got in the end: `value`, `snapshot-too-old`, or `wrong`.
     pub reader: String,
-}
-
-/// The version memory and its budget.
-fn version_memory(db: &Db) -> (u64, u64) {
-    let stats = db.stats();
-    let counter =
-        |name: &str| stats.counters.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
-    (counter("tc.memory_bytes"), counter("tc.memory_budget_bytes"))
 }
 
 /// Updates the records of `workload`, which have been loaded, for as long as `driver` says, beside an idle reader.
@@ -67,7 +59,7 @@ pub fn run_version_memory(
     let mut report = VersionMemoryReport::default();
     let (mut first, mut steady) = ((0u64, 0.0), (0u64, 0.0));
     let run = run(store, &workload, driver, Loaded::default(), &mut |progress| {
-        let (bytes, budget) = version_memory(store.db());
+        let [bytes, budget] = store.counters(["tc.memory_bytes", "tc.memory_budget_bytes"]);
         report.version_bytes_max = report.version_bytes_max.max(bytes);
         report.watermark_bytes = report.watermark_bytes.max(budget);
         let part = progress.elapsed.as_secs_f64() / progress.total.as_secs_f64();

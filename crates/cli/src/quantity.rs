@@ -23,7 +23,7 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
 pub fn parse_durability(text: &str) -> Result<Durability, String> {
     match text.split_once('=') {
         None if text == "sync" => Ok(Durability::Sync),
-        None if text == "delayed" => Ok(Durability::Delayed(Duration::from_millis(10))),
+        None if text == "delayed" => Ok(deuteron_bench::DELAYED),
         None if text == "none" => Ok(Durability::None),
         Some(("delayed", milliseconds)) => match milliseconds.parse() {
             Ok(milliseconds) => Ok(Durability::Delayed(Duration::from_millis(milliseconds))),

@@ -5,10 +5,10 @@ use super::{PaperBench, PaperProgress};
 use crate::process::thread_seconds;
 use crate::times::OperationTimes;
 use crate::{
-    Ahead, BenchError, Driver, EmbeddedStore, Generator, Loaded, Report, Skew, Timeline, Workload, load, run,
-    run_timeline,
+    Ahead, BenchError, DELAYED, Driver, EmbeddedStore, Generator, Loaded, Report, Skew, Timeline, Workload,
+    load, run, run_timeline,
 };
-use deuteron::{Durability, Options};
+use deuteron::Options;
 use hdrhistogram::Histogram;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -36,7 +36,7 @@ pub(super) fn all(
     points.step(0);
     let threads = points.throughput_by_threads()?;
     let best = threads.curves[0].points.iter().fold(0.0f64, |best, (_, rate)| best.max(*rate));
-    let mut figures = vec![points.touched(4.0e6 * best), threads];
+    let mut figures = vec![points.touched(1e6 * best), threads];
     figures.extend(points.throughput_by_reads()?);
     figures.push(points.latencies()?);
     figures.extend(points.timeline()?);
@@ -98,10 +98,17 @@ impl Points<'_> {
     fn open(&self, name: &str, options: Options, workload: &Workload) -> Result<Measured, BenchError> {
         let directory = self.bench.directory.join(name);
         let removed = Removed(directory.clone());
-        let durability = Durability::Delayed(Duration::from_millis(10));
-        let store = EmbeddedStore::open(options, &directory, durability, 1)?;
+        let store = EmbeddedStore::open(options, &directory, DELAYED, 1)?;
         load(&store, workload, &self.driver(self.processors()), &mut |_| {})?;
         Ok(Measured { store, directory: removed })
+    }
+
+    /// The same, closed after it has been loaded and opened again: nothing is in the table of versions yet.
+    fn open_again(&self, name: &str, options: Options, workload: &Workload) -> Result<Measured, BenchError> {
+        let Measured { store, directory } = self.open(name, options.clone(), workload)?;
+        store.close()?;
+        let store = EmbeddedStore::open(options, &directory.0, DELAYED, 1)?;
+        Ok(Measured { store, directory })
     }
 
     fn options(&self) -> Options {
@@ -125,8 +132,9 @@ impl Points<'_> {
     }
 
     /// Figure 5: distinct records among those that the workload's generator draws, at the rate that was measured.
-    fn touched(&self, operations_per_second: f64) -> Figure {
+    fn touched(&self, transactions_per_second: f64) -> Figure {
         let (workload, records) = (self.paper(), self.bench.records());
+        let operations_per_second = transactions_per_second * workload.operations_per_transaction as f64;
         let present = AtomicU64::new(records);
         let mut generator = Generator::new(&workload, &present, 1);
         let mut touched = vec![false; records as usize];
@@ -239,37 +247,31 @@ impl Points<'_> {
     /// Figure 8.
     fn latencies(&mut self) -> Result<Figure, BenchError> {
         let workload = self.paper();
-        let measured = self.open("figure-8", self.options(), &workload)?;
-        let Measured { store, directory } = measured;
-        // Opened again: nothing is in the read cache yet, so that there are gets of the data component.
-        store.close()?;
-        let durability = Durability::Delayed(Duration::from_millis(10));
-        let store = EmbeddedStore::open(self.options(), &directory.0, durability, 1)?
-            .with_ahead(Ahead::Nothing)
-            .timing_operations();
+        // So that there are gets of the data component. Those of the warm-up count, too.
+        let Measured { store, directory } = self.open_again("figure-8", self.options(), &workload)?;
+        let store = store.with_ahead(Ahead::Nothing).timing_operations();
         let driver = self.driver(self.processors());
         run(&store, &workload, &driver, Loaded::default(), &mut |_| {})?;
         self.step(1);
         let times = store.take_times();
         store.close()?;
+        drop(directory);
         Ok(figure_8(&times))
     }
 
-    /// Figure 9: opened again, so that the table of versions begins empty.
+    /// Figure 9: the table of versions begins empty.
     fn timeline(&mut self) -> Result<[Figure; 3], BenchError> {
         let workload = self.paper();
         // Twice the records: what the table of versions gets of that is less than it would take.
-        let record_bytes = 100 * self.bench.records() as usize;
-        let options = || Options::new().memory((record_bytes * 2).max(64 << 20));
-        let Measured { store, directory } = self.open("figure-9", options(), &workload)?;
-        store.close()?;
-        let durability = Durability::Delayed(Duration::from_millis(10));
-        let store = EmbeddedStore::open(options(), &directory.0, durability, 1)?;
+        let record_bytes = workload.value_bytes * self.bench.records() as usize;
+        let options = Options::new().memory((record_bytes * 2).max(64 << 20));
+        let Measured { store, directory } = self.open_again("figure-9", options, &workload)?;
         let driver = self.driver(self.processors());
         let driver = Driver { warmup: Duration::ZERO, seconds: driver.seconds * TIMELINE_POINTS, ..driver };
         let timeline = run_timeline(&store, &workload, &driver, &mut |_| {})?;
         self.step(u64::from(TIMELINE_POINTS));
         store.close()?;
+        drop(directory);
         Ok(figure_9(&timeline))
     }
 
@@ -285,8 +287,7 @@ impl Points<'_> {
             let mut every = NO_CHECKPOINT;
             for rate in &mut rates {
                 let options = self.options().checkpoint_every(every);
-                let durability = Durability::Delayed(Duration::from_millis(10));
-                let store = EmbeddedStore::open(options, &directory.0, durability, 1)?;
+                let store = EmbeddedStore::open(options, &directory.0, DELAYED, 1)?;
                 load(&store, &workload, &driver, &mut |_| {})?;
                 let reports = self.runs(&store, &workload, &driver)?;
                 store.close()?;

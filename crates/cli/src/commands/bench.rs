@@ -1,5 +1,6 @@
-//! `bench ycsb`: the paper's workload and YCSB A to F; `bench paper`: its figures; `bench contention`: transactions that meet; `bench version-memory`, `bench timeline`
-//! and `bench cache`: what the versions in memory take and give; `bench latency`: single operations; `bench device`: the disk below.
+//! `bench ycsb`: the paper's workload and YCSB A to F; `bench paper`: its figures; `bench contention`: transactions that meet;
+//! `bench version-memory`, `bench timeline` and `bench cache`: what the versions in memory take and give; `bench latency`: single
+//! operations; `bench device`: the disk below.
 
 use super::WorkDirectory;
 use crate::arguments::{
@@ -10,13 +11,12 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::{bytes, count, microseconds};
-use deuteron::{ConcurrencyControl, Durability, Options};
+use deuteron::{ConcurrencyControl, Options};
 use deuteron_bench::{
-    Ahead, ContentionCase, ContentionFigure, DeviceBench, DeviceReport, Driver, EmbeddedStore, Latency,
-    MapStore, PaperBench, ReadTimes, Report, Store, Workload, load, run as drive, run_cache, run_contention,
-    run_latency, run_timeline, run_version_memory,
+    Ahead, ContentionCase, ContentionFigure, DELAYED, DeviceBench, DeviceReport, Driver, EmbeddedStore,
+    Latency, MapStore, PaperBench, ReadTimes, Report, Store, Workload, load, run as drive, run_cache,
+    run_contention, run_latency, run_timeline, run_version_memory,
 };
-use std::time::Duration;
 
 /// `deuteron bench`.
 pub fn run(command: &BenchCommand, json: bool) -> Outcome {
@@ -45,8 +45,7 @@ fn paper(arguments: &PaperArguments) -> Outcome<(WorkDirectory, EmbeddedStore, W
     let directory = WorkDirectory::new(None)?;
     crate::allocator::suit(arguments.memory);
     let options = Options::new().memory(arguments.memory);
-    let durability = Durability::Delayed(Duration::from_millis(10));
-    let store = EmbeddedStore::open(options, directory.path(), durability, 1)?;
+    let store = EmbeddedStore::open(options, directory.path(), DELAYED, 1)?;
     load(&store, &workload, &driver, &mut |_| {})?;
     Ok((directory, store, workload, driver))
 }
@@ -369,7 +368,7 @@ fn rows(report: &Report) -> Vec<(String, String)> {
         ("latency p99".into(), microseconds(latency.p99)),
         ("latency p99.9".into(), microseconds(latency.p999)),
         ("latency max".into(), microseconds(latency.max)),
-        ("processors".into(), format!("{:.1} s", report.processor_seconds)),
+        ("processor time".into(), format!("{:.1} s", report.processor_seconds)),
         ("peak memory".into(), bytes(report.peak_rss_bytes)),
         ("disk".into(), bytes(report.disk_bytes)),
         ("load".into(), format!("{:.1} s", report.load_seconds)),
