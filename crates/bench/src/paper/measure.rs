@@ -464,6 +464,8 @@ mod tests {
             assert!(svg.contains("<svg") && svg.contains("</svg>"), "{}", figure.name);
             let csv = std::fs::read_to_string(bench.output.join(format!("{}.csv", figure.name))).unwrap();
             assert!(csv.lines().count() > 1, "{}", figure.name);
+            let png = std::fs::read(bench.output.join(format!("{}.png", figure.name))).unwrap();
+            assert!(png.starts_with(b"\x89PNG"), "{}", figure.name);
             assert!(page.contains(&format!("{}.svg", figure.name)));
         }
         let names: Vec<&str> = figures.iter().map(|figure| figure.name).collect();

@@ -1,7 +1,9 @@
 //! Figures as pictures.
 
 use super::figure::{Axis, Figure, Source};
+use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::register_font;
 use std::error::Error;
 use std::ops::Range;
 
@@ -11,19 +13,44 @@ const COLOURS: [RGBColor; 5] =
 const LINE: u32 = 2;
 const DOT: i32 = 3;
 const LEGEND: i32 = 22;
+const FONT: &str = "sans-serif";
+
+type Drawn<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The figure as SVG.
-pub(super) fn svg(figure: &Figure) -> Result<String, Box<dyn Error + Send + Sync>> {
+pub(super) fn svg(figure: &Figure) -> Drawn<String> {
     let mut text = String::new();
-    draw(figure, &SVGBackend::with_string(&mut text, SIZE).into_drawing_area())
-        .map_err(|error| error.to_string())?;
+    draw(figure, &SVGBackend::with_string(&mut text, SIZE).into_drawing_area())?;
     Ok(text)
 }
 
-fn draw(
-    figure: &Figure,
-    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-) -> Result<(), Box<dyn Error>> {
+/// The figure as PNG.
+pub(super) fn png(figure: &Figure) -> Drawn<Vec<u8>> {
+    let mut pixels = vec![0; SIZE.0 as usize * SIZE.1 as usize * 3];
+    draw(figure, &BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area())?;
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, SIZE.0, SIZE.1);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&pixels)?;
+    writer.finish()?;
+    Ok(bytes)
+}
+
+/// Draws the figure, and says what has failed: the backend's own errors stay with it.
+fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>) -> Drawn<()>
+where
+    B::ErrorType: 'static,
+{
+    register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT).map_err(|_| "no font")?;
+    draw_on(figure, area).map_err(|error| error.to_string().into())
+}
+
+fn draw_on<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
+where
+    B::ErrorType: 'static,
+{
     area.fill(&WHITE)?;
     let places = |axis: Axis, of: fn(&(f64, f64)) -> f64| {
         let points = figure.curves.iter().flat_map(|curve| &curve.points);
@@ -31,7 +58,7 @@ fn draw(
     };
     let (x, y) = (places(figure.x, |point| point.0), places(figure.y, |point| point.1));
     let mut chart = ChartBuilder::on(area)
-        .caption(&figure.title, ("sans-serif", 17))
+        .caption(&figure.title, (FONT, 17))
         .margin(14)
         .x_label_area_size(46)
         .y_label_area_size(68)
@@ -39,6 +66,8 @@ fn draw(
     chart
         .configure_mesh()
         .light_line_style(WHITE)
+        .label_style((FONT, 12))
+        .axis_desc_style((FONT, 13))
         .x_desc(figure.x.label)
         .y_desc(figure.y.label)
         .x_label_formatter(&|place| shown(figure.x, *place))
@@ -70,6 +99,7 @@ fn draw(
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::LowerRight)
+        .label_font((FONT, 12))
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(160, 160, 160))
         .draw()?;
@@ -130,6 +160,16 @@ mod tests {
             assert!(svg.contains(word), "{word}");
         }
         assert!(svg.matches("<polyline").count() > 4, "a dashed line is many lines");
+        let png = png(&figure).unwrap();
+        let mut reader = png::Decoder::new(std::io::Cursor::new(&png)).read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        let info = reader.next_frame(&mut pixels).unwrap();
+        assert_eq!((info.width, info.height), SIZE);
+        let is = |colour: RGBColor| {
+            pixels.chunks(3).filter(|pixel| **pixel == [colour.0, colour.1, colour.2]).count()
+        };
+        assert!(COLOURS[..2].iter().all(|colour| is(*colour) > 100), "both lines are there");
+        assert!(is(BLACK) > 100, "so are the words");
     }
 
     #[test]

@@ -12,14 +12,16 @@ pub(super) fn write(bench: &PaperBench, records: u64, figures: &[Figure]) -> Res
     fs::create_dir_all(directory).map_err(BenchError::store("create the directory of the report"))?;
     for figure in figures {
         let svg = super::plot::svg(figure).map_err(BenchError::store("draw a figure"))?;
-        put(&directory.join(format!("{}.svg", figure.name)), &svg)?;
-        put(&directory.join(format!("{}.csv", figure.name)), &figure.csv())?;
+        let png = super::plot::png(figure).map_err(BenchError::store("draw a figure"))?;
+        put(&directory.join(format!("{}.svg", figure.name)), svg.as_bytes())?;
+        put(&directory.join(format!("{}.png", figure.name)), &png)?;
+        put(&directory.join(format!("{}.csv", figure.name)), figure.csv().as_bytes())?;
     }
-    put(&directory.join("index.html"), &page(bench, records, figures))
+    put(&directory.join("index.html"), page(bench, records, figures).as_bytes())
 }
 
-fn put(path: &Path, text: &str) -> Result<(), BenchError> {
-    fs::write(path, text).map_err(BenchError::store("write the report"))
+fn put(path: &Path, bytes: &[u8]) -> Result<(), BenchError> {
+    fs::write(path, bytes).map_err(BenchError::store("write the report"))
 }
 
 fn page(bench: &PaperBench, records: u64, figures: &[Figure]) -> String {
@@ -43,7 +45,7 @@ fn page(bench: &PaperBench, records: u64, figures: &[Figure]) -> String {
     );
     for figure in figures {
         page += &format!(
-            "<h2>{}</h2>\n<img src=\"{name}.svg\" alt=\"{name}\">\n<p>{} <a href=\"{name}.csv\">The numbers</a>.</p>\n",
+            "<h2>{}</h2>\n<img src=\"{name}.svg\" alt=\"{name}\">\n<p>{} <a href=\"{name}.csv\">The numbers</a>, <a href=\"{name}.png\">the picture as PNG</a>.</p>\n",
             escaped(&figure.title),
             escaped(&figure.note),
             name = figure.name,

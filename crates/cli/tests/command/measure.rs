@@ -81,7 +81,7 @@ fn the_papers_figures_are_drawn() {
     let words = small.chain([databases.to_str().unwrap(), report.to_str().unwrap()]);
     let found = run(words).ok().json();
     for figure in found["figures"].as_array().unwrap() {
-        for kind in ["svg", "csv"] {
+        for kind in ["svg", "png", "csv"] {
             let file = report.join(format!("{}.{kind}", figure.as_str().unwrap()));
             assert!(std::fs::metadata(&file).unwrap().len() > 20, "{}", file.display());
         }
