@@ -50,7 +50,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
     #[test]
     fn slots_in_use_never_overlap_and_everything_is_given_back(
-        steps in prop::collection::vec((0usize..3, 1usize..SPAN_BYTES / 2, any::<prop::sample::Index>()), 1..300),
+        steps in prop::collection::vec((0usize..3, 1usize..SPAN_BYTES / 2, any::<prop::sample::Index>()), 1..if cfg!(miri) { 30 } else { 300 }),
     ) {
         let mut bed = Bed::new();
         for (kind, bytes, which) in steps {
