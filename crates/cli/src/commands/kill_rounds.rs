@@ -108,8 +108,8 @@ fn one_round(
     let settings =
         ChildSettings { database, shape, first: expectation.first(), round, idle: false, adversity };
     let kill_at = KillAt::AfterReady(random_time(random, seconds_max));
-    let is_full = adversity.filter(|(name, _)| *name == AdversityName::Full);
-    let ballast = match (is_full, database.parent()) {
+    let full = adversity.filter(|(name, _)| *name == AdversityName::Full);
+    let ballast = match (full, database.parent()) {
         (Some(_), Some(beside)) if room::is_small(beside)? => {
             Some(Ballast::leaving(room::left(random), beside)?)
         }
@@ -124,7 +124,7 @@ fn one_round(
         (random.below(2 * INTERRUPTED_RECOVERIES_MAX + 1)).saturating_sub(INTERRUPTED_RECOVERIES_MAX);
     for _ in 0..interruptions {
         // Nobody makes room before the recovery knows that there is none.
-        let settings = ChildSettings { database, shape, first: &[], round, idle: true, adversity: is_full };
+        let settings = ChildSettings { database, shape, first: &[], round, idle: true, adversity: full };
         let interrupt_at = KillAt::AfterStart(random_time(random, INTERRUPT_AFTER_MAX));
         run_and_kill(&settings, interrupt_at, |_| {})?;
         report.interrupted_recoveries += 1;
