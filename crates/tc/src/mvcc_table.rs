@@ -384,7 +384,7 @@ mod loom_tests {
                 .compare_exchange(ptr::null_mut(), REMOVED, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
             if frozen {
-                self.table.remove_frozen(record, &guard);
+                self.table.remove_frozen(&record, &guard);
             }
             frozen
         }
@@ -548,7 +548,7 @@ mod loom_tests {
                 stored.store(2, Ordering::SeqCst);
                 let frozen = record.head.compare_exchange(new, REMOVED, Ordering::SeqCst, Ordering::Relaxed);
                 assert!(frozen.is_ok(), "nobody installs above it");
-                world.table.remove_frozen(record, &guard);
+                world.table.remove_frozen(&record, &guard);
                 let mut version = new;
                 // SAFETY: unlinked by the swap; retired once, freed when no guard is left.
                 while let Some(evicted) = unsafe { Linked::new(version) } {
