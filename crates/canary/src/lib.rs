@@ -48,6 +48,8 @@ canaries! {
     RetryFailedSync = "retry-failed-sync",
     /// Log: opening takes a buffer whose checksum is wrong for one that had been written whole.
     IgnoreTornTail = "ignore-torn-tail",
+    /// Log: opening does not look whether the log reaches as far as the data component depends on it.
+    IgnoreLostEnd = "ignore-lost-end",
     /// Transactions, R7: one that was pushed commits without looking at its reads again.
     SkipRefresh = "skip-refresh",
     /// Transactions, R12: the read timestamp of an evicted record is not folded into the floor.

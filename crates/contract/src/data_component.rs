@@ -11,6 +11,9 @@
 //!   first arrival. The LSN alone is not enough, because LSN order is not version order: see below.
 //! - **C4** After a crash the component holds every operation below the last completed redo scan start point,
 //!   and possibly more.
+//! - **C5** After a crash it knows how much of the log it depends on: every operation that it holds lies below
+//!   [`DataComponent::recovered_end_of_stable_log`], which had been announced. So a log that has lost its end is found out, rather
+//!   than joined with a component that holds some of what was in it.
 //!
 //! # Why a tombstone outlives the redo scan start point
 //!
@@ -178,6 +181,10 @@ pub trait DataComponent: Send + Sync {
 
     /// The `lsn` of the last completed [`DataComponent::redo_scan_start_point`]: where redo starts after a crash.
     fn recovered_redo_scan_start_point(&self) -> Lsn;
+
+    /// How far the recovery log must reach for what the component holds durably: an end of stable log that has been announced, in
+    /// this life or an earlier one, above every operation that a crash would leave. `Lsn(0)` if none ever was. A log that ends before it has lost what had been stable.
+    fn recovered_end_of_stable_log(&self) -> Lsn;
 
     /// What the component says of itself.
     fn statistics(&self) -> DcStatistics;

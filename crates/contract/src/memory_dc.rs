@@ -118,8 +118,8 @@ impl MemoryDc {
             current: durable.clone(),
             durable,
             volatile: Vec::new(),
-            // What is durable was below it; the next announcement will say how far it has come.
-            end_of_stable_log: state.redo_scan_start_point,
+            // What is durable lies below it (C5).
+            end_of_stable_log: state.end_of_stable_log,
             redo_scan_start_point: state.redo_scan_start_point,
         };
         MemoryDc { state: RwLock::new(recovered), ..*self }
@@ -217,6 +217,10 @@ impl DataComponent for MemoryDc {
 
     fn recovered_redo_scan_start_point(&self) -> Lsn {
         self.read().redo_scan_start_point
+    }
+
+    fn recovered_end_of_stable_log(&self) -> Lsn {
+        self.read().end_of_stable_log
     }
 
     fn statistics(&self) -> DcStatistics {

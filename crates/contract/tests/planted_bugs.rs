@@ -44,6 +44,8 @@ enum Bug {
     CheckpointDurableOnlyInPart,
     RedoScanStartPointForgotten,
     RedoScanStartPointTooHigh,
+    EndOfStableLogForgotten,
+    EndOfStableLogTooHigh,
     ReplayIsIgnored,
     CrashTearsAValue,
     SizeErrorForgetsTheTable,
@@ -84,6 +86,8 @@ const BUGS: &[Bug] = &[
     CheckpointDurableOnlyInPart,
     RedoScanStartPointForgotten,
     RedoScanStartPointTooHigh,
+    EndOfStableLogForgotten,
+    EndOfStableLogTooHigh,
     ReplayIsIgnored,
     CrashTearsAValue,
     SizeErrorForgetsTheTable,
@@ -108,6 +112,7 @@ struct State {
     map: Map,
     durable: Map,
     redo_scan_start_point: Lsn,
+    end_of_stable_log: Lsn,
     highest_lsn: Lsn,
     recovered: bool,
     held_back: Vec<(Place, (Record, Lsn))>,
@@ -279,7 +284,9 @@ impl DataComponent for Broken {
         Ok(())
     }
 
-    fn end_of_stable_log(&self, _: Lsn) {}
+    fn end_of_stable_log(&self, lsn: Lsn) {
+        self.state.lock().unwrap().end_of_stable_log = lsn;
+    }
 
     fn redo_scan_start_point(&self, lsn: Lsn) -> Result<(), DcError> {
         let mut state = self.state.lock().unwrap();
@@ -316,6 +323,15 @@ impl DataComponent for Broken {
             RedoScanStartPointForgotten if state.recovered => Lsn(0),
             RedoScanStartPointTooHigh if state.recovered => Lsn(state.redo_scan_start_point.0 + 8),
             _ => state.redo_scan_start_point,
+        }
+    }
+
+    fn recovered_end_of_stable_log(&self) -> Lsn {
+        let state = self.state.lock().unwrap();
+        match self.bug {
+            EndOfStableLogForgotten if state.recovered => state.redo_scan_start_point,
+            EndOfStableLogTooHigh if state.recovered => Lsn(state.end_of_stable_log.0 + 8),
+            _ => state.end_of_stable_log,
         }
     }
 

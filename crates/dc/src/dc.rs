@@ -37,8 +37,6 @@ pub struct BwTreeDc {
     pub(crate) options: DcOptions,
     pub(crate) llama: Arc<Llama>,
     pub(crate) tables: TableDirectory,
-    /// 0 as long as none was announced.
-    end_of_stable_log: AtomicU64,
     pub(crate) redo_scan_start_point: AtomicU64,
     /// Held during a checkpoint: there is one at a time.
     pub(crate) checkpointing: Mutex<Tombstones>,
@@ -111,7 +109,6 @@ impl BwTreeDc {
             options,
             llama: Arc::new(llama),
             tables: TableDirectory::new(),
-            end_of_stable_log: AtomicU64::new(0),
             redo_scan_start_point: AtomicU64::new(redo_scan_start_point),
             checkpointing: Mutex::default(),
             applied_at_reclaim: AtomicU64::new(0),
@@ -527,7 +524,7 @@ impl DataComponent for BwTreeDc {
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
-        let end_of_stable_log = self.end_of_stable_log.load(Ordering::Acquire);
+        let end_of_stable_log = self.llama.mark();
         let (key_limit, value_limit) = (self.key_bytes_max(), self.value_bytes_max());
         let mut special = false;
         for operation in operations {
@@ -551,12 +548,13 @@ impl DataComponent for BwTreeDc {
     }
 
     fn end_of_stable_log(&self, lsn: Lsn) {
-        self.end_of_stable_log.fetch_max(lsn.0, Ordering::AcqRel);
+        // The store's mark: no page is ever found without it (C5).
+        self.llama.raise_mark(lsn.0);
     }
 
     fn redo_scan_start_point(&self, lsn: Lsn) -> Result<(), DcError> {
         let mut tombstones = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
-        let end_of_stable_log = self.end_of_stable_log.load(Ordering::Acquire);
+        let end_of_stable_log = self.llama.mark();
         // It never goes back: what was promised once holds.
         let lsn = lsn.0.max(self.redo_scan_start_point.load(Ordering::Acquire));
         self.checkpoint(lsn)?;
@@ -569,6 +567,10 @@ impl DataComponent for BwTreeDc {
 
     fn recovered_redo_scan_start_point(&self) -> Lsn {
         Lsn(self.redo_scan_start_point.load(Ordering::Acquire))
+    }
+
+    fn recovered_end_of_stable_log(&self) -> Lsn {
+        Lsn(self.llama.mark())
     }
 
     fn statistics(&self) -> DcStatistics {

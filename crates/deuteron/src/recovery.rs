@@ -113,7 +113,9 @@ pub fn open(
             ..LogOptions::default()
         },
     };
-    let (log, recovery) = Log::open(Arc::clone(directory), &log_options, Arc::clone(&epochs), redo_start)?;
+    // What the pages depend on must be there, or transactions would be there in part.
+    let needed = redo_start..dc.recovered_end_of_stable_log();
+    let (log, recovery) = Log::open(Arc::clone(directory), &log_options, Arc::clone(&epochs), needed)?;
     let log = Arc::new(log);
     let dc_for_proxy: Arc<dyn DataComponent> = Arc::clone(&dc) as _;
     let proxy_options = proxy_options(options, &shares);

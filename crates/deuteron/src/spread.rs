@@ -59,6 +59,10 @@ impl DataComponent for Spread {
         self.component.recovered_redo_scan_start_point()
     }
 
+    fn recovered_end_of_stable_log(&self) -> Lsn {
+        self.component.recovered_end_of_stable_log()
+    }
+
     fn statistics(&self) -> DcStatistics {
         self.component.statistics()
     }

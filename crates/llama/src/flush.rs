@@ -623,6 +623,8 @@ impl Llama {
             fragments: batch.fragments,
             chain: position.chain,
             body_crc: batch.body_crc,
+            // Not before the nodes were copied: above what they depend on.
+            mark: self.mark(),
         };
         let chain = header.encode(&mut flusher.buffer);
         let file = segments.file(segments.index(offset)).expect("there is room only in a segment");

@@ -7,9 +7,9 @@
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 4 | CRC-32C of bytes 4 to 64 |
+//! | 0 | 4 | CRC-32C of bytes 4 to 128 |
 //! | 4 | 4 | magic `DBUF` |
-//! | 8 | 4 | format version, 3 |
+//! | 8 | 4 | format version, 4 |
 //! | 12 | 4 | number of fragments, at least 1 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | sequence number: one more than the previous buffer's |
@@ -18,14 +18,16 @@
 //! | 48 | 8 | length, a multiple of 4096 |
 //! | 56 | 4 | chain: the previous buffer's CRC at offset 0 |
 //! | 60 | 4 | CRC-32C of the fragments' CRCs, in order |
-//! | 64 | | fragments, one behind the other, then zeros |
+//! | 64 | 8 | mark: as the user of the store had [raised](crate::Llama::raise_mark) it |
+//! | 72 | | zeros |
+//! | 128 | | fragments, one behind the other, then zeros |
 
 use crate::flash_address::FlashAddress;
 use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DBUF");
-/// The version of buffers, segments and images. Version 2 had a single stream.
-pub(crate) const FORMAT_VERSION: u32 = 3;
+/// The version of buffers, segments and images. Version 3 had no marks, version 2 a single stream.
+pub(crate) const FORMAT_VERSION: u32 = 4;
 
 /// Whether this release reads `version`.
 pub(crate) fn is_known(version: u32) -> bool {
@@ -45,8 +47,8 @@ pub(crate) enum Stream {
     Moved = 1,
 }
 
-/// Bytes of the header.
-pub(crate) const HEADER_BYTES: usize = 64;
+/// Bytes of the header: a multiple of 64, as fragments begin at such.
+pub(crate) const HEADER_BYTES: usize = 128;
 
 /// The header of a flush buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,7 @@ pub(crate) struct BufferHeader {
     pub(crate) fragments: u32,
     pub(crate) chain: u32,
     pub(crate) body_crc: u32,
+    pub(crate) mark: u64,
 }
 
 impl BufferHeader {
@@ -74,6 +77,8 @@ impl BufferHeader {
         write_u64(out, 48, self.length);
         write_u32(out, 56, self.chain);
         write_u32(out, 60, self.body_crc);
+        write_u64(out, 64, self.mark);
+        out[72..HEADER_BYTES].fill(0);
         let crc = crc32c::crc32c(&out[4..HEADER_BYTES]);
         write_u32(out, 0, crc);
         crc
@@ -95,6 +100,7 @@ impl BufferHeader {
             fragments: read_u32(bytes, 12),
             chain: read_u32(bytes, 56),
             body_crc: read_u32(bytes, 60),
+            mark: read_u64(bytes, 64),
         };
         let good = read_u32(bytes, 0) == crc
             && header.store == store

@@ -33,7 +33,7 @@ use crate::page_id::PageId;
 use deuteron_canary::{Canary, is_planted};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DFRG");
-const HEADER_BYTES: usize = 64;
+pub(crate) const HEADER_BYTES: usize = 64;
 const ROOT: u32 = 1;
 /// Compression is worth the work of reading if it saves the so-manieth part.
 const WORTH: usize = 8;

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 40 + *bytes of records* |
 //! | 4 | 4 | magic `DIMG` |
-//! | 8 | 4 | format version, 3 |
+//! | 8 | 4 | format version, 4 |
 //! | 12 | 4 | number of the block, from 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the image |
@@ -18,7 +18,7 @@
 //! | 40 | | records |
 //!
 //! Block 0 holds one record: scan start (an offset for each stream, 8 each; sequence 8, chain 4), incarnation 8, segment bytes 8, number of
-//! the previous image 8 (its own: it is whole), user data
+//! the previous image 8 (its own: it is whole), mark 8, user data
 //! (length 4, bytes). The last block holds one record: number of records between 8, lowest page identifier never given out
 //! 8. The blocks between hold one record per page: page 8, kind 4, and then
 //!
@@ -74,6 +74,8 @@ pub(crate) struct ImageStart {
     pub(crate) segment_bytes: u64,
     /// The number of the image of which this one holds the changes; its own if it is whole.
     pub(crate) previous: u64,
+    /// That of no buffer before the scan start is higher.
+    pub(crate) mark: u64,
     pub(crate) user_data: Vec<u8>,
 }
 
@@ -157,6 +159,7 @@ impl ImageWriter {
         writer.records.extend_from_slice(&start.incarnation.to_le_bytes());
         writer.records.extend_from_slice(&start.segment_bytes.to_le_bytes());
         writer.records.extend_from_slice(&start.previous.to_le_bytes());
+        writer.records.extend_from_slice(&start.mark.to_le_bytes());
         writer.records.extend_from_slice(&(start.user_data.len() as u32).to_le_bytes());
         writer.records.extend_from_slice(&start.user_data);
         writer.write_block(0)?;
@@ -409,7 +412,7 @@ fn read_start(block: &Block) -> Option<ImageStart> {
     let offsets = [records.u64()?, records.u64()?];
     let (sequence, chain) = (records.u64()?, records.u32()?);
     let (incarnation, segment_bytes, previous) = (records.u64()?, records.u64()?, records.u64()?);
-    let user_data_bytes = records.u32()?;
+    let (mark, user_data_bytes) = (records.u64()?, records.u32()?);
     let user_data = records.take(user_data_bytes as usize)?.to_vec();
     (previous <= block.number
         && offsets.iter().all(|&offset| offset > 0)
@@ -422,6 +425,7 @@ fn read_start(block: &Block) -> Option<ImageStart> {
         incarnation,
         segment_bytes,
         previous,
+        mark,
         user_data,
     })
 }
@@ -439,6 +443,7 @@ mod tests {
             incarnation: 2,
             segment_bytes: 1 << 16,
             previous: 2,
+            mark: 4711,
             user_data: b"remember".to_vec(),
         };
         let mut writer = ImageWriter::create(directory, true, &start).unwrap();

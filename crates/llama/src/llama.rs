@@ -55,12 +55,53 @@ pub struct Llama {
     /// Whether a checkpoint is going on; shared with it, so that dropping it ends it.
     pub(crate) checkpointing: Arc<AtomicBool>,
     pub(crate) segment_holds: SegmentHolds,
+    /// See [`Llama::raise_mark`].
+    pub(crate) mark: AtomicU64,
 }
 
 impl Llama {
     /// The epochs whose guards protect snapshots.
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
+    }
+
+    /// Raises the mark: a number that only grows, and means something to the user of the store alone. All that is written from now on
+    /// has this mark or a higher one, so what is [installed](Llama::install) after the call is never found by a recovery without
+    /// [`Recovered::mark`](crate::Recovered::mark) being as high. Durable only with what is written. One atomic operation.
+    ///
+    /// ```
+    /// # use deuteron_llama::{Llama, Options, OwnedNode, PageDescriptor};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let open = || Llama::open(directory.clone(), Options::default(), deuteron_epoch::Epochs::new());
+    /// let (llama, _) = open()?;
+    /// llama.raise_mark(7);
+    /// # let (page, guard) = (llama.allocate(), llama.pin());
+    /// # let root = OwnedNode::base(b"hello", PageDescriptor { tree: 1, low_key: b"", root: true }, &[]);
+    /// llama.install(page, llama.snapshot(page, &guard), root, &guard).expect("nobody else knows the page");
+    /// # drop(guard);
+    /// llama.flush_step()?;
+    /// drop(llama);
+    /// assert_eq!(open()?.1.mark, 7);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn raise_mark(&self, mark: u64) {
+        // Released with what is installed after it, and read by whoever has read that.
+        self.mark.fetch_max(mark, Ordering::AcqRel);
+    }
+
+    /// The mark: the highest of those that it was [raised](Llama::raise_mark) to and [`Recovered::mark`](crate::Recovered::mark).
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// llama.raise_mark(7);
+    /// llama.raise_mark(5);
+    /// assert_eq!(llama.mark(), 7);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn mark(&self) -> u64 {
+        self.mark.load(Ordering::Acquire)
     }
 
     /// A guard for [`Llama::snapshot`] and [`Llama::install`].

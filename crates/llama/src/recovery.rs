@@ -49,6 +49,8 @@ use std::sync::{Arc, OnceLock};
 pub struct Recovered {
     /// What the last completed checkpoint was given to remember; empty in a new store.
     pub user_data: Vec<u8>,
+    /// The highest [mark](Llama::raise_mark) with which anything of what was found was written.
+    pub mark: u64,
     /// Every page that counts, sorted by tree and low key.
     pub pages: Vec<RecoveredPage>,
 }
@@ -109,6 +111,7 @@ struct Scan<'a> {
     segments: &'a Segments,
     position: Position,
     incarnation: u64,
+    mark: u64,
     known: ByPage<Known>,
     /// Pages of which too little was found. Well if they are disowned in the end: then the image could leave them out.
     dangling: BTreeMap<PageId, LlamaError>,
@@ -160,6 +163,7 @@ impl Llama {
             segments: &segments,
             position: image.start.start,
             incarnation: image.start.incarnation,
+            mark: image.start.mark,
             known: image.pages,
             dangling: BTreeMap::new(),
             disowned: BTreeMap::new(),
@@ -175,7 +179,7 @@ impl Llama {
         if let Some((_, defect)) = scan.dangling.pop_first() {
             return Err(defect);
         }
-        let Scan { position, incarnation, mut known, next_page, disowned, last, .. } = scan;
+        let Scan { position, incarnation, mark, mut known, next_page, disowned, last, .. } = scan;
 
         let mut accounts = Accounts::new(options.segment_bytes);
         let ahead = known.iter().filter(|(_, known)| known.ahead);
@@ -250,8 +254,9 @@ impl Llama {
             evict_hand: AtomicU64::new(0),
             checkpointing: Arc::new(AtomicBool::new(false)),
             segment_holds: Default::default(),
+            mark: AtomicU64::new(mark),
         };
-        Ok((llama, Recovered { user_data: image.start.user_data, pages }))
+        Ok((llama, Recovered { user_data: image.start.user_data, mark, pages }))
     }
 }
 
@@ -413,6 +418,7 @@ fn create(directory: &Arc<dyn Directory>, options: &Options, names: &[String]) -
         incarnation: 0,
         segment_bytes: options.segment_bytes,
         previous: 0,
+        mark: 0,
         user_data: Vec::new(),
     };
     let mut writer = ImageWriter::create(directory, options.direct, &start).map_err(LlamaError::Device)?;
@@ -484,6 +490,7 @@ impl Scan<'_> {
                 self.apply(fragment, header.sequence);
             }
             self.incarnation = self.incarnation.max(header.incarnation);
+            self.mark = self.mark.max(header.mark);
             self.last = Some(header);
             let (stream, end) = (self.segments.stream(header.offset), header.offset + header.length);
             self.position = self.position.next(stream, self.segments.behind(header.offset, end), crc);

@@ -13,7 +13,7 @@
 //! Nothing is written. Memory: a window of [`DamagedFile`], the longest fragment, and what the images say of each page.
 
 use crate::flush_buffer::{BufferHeader, HEADER_BYTES, STREAMS};
-use crate::fragment::{Fragment, read_u32, read_u64};
+use crate::fragment::{self, Fragment, read_u32, read_u64};
 use crate::node::PageDescriptor;
 use crate::page_id::PageId;
 use crate::recovery::readable_image;
@@ -224,7 +224,7 @@ impl Shape {
         let numbered = indexes.iter().filter(|index| **index > 0);
         let told = numbered.filter_map(open).find_map(|(index, mut file)| {
             (SEGMENT_HEADER_BYTES..file.length()).step_by(STEP as usize).find_map(|at| {
-                let own = read_own(file.bytes(at, HEADER_BYTES))?;
+                let own = read_own(file.bytes(at, fragment::HEADER_BYTES))?;
                 fragment_at(&mut file, at, own)?;
                 let begin = own.checked_sub(at).filter(|begin| begin.is_multiple_of(index))?;
                 Some(begin / index).filter(|&bytes| SegmentHeader::may_have(bytes))
@@ -236,12 +236,12 @@ impl Shape {
 
 /// Where the fragment in `bytes`, if it is one, says that it lies.
 fn read_own(bytes: &[u8]) -> Option<u64> {
-    (bytes.len() >= HEADER_BYTES && bytes[4..8] == *b"DFRG").then(|| read_u64(bytes, 24))
+    (bytes.len() >= fragment::HEADER_BYTES && bytes[4..8] == *b"DFRG").then(|| read_u64(bytes, 24))
 }
 
 /// The fragment at `at` of a file, which lies at `own` in the store.
 fn fragment_at(file: &mut DamagedFile, at: u64, own: u64) -> Option<Fragment<'_>> {
-    let head = file.bytes(at, HEADER_BYTES);
+    let head = file.bytes(at, fragment::HEADER_BYTES);
     if read_own(head) != Some(own) {
         return None;
     }

@@ -17,7 +17,7 @@ const RECORDS: u64 = 400_000;
 /// What fits the ring, so that only appending is measured, and not the flusher on the same two processors.
 fn in_the_ring(threads: u64) -> Result<f64, Box<dyn Error>> {
     let options = LogOptions { ring_bytes: 256 << 20, ..LogOptions::default() };
-    let (log, _) = Log::open(Arc::new(MemoryDirectory::new()), &options, Epochs::new(), Lsn(0))?;
+    let (log, _) = Log::open(Arc::new(MemoryDirectory::new()), &options, Epochs::new(), Lsn(0)..Lsn(0))?;
     let started = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -34,7 +34,8 @@ fn in_the_ring(threads: u64) -> Result<f64, Box<dyn Error>> {
 fn through_the_ring(threads: u64) -> Result<f64, Box<dyn Error>> {
     let records = 10 * RECORDS;
     let options = LogOptions { spare_segments_max: 1, ..LogOptions::default() };
-    let (log, recovery) = Log::open(Arc::new(MemoryDirectory::new()), &options, Epochs::new(), Lsn(0))?;
+    let (log, recovery) =
+        Log::open(Arc::new(MemoryDirectory::new()), &options, Epochs::new(), Lsn(0)..Lsn(0))?;
     let done = AtomicBool::new(false);
     let started = Instant::now();
     std::thread::scope(|scope| {

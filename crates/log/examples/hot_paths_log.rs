@@ -28,7 +28,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("there is no path {path}: log-append").into());
     }
     let options = LogOptions { ring_bytes: 64 << 20, ..LogOptions::default() };
-    let (log, recovery) = Log::open(Arc::new(MemoryDirectory::new()), &options, Epochs::new(), Lsn(0))?;
+    let (log, recovery) =
+        Log::open(Arc::new(MemoryDirectory::new()), &options, Epochs::new(), Lsn(0)..Lsn(0))?;
     let mut at = recovery.tail();
     for number in 0..operations {
         let (transaction, key) = (TransactionId(number / 4), number.to_be_bytes());

@@ -24,6 +24,7 @@ use crate::{AppendError, LogError, LogOptions};
 use deuteron_contract::Lsn;
 use deuteron_device::{Directory, Operation};
 use deuteron_epoch::{Epochs, Guard};
+use std::ops::Range;
 use std::sync::{Arc, TryLockError};
 use std::task::{Poll, Wake, Waker};
 
@@ -54,10 +55,11 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log in `directory`, or creates one if there is none and `from` is 0.
+    /// Opens the log in `directory`, or creates one if there is none and nothing of it is needed.
     ///
-    /// `from` is the redo scan start point: the log from there on is checked and offered for replay by the
-    /// [`Recovery`]. Appending starts behind it at once. Version readers pin `epochs`.
+    /// `needed` begins at the redo scan start point: the log from there on is checked and offered for replay by the
+    /// [`Recovery`]. It ends where the log is known to have been stable up to; a log that ends before has lost something. `Lsn(0)..Lsn(0)`
+    /// needs nothing. Appending starts behind the end at once. Version readers pin `epochs`.
     ///
     /// ```
     /// use deuteron_contract::{Lsn, TransactionId};
@@ -69,13 +71,13 @@ impl Log {
     /// let directory = Arc::new(MemoryDirectory::new());
     /// let record = Record::Abort { transaction: TransactionId(7) };
     /// {
-    ///     let (log, _) = Log::open(directory.clone(), &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0))?;
+    ///     let (log, _) = Log::open(directory.clone(), &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0)..Lsn(0))?;
     ///     let lsn = log.append(&record)?;
     ///     log.request_flush(Lsn(lsn.0 + 1));
     ///     while log.flush_step()? {}
     ///     assert!(log.stable_lsn() > lsn);
     /// }
-    /// let (log, recovery) = Log::open(directory, &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0))?;
+    /// let (log, recovery) = Log::open(directory, &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0)..Lsn(0))?;
     /// let buffers = recovery.buffers().collect::<Result<Vec<_>, _>>()?;
     /// assert_eq!(buffers[0].view().records().next().unwrap().1, record);
     /// assert_eq!(log.stable_lsn(), recovery.tail());
@@ -83,17 +85,17 @@ impl Log {
     /// ```
     ///
     /// # Errors
-    /// [`LogError::Corrupt`] if bytes that had been durable are damaged, which a torn tail never looks like;
-    /// [`LogError::Missing`] if the log does not reach from `from`; those of the device; bad options.
+    /// [`LogError::Corrupt`] if bytes that had been durable are damaged, which a torn tail never looks like, or the log does not reach
+    /// the end of `needed`; [`LogError::Missing`] if it begins behind its start; those of the device; bad options.
     pub fn open(
         directory: Arc<dyn Directory>,
         options: &LogOptions,
         epochs: Arc<Epochs>,
-        from: Lsn,
+        needed: Range<Lsn>,
     ) -> Result<(Log, Recovery), LogError> {
         options.validate()?;
         let Opening { segments, recovery, previous_crc, incarnation, index } =
-            Opening::run(directory, options, from.0)?;
+            Opening::run(directory, options, needed.start.0..needed.end.0)?;
         let tail = recovery.tail().0;
         let ring_bytes = options.ring_bytes as u64;
         let segment_bytes = segments.shape().segment_bytes;
@@ -198,7 +200,7 @@ impl Log {
     /// # use deuteron_contract::{Lsn, Timestamp};
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
     /// # let epochs = deuteron_epoch::Epochs::new();
-    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0))?;
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0)..Lsn(0))?;
     /// log.prefetch(log.tail_lsn());
     /// # Ok::<(), deuteron_log::LogError>(())
     /// ```
@@ -427,7 +429,7 @@ impl Log {
     /// # use deuteron_contract::Lsn;
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
     /// # let epochs = deuteron_epoch::Epochs::new();
-    /// let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0))?;
+    /// let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0)..Lsn(0))?;
     /// assert_eq!(log.files(Lsn(0)), [("log-0000000000000000.seg".to_owned(), 4096, 4096 + 65536)]);
     /// # Ok::<(), deuteron_log::LogError>(())
     /// ```

@@ -8,18 +8,23 @@
 //! buffers, the inside of a torn buffer or the user's values do not have together with the log's identity and a
 //! checksum.
 //!
+//! Damage to the last buffer looks like a torn tail. But whoever opens the log may know up to where it had been stable, as the data component
+//! does, whose pages depend on it: a log that ends before that is corrupt where it ends.
+//!
 //! The last valid buffer may have been found in a cache and not on the medium (the process died, not the machine, while
 //! it was being written; or its write failed). It is written again before anything is appended behind it, so
 //! that F1 holds across openings.
 
-use crate::block::{BLOCK, Mismatch};
+use crate::block::{BLOCK, BufferHeader, HEADER_BYTES, Mismatch};
 use crate::buffer_view::BufferView;
 use crate::reader::{BufferReader, LogReader};
 use crate::segment::{Found, Segments, Shape, corrupt_at, segment_name};
 use crate::stable_index::StableIndex;
 use crate::{LogError, LogOptions};
+use deuteron_canary::{Canary, is_planted};
 use deuteron_contract::Lsn;
 use deuteron_device::{AlignedBuffer, Directory};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What was found when the log was opened.
@@ -62,31 +67,24 @@ pub(crate) struct Opening {
     pub index: StableIndex,
 }
 
-/// The last valid buffer of a scan.
-struct Last {
-    base: u64,
-    bytes: usize,
-    crc: u32,
-    incarnation: u64,
-}
-
 struct Scan {
     /// The base of the first buffer that ends above the redo scan start point.
     start: u64,
     tail: u64,
-    last: Option<Last>,
+    /// The last valid buffer.
+    last: Option<BufferHeader>,
 }
 
 impl Opening {
     pub(crate) fn run(
         directory: Arc<dyn Directory>,
         options: &LogOptions,
-        from: u64,
+        needed: Range<u64>,
     ) -> Result<Opening, LogError> {
         let found = Found::list(&*directory, options.direct_io)?;
-        // The segment that `from` is in; or that which ends where it is, if the next has not been prepared.
-        let Some(first) = found.files.range(..=from).next_back().map(|(&base, _)| base) else {
-            return Self::create(directory, options, found, from);
+        // The segment that the start is in; or that which ends where it is, if the next has not been prepared.
+        let Some(first) = found.files.range(..=needed.start).next_back().map(|(&base, _)| base) else {
+            return Self::create(directory, options, found, needed.start.max(needed.end));
         };
         let head = found.header(first)?;
         let shape = Shape { segment_bytes: head.segment_bytes, identity: head.identity };
@@ -109,10 +107,7 @@ impl Opening {
         let segments = Segments::new(directory, found, shape, newest.incarnation + 1, options);
         let segments = Arc::new(segments);
         let index = StableIndex::default();
-        let scan = scan(&segments, first, from, &index)?;
-        if scan.tail < from {
-            return Err(segments.missing(from, scan.tail));
-        }
+        let scan = scan(&segments, first, needed, &index)?;
         let mut incarnation = newest.incarnation + 1;
         let mut previous_crc = 0;
         if let Some(last) = &scan.last {
@@ -130,11 +125,11 @@ impl Opening {
         directory: Arc<dyn Directory>,
         options: &LogOptions,
         found: Found,
-        from: u64,
+        needed: u64,
     ) -> Result<Opening, LogError> {
-        if from != 0 || !found.files.is_empty() {
+        if needed != 0 || !found.files.is_empty() {
             let start = found.files.keys().next().map_or(0, |&base| base);
-            return Err(LogError::Missing { wanted: Lsn(from), start: Lsn(start), end: Lsn(start) });
+            return Err(LogError::Missing { wanted: Lsn(needed), start: Lsn(start), end: Lsn(start) });
         }
         let shape = Shape { segment_bytes: options.segment_bytes, identity: directory.identifier() };
         let incarnation = 1;
@@ -145,8 +140,15 @@ impl Opening {
     }
 }
 
-/// Follows the buffers from `first` to the tail.
-fn scan(segments: &Arc<Segments>, first: u64, from: u64, index: &StableIndex) -> Result<Scan, LogError> {
+/// Follows the buffers from `first` to the tail, which must not lie before the end of what is needed.
+fn scan(
+    segments: &Arc<Segments>,
+    first: u64,
+    needed: Range<u64>,
+    index: &StableIndex,
+) -> Result<Scan, LogError> {
+    let from = needed.start;
+    let until = if is_planted(Canary::IgnoreLostEnd) { from } else { needed.end.max(from) };
     let mut reader = BufferReader::new(segments.clone());
     let mut scan = Scan { start: first, tail: first, last: None };
     let mut is_chained = false;
@@ -169,8 +171,7 @@ fn scan(segments: &Arc<Segments>, first: u64, from: u64, index: &StableIndex) ->
                 if end <= from {
                     scan.start = end;
                 }
-                let (crc, incarnation) = (header.crc, header.incarnation);
-                scan.last = Some(Last { base, bytes: bytes.len(), crc, incarnation });
+                scan.last = Some(header);
                 is_chained = true;
                 scan.tail = end;
                 continue;
@@ -178,6 +179,10 @@ fn scan(segments: &Arc<Segments>, first: u64, from: u64, index: &StableIndex) ->
             Err(mismatch) => mismatch,
         };
         match reader.find_valid(base + BLOCK)? {
+            None if base < until => {
+                let expected = format!("{} (the log was stable up to LSN {until})", mismatch.expected);
+                return Err(segments.corrupt(base, Mismatch { expected, ..mismatch }));
+            }
             None => return Ok(scan),
             // Damaged, but nobody needs it.
             Some(later) if later <= from => {
@@ -192,11 +197,14 @@ fn scan(segments: &Arc<Segments>, first: u64, from: u64, index: &StableIndex) ->
 }
 
 /// Makes the last valid buffer durable, in case that it is not.
-fn rewrite(segments: &Segments, last: &Last) -> Result<(), LogError> {
+fn rewrite(segments: &Segments, last: &BufferHeader) -> Result<(), LogError> {
     let segment = segments.base_of(last.base);
     let Some(file) = segments.get(segment) else { return Ok(()) };
-    let mut bytes = AlignedBuffer::zeroed(last.bytes);
+    let mut bytes = AlignedBuffer::zeroed(last.written_bytes() as usize);
     let offset = BLOCK + (last.base - segment);
     file.read_at(&mut bytes, offset).map_err(LogError::device("read its last buffer"))?;
+    // It was read once more: what has rotted since must not become what was written.
+    last.verify(&bytes).map_err(|mismatch| segments.corrupt(last.base, mismatch))?;
+    bytes[..HEADER_BYTES].copy_from_slice(&last.to_bytes());
     file.write_durable_at(&bytes, offset).map_err(LogError::device("write its last buffer again"))
 }

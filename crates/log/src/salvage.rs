@@ -47,7 +47,7 @@ impl LogSalvage {
     ///
     /// let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
     /// let epochs = deuteron_epoch::Epochs::new();
-    /// let (log, _) = Log::open(Arc::clone(&directory), &LogOptions::default(), epochs, Lsn(0))?;
+    /// let (log, _) = Log::open(Arc::clone(&directory), &LogOptions::default(), epochs, Lsn(0)..Lsn(0))?;
     /// log.append(&Record::Abort { transaction: TransactionId(7) }).unwrap();
     /// log.request_flush(log.tail_lsn());
     /// while log.flush_step()? {}

@@ -10,6 +10,7 @@ use deuteron_log::{Log, LogError, LogOptions, Record, Recovery};
 use harness::{Owned, Pair, check_recovery, upsert};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -39,7 +40,12 @@ fn closed(buffers: u64) -> Closed {
 
 impl Closed {
     fn open(&self, from: u64) -> Result<(Log, Recovery), LogError> {
-        Log::open(Arc::new(self.directory.clone()), &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(from))
+        self.open_reaching(from..from)
+    }
+
+    fn open_reaching(&self, needed: Range<u64>) -> Result<(Log, Recovery), LogError> {
+        let needed = Lsn(needed.start)..Lsn(needed.end);
+        Log::open(Arc::new(self.directory.clone()), &LogOptions::tiny_for_tests(), Epochs::new(), needed)
     }
 
     fn place(lsn: u64) -> (String, u64) {
@@ -99,6 +105,32 @@ fn damage_before_the_last_buffer_is_corruption_with_its_place() {
 }
 
 #[test]
+fn a_log_that_ends_before_it_was_stable_is_corrupt_with_its_place() {
+    let log = closed(20);
+    let last = *log.bases.last().unwrap();
+    log.open_reaching(0..log.tail).unwrap();
+    log.flip(last + 70, 1);
+    // As long as nobody knows better.
+    let (_, recovery) = log.open_reaching(0..last).unwrap();
+    assert_eq!(recovery.tail(), Lsn(last));
+    let before = log.bytes(last, BLOCK_BYTES);
+    for until in [last + 1, log.tail, log.tail + 8] {
+        match log.open_reaching(0..until).err() {
+            Some(LogError::Corrupt { file, offset, expected, .. }) => {
+                assert_eq!((file, offset), Closed::place(last));
+                assert!(expected.contains(&format!("stable up to LSN {until}")), "{expected}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(log.bytes(last, BLOCK_BYTES), before, "what is left of it is left to be salvaged");
+    for name in log.directory.list().unwrap() {
+        log.directory.remove(&name).unwrap();
+    }
+    assert!(matches!(log.open_reaching(0..8).err(), Some(LogError::Missing { wanted: Lsn(8), .. })));
+}
+
+#[test]
 fn damage_below_the_start_point_is_nobodys_business() {
     let log = closed(20);
     let from = log.bases[7] + 64;
@@ -111,14 +143,17 @@ fn damage_below_the_start_point_is_nobodys_business() {
 }
 
 #[test]
-fn start_point_outside_the_log_is_missing() {
+fn start_point_outside_the_log_is_corrupt_or_missing() {
     let log = closed(20);
     let missing = |from| match log.open(from).err() {
         Some(LogError::Missing { wanted, .. }) => assert_eq!(wanted, Lsn(from)),
         other => panic!("{other:?}"),
     };
-    missing(log.tail + 8);
-    missing(1 << 40);
+    match log.open(log.tail + 8).err() {
+        Some(LogError::Corrupt { file, offset, .. }) => assert_eq!((file, offset), Closed::place(log.tail)),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(log.open(1 << 40).err(), Some(LogError::Corrupt { .. })));
     // The first segment is gone.
     log.directory.remove("log-0000000000000000.seg").unwrap();
     missing(64);

@@ -7,9 +7,11 @@ mod lives;
 
 use deuteron_contract::Lsn;
 use deuteron_device::{CrashPolicy, FaultKind, FaultPlan, Operation, SimulatedDisk};
-use deuteron_log::{AppendError, LogError};
-use harness::{Owned, Pair, upsert};
+use deuteron_epoch::Epochs;
+use deuteron_log::{AppendError, Log, LogError, LogOptions};
+use harness::{Owned, Pair, check_recovery, upsert};
 use lives::{End, Known, live};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 #[test]
@@ -60,6 +62,36 @@ fn every_fault_is_reported_and_survived() {
         }
     }
     assert!(fired > 300, "{fired} faults");
+}
+
+/// Opening writes the last buffer again: what it has read for that is not what it wrote once, if it has rotted since.
+#[test]
+fn a_bit_that_rots_while_the_log_is_opened_is_told_or_does_not_matter() {
+    let stopped = SimulatedDisk::new(1);
+    let mut known = Known::default();
+    assert!(matches!(live(stopped.directory(), &mut known), End::Old));
+    stopped.crash(CrashPolicy::LoseAll);
+    let (mut told, mut harmless) = (0, 0);
+    for (nth, seed) in (0..).flat_map(|nth| (0..16).map(move |seed| (nth, seed))) {
+        let disk = stopped.fork(seed);
+        disk.set_faults(FaultPlan::new().fail(Operation::Read, nth, FaultKind::Rot));
+        let needed = known.from..known.acknowledged;
+        let opened =
+            Log::open(Arc::new(disk.directory()), &LogOptions::tiny_for_tests(), Epochs::new(), needed);
+        if disk.faults_fired() == 0 {
+            break;
+        }
+        disk.set_faults(FaultPlan::new());
+        match opened {
+            Ok((_log, recovery)) => {
+                check_recovery(&recovery, &known.model, known.from);
+                harmless += 1;
+            }
+            Err(LogError::Corrupt { .. }) => told += 1,
+            Err(other) => panic!("read {nth}: {other}"),
+        }
+    }
+    assert!(told > 10 && harmless > 0, "{told} told, {harmless} harmless");
 }
 
 /// F4, for failures that concern the tail of the log.

@@ -70,7 +70,7 @@ fn every_record_arrives_whole_and_once() {
     let directory = Arc::new(MemoryDirectory::new());
     let epochs = Epochs::new();
     let options = LogOptions::tiny_for_tests();
-    let (log, recovery) = Log::open(directory.clone(), &options, epochs.clone(), Lsn(0)).unwrap();
+    let (log, recovery) = Log::open(directory.clone(), &options, epochs.clone(), Lsn(0)..Lsn(0)).unwrap();
     let newest: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
     let done = AtomicBool::new(false);
     let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -176,7 +176,7 @@ fn every_record_arrives_whole_and_once() {
 
     let tail = log.tail_lsn();
     drop(log);
-    let (_, recovery) = Log::open(directory, &options, epochs, Lsn(tail.0 - 90_000)).unwrap();
+    let (_, recovery) = Log::open(directory, &options, epochs, Lsn(tail.0 - 90_000)..tail).unwrap();
     assert_eq!(recovery.tail(), tail);
     for buffer in recovery.buffers() {
         buffer.unwrap().view().records().for_each(|(_, record)| {

@@ -37,6 +37,9 @@ impl DataComponent for Nothing {
     fn recovered_redo_scan_start_point(&self) -> Lsn {
         Lsn(0)
     }
+    fn recovered_end_of_stable_log(&self) -> Lsn {
+        Lsn(0)
+    }
     fn statistics(&self) -> DcStatistics {
         DcStatistics::default()
     }
@@ -52,7 +55,8 @@ impl ProxyHost for Nothing {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = LogOptions { segment_bytes: 64 << 20, ..LogOptions::default() };
-    let (log, recovery) = Log::open(Arc::new(MemoryDirectory::new()), &options, Epochs::new(), Lsn(0))?;
+    let (log, recovery) =
+        Log::open(Arc::new(MemoryDirectory::new()), &options, Epochs::new(), Lsn(0)..Lsn(0))?;
     let proxy = Proxy::new(Arc::new(Nothing), Arc::new(Nothing), Options::default(), recovery.tail());
     let (mut spent, mut key_number, mut clock) = (Duration::ZERO, 0_u64, 0_u64);
     for _ in 0..20 {

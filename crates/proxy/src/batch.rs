@@ -162,6 +162,9 @@ mod tests {
         fn recovered_redo_scan_start_point(&self) -> Lsn {
             Lsn(0)
         }
+        fn recovered_end_of_stable_log(&self) -> Lsn {
+            Lsn(0)
+        }
         fn statistics(&self) -> DcStatistics {
             DcStatistics::default()
         }

@@ -26,7 +26,7 @@ struct Store {
 fn open(directory: &Arc<MemoryDirectory>, dc: MemoryDc, options: &Options) -> Store {
     let start = dc.recovered_redo_scan_start_point();
     let (log, recovery) =
-        Log::open(directory.clone(), &LogOptions::tiny_for_tests(), Epochs::new(), start).unwrap();
+        Log::open(directory.clone(), &LogOptions::tiny_for_tests(), Epochs::new(), start..start).unwrap();
     let dc = FlakyDc::new(dc, 1, 0);
     let host = Host::new(0, true);
     let proxy = Proxy::new(dc.clone(), host.clone(), options.clone(), start);

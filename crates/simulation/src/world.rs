@@ -7,7 +7,7 @@ use crate::history::{Entry, Generation, History};
 use crate::report::Report;
 use deuteron::device::simulated::Random;
 use deuteron::device::{SimulatedDisk, with_causes};
-use deuteron::{ConflictCause, Db, Error, Options, Table, Ticket, Timestamp};
+use deuteron::{Db, Error, Options, Table, Ticket, Timestamp};
 use std::time::{Duration, Instant};
 
 /// Why a step did not go on.
@@ -173,10 +173,6 @@ impl<'c> World<'c> {
                 Error::Poisoned { reason } if reason.contains("expected") => Err(Halt::Detected),
                 // A file that is shorter than it was written.
                 _ if text.contains("unexpected end of file") => Err(Halt::Detected),
-                // Pages are newer than what is left of a log whose end was lost, until the clock has passed them.
-                Error::Conflict(conflict) if conflict.cause == ConflictCause::SnapshotTooOld => {
-                    Err(Halt::Detected)
-                }
                 _ if self.fails => Ok(()),
                 _ => problem(format!("damage is not named: {text}")),
             };

@@ -76,7 +76,7 @@ impl TransactionComponent {
     /// #     }
     /// # }
     /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
-    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0)..Lsn(0))?;
     /// # let log = Arc::new(log);
     /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
     /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
@@ -114,7 +114,7 @@ impl TransactionComponent {
     /// #     }
     /// # }
     /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
-    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0)..Lsn(0))?;
     /// # let log = Arc::new(log);
     /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
     /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
@@ -146,7 +146,7 @@ impl TransactionComponent {
     /// #     }
     /// # }
     /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
-    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0)..Lsn(0))?;
     /// # let log = Arc::new(log);
     /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
     /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
@@ -178,7 +178,7 @@ impl TransactionComponent {
     /// #     }
     /// # }
     /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
-    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0)..Lsn(0))?;
     /// # let log = Arc::new(log);
     /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
     /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
@@ -213,7 +213,7 @@ impl TransactionComponent {
     /// # }
     /// # let epochs = Epochs::new();
     /// # let directory = Arc::new(MemoryDirectory::new());
-    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), deuteron_contract::Lsn(0))?;
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), deuteron_contract::Lsn(0)..deuteron_contract::Lsn(0))?;
     /// # let dc = Arc::new(MemoryDc::new());
     /// # let options = TcOptions { clock_lease: 1 << 20, ..TcOptions::tiny_for_tests() };
     /// # let Ok(tc) = TransactionComponent::open(options, Arc::new(log), dc, epochs, Arc::new(Nobody)) else { return Ok(()) };

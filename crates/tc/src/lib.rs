@@ -52,7 +52,7 @@
 //!
 //! let epochs = Epochs::new();
 //! let directory = Arc::new(MemoryDirectory::new());
-//! let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+//! let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0)..Lsn(0))?;
 //! let log = Arc::new(log);
 //! let host = Arc::new(Flusher(log.clone()));
 //! let dc = Arc::new(MemoryDc::new());

@@ -120,7 +120,7 @@ impl Transaction {
     /// #     }
     /// # }
     /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
-    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0)..Lsn(0))?;
     /// # let log = Arc::new(log);
     /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
     /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };
@@ -171,7 +171,7 @@ impl Transaction {
     /// #     }
     /// # }
     /// # let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
-    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0))?;
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs.clone(), Lsn(0)..Lsn(0))?;
     /// # let log = Arc::new(log);
     /// # let (host, dc) = (Arc::new(Flusher(log.clone())), Arc::new(MemoryDc::new()));
     /// # let options = TcOptions { retains: true, ..TcOptions::tiny_for_tests() };

@@ -167,6 +167,10 @@ impl DataComponent for TestDc {
         Lsn(0)
     }
 
+    fn recovered_end_of_stable_log(&self) -> Lsn {
+        Lsn(0)
+    }
+
     fn statistics(&self) -> DcStatistics {
         DcStatistics::default()
     }
@@ -539,7 +543,7 @@ fn run(
         Arc::new(MemoryDirectory::new()),
         &LogOptions::tiny_for_tests(),
         Arc::clone(&epochs),
-        Lsn(0),
+        Lsn(0)..Lsn(0),
     )
     .unwrap();
     let (log, start) = (Arc::new(log), Lsn(0));

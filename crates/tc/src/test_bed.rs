@@ -91,7 +91,7 @@ impl Bed {
         stalled: Stalled,
     ) -> Result<Arc<Bed>, Box<dyn Error>> {
         let epochs = Epochs::new();
-        let (log, _) = Log::open(Arc::new(MemoryDirectory::new()), log, Arc::clone(&epochs), Lsn(0))?;
+        let (log, _) = Log::open(Arc::new(MemoryDirectory::new()), log, Arc::clone(&epochs), Lsn(0)..Lsn(0))?;
         let log = Arc::new(log);
         let start = log.tail_lsn();
         let bed = Arc::new(Bed {

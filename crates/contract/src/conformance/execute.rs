@@ -135,9 +135,14 @@ fn crash_and_replay(
     }
 }
 
-/// C4: of each key there is a version at least as new as the newest below the redo scan start point, and it is
+/// C5, and C4: of each key there is a version at least as new as the newest below the redo scan start point, and it is
 /// one that was applied.
 fn check_survivors(component: &dyn DataComponent, model: &Model) -> Result<(), Broken> {
+    let (announced, stated) = (model.end_of_stable_log, component.recovered_end_of_stable_log());
+    if stated > announced {
+        let what = format!("the end of stable log is {stated}, though {announced} was announced last");
+        return Err(Broken::new("C5", what));
+    }
     let mut versions: BTreeMap<(TableId, &[u8]), Vec<&Change>> = BTreeMap::new();
     for change in model.applied.values() {
         versions.entry((change.table, &change.key)).or_default().push(change);
@@ -146,13 +151,25 @@ fn check_survivors(component: &dyn DataComponent, model: &Model) -> Result<(), B
         let safe = versions.iter().filter(|version| version.lsn < model.redo_scan_start_point);
         let floor = safe.max_by_key(|version| (version.timestamp, version.lsn));
         let found = get(component, table, key)?;
+        let is_found = |version: &&&Change| {
+            found.as_ref().is_some_and(|record| {
+                (version.timestamp, &version.value) == (record.timestamp, &record.value)
+            })
+        };
+        // Above the announced end it was not applied as the contract asks.
+        let lowest = versions.iter().filter(is_found).map(|version| version.lsn).min();
+        if let Some(lsn) = lowest.filter(|lsn| (stated..announced).contains(lsn)) {
+            let what = format!(
+                "t{table}/{} of {lsn} has survived, and a log that ends at {stated} is enough",
+                Key(key)
+            );
+            return Err(Broken::new("C5", what));
+        }
         let holds = match (&found, floor) {
             (None, None) => true,
             (None, Some(floor)) => floor.value.is_none(),
-            (Some(record), floor) => versions.iter().any(|version| {
-                (version.timestamp, &version.value) == (record.timestamp, &record.value)
-                    && floor
-                        .is_none_or(|floor| (floor.timestamp, floor.lsn) <= (version.timestamp, version.lsn))
+            (Some(_), floor) => versions.iter().filter(is_found).any(|version| {
+                floor.is_none_or(|floor| (floor.timestamp, floor.lsn) <= (version.timestamp, version.lsn))
             }),
         };
         if !holds {

@@ -73,7 +73,7 @@ impl Pair {
         from: Lsn,
     ) -> Result<Pair, LogError> {
         let epochs = Epochs::new();
-        let (log, recovery) = Log::open(directory, &options, epochs.clone(), from)?;
+        let (log, recovery) = Log::open(directory, &options, epochs.clone(), from..acknowledged)?;
         let tail = recovery.tail();
         assert!(tail >= acknowledged, "acknowledged {acknowledged}, recovered {tail}");
         assert_eq!((log.stable_lsn(), log.tail_lsn()), (tail, tail));

@@ -322,6 +322,10 @@ impl DataComponent for FlakyDc {
         self.inner.recovered_redo_scan_start_point()
     }
 
+    fn recovered_end_of_stable_log(&self) -> Lsn {
+        self.inner.recovered_end_of_stable_log()
+    }
+
     fn statistics(&self) -> DcStatistics {
         self.inner.statistics()
     }
