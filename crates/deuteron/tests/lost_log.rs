@@ -114,5 +114,6 @@ fn a_database_whose_log_has_lost_its_end_is_salvaged() {
         Ok(())
     })
     .unwrap();
-    assert!(records >= 2 * (TRANSACTIONS - 3), "{records}");
+    // From the pages: of the log a few transactions are left.
+    assert!(records > TRANSACTIONS, "{records}");
 }
