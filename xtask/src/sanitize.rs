@@ -59,7 +59,7 @@ const SMALL: [Tests; 5] = [
         &["buffers::tests", "ring::", "memory_window::", "buffer_view::", "condition::"],
     ),
     tests("deuteron-llama", &["--lib"], &["node::", "mapping_table::", "pool::"]),
-    tests("deuteron-bwtree", &["--lib"], &["page::"]),
+    tests("deuteron-bwtree", &["--lib"], &["page::key::", "page::model_tests::a_"]),
     tests(
         "deuteron-tc",
         &["--lib"],
