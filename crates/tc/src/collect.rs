@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::linked::Linked;
 use crate::planted::{Bug, is_planted};
 use crate::record::{REMOVED, Record};
+use crate::recycler::Recycler;
 use crate::schedule::point;
 use crate::statistics::Counter;
 use crate::status::Status;
@@ -109,6 +110,18 @@ impl Core {
     /// Unlinks aborted versions, and drops those below the newest that everybody sees; whether there were any. Does
     /// nothing if somebody else is at it.
     pub(crate) fn maintain(&self, record: &Record, horizon: Timestamp, guard: &Guard<'_>) -> bool {
+        // SAFETY: what `maintain_to` promises of each version.
+        self.maintain_to(record, horizon, guard, |version| unsafe { self.retire_version(version, guard) })
+    }
+
+    /// The same; `retire` gets each version that has been unlinked and is stamped, to retire it.
+    fn maintain_to(
+        &self,
+        record: &Record,
+        horizon: Timestamp,
+        guard: &Guard<'_>,
+        mut retire: impl FnMut(Linked<'_, Version>),
+    ) -> bool {
         let Some(_maintenance) = record.try_maintain() else { return false };
         let mut dropped = 0;
         let mut link = &record.head;
@@ -125,13 +138,13 @@ impl Core {
                     // The head may be prepended to at any time; then the version is found below the new head.
                     if link.compare_exchange(current, next, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                         dropped += 1;
-                        // SAFETY: unlinked under the maintenance lock (E1), stamped (V2).
-                        unsafe { self.retire_version(version, guard) };
+                        // Unlinked under the maintenance lock (E1), stamped (V2).
+                        retire(version);
                     }
                     continue;
                 }
                 VersionState::Committed(at) if at < horizon => {
-                    dropped += self.cut_below(&version, guard);
+                    dropped += Self::cut_below(&version, guard, &mut retire);
                     break;
                 }
                 _ => link = &version.get().next,
@@ -144,14 +157,14 @@ impl Core {
     }
 
     /// Drops everything below a version that everybody sees. The caller has the maintenance lock.
-    fn cut_below(&self, version: &Version, guard: &Guard<'_>) -> u64 {
+    fn cut_below(version: &Version, guard: &Guard<'_>, retire: &mut impl FnMut(Linked<'_, Version>)) -> u64 {
         let below = version.next.load(Ordering::Acquire);
         if below == PRUNED || below.is_null() || !Self::all_stamped(below) {
             return 0;
         }
         version.next.store(PRUNED, Ordering::Release);
         // SAFETY: unlinked by the store, all stamped (V2), under the maintenance lock (E1).
-        unsafe { self.retire_chain(below, guard) }
+        unsafe { Self::retire_chain(below, guard, retire) }
     }
 
     /// Whether no writer holds on to a version of the chain (V2): one whose transaction was aborted by somebody else may lie
@@ -172,14 +185,17 @@ impl Core {
     /// # Safety
     /// The chain is unlinked, all of it is stamped, and the caller, who has the maintenance lock, unlinked it.
     #[track_caller]
-    unsafe fn retire_chain(&self, chain: *mut Version, guard: &Guard<'_>) -> u64 {
+    unsafe fn retire_chain(
+        chain: *mut Version,
+        _guard: &Guard<'_>,
+        retire: &mut impl FnMut(Linked<'_, Version>),
+    ) -> u64 {
         let (mut current, mut count) = (chain, 0);
         while current != PRUNED {
             // SAFETY: retired below, under the guard: still there.
             let Some(version) = (unsafe { Linked::new(current) }) else { break };
             current = version.next.load(Ordering::Acquire);
-            // SAFETY: the caller's contract.
-            unsafe { self.retire_version(version, guard) };
+            retire(version);
             count += 1;
         }
         count
@@ -187,7 +203,13 @@ impl Core {
 
     /// A writer has put `new` on top: what lies below the version beneath it goes if everybody sees that version. This keeps
     /// the chain of a hot record short without a collector.
-    pub(crate) fn prune_below(&self, record: &Record, new: *const Version, guard: &Guard<'_>) {
+    pub(crate) fn prune_below(
+        &self,
+        record: &Record,
+        new: *const Version,
+        recycler: &mut Recycler,
+        guard: &Guard<'_>,
+    ) {
         // SAFETY: installed by the caller, who has not stamped it.
         let beneath = unsafe { &*new }.next.load(Ordering::Acquire);
         if beneath == PRUNED {
@@ -202,7 +224,10 @@ impl Core {
             VersionState::Pending(_) => false,
         };
         if seen_by_all {
-            self.maintain(record, self.known_horizon(), guard);
+            self.maintain_to(record, self.known_horizon(), guard, |version| {
+                // SAFETY: what `maintain_to` promises.
+                unsafe { self.recycle_version(version, recycler, guard) }
+            });
         }
     }
 
@@ -230,7 +255,7 @@ impl Core {
         }
         self.table.remove_frozen(record, guard);
         // SAFETY: unlinked by the swap, all stamped, under the maintenance lock, which is kept for ever.
-        unsafe { self.retire_chain(head, guard) };
+        unsafe { Self::retire_chain(head, guard, &mut |version| self.retire_version(version, guard)) };
         maintenance.keep();
         self.counters.add(Counter::Evictions, 1);
         true

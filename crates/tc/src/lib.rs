@@ -20,7 +20,7 @@
 //! | `core` | what transactions share: the horizon, stalls, making room |
 //! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
-//! | `mvcc_table`, `record`, `version`, `linked` | the latch-free hash table of records and their versions |
+//! | `mvcc_table`, `record`, `version`, `linked`, `recycler` | the latch-free hash table of records and their versions |
 //! | `segment`, `range_timestamps`, `ordered_index`, `skip_list` | what scans need |
 //! | `version_manager` | where values are, and what has been applied |
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
@@ -90,6 +90,7 @@ mod planted;
 mod range_timestamps;
 mod read;
 mod record;
+mod recycler;
 mod retention;
 mod savepoint;
 mod scan;

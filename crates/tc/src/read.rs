@@ -7,6 +7,7 @@ use crate::mvcc_table::Stripe;
 use crate::options::ConcurrencyControl;
 use crate::planted::{Bug, is_planted};
 use crate::record::{EMBEDDED_BYTES_MAX, KeyRef, REMOVED, Record};
+use crate::recycler::Recycler;
 use crate::schedule::point;
 use crate::statistics::Counter;
 use crate::status::Status;
@@ -507,21 +508,50 @@ impl Core {
         }
     }
 
+    /// Has the memory of a version freed once nobody can look at it any more.
+    ///
     /// # Safety
     /// The version is unlinked and stamped, and the caller, who held the maintenance lock, is the one who unlinked it.
     #[track_caller]
     pub(crate) unsafe fn retire_version(&self, version: Linked<'_, Version>, guard: &Guard<'_>) {
-        version.note_retired();
-        if let Some(cached) = version.cached_bytes() {
-            self.counters.add(Counter::ReadCacheEvictions, 1);
-            self.counters.subtract(Counter::ReadCacheBytes, cached as u64);
-        }
-        let bytes = version.bytes();
+        let bytes = self.note_retired(&version);
         if bytes > 0 {
             self.account.subtract(bytes);
             // SAFETY: the caller's contract; `free` may run anywhere.
             unsafe { guard.retire(version.pointer().cast(), bytes, Version::free) };
         }
+    }
+
+    /// As [`Core::retire_version`], for a writer, who keeps the memory if he can use it.
+    ///
+    /// # Safety
+    /// As [`Core::retire_version`].
+    #[track_caller]
+    pub(crate) unsafe fn recycle_version(
+        &self,
+        version: Linked<'_, Version>,
+        recycler: &mut Recycler,
+        guard: &Guard<'_>,
+    ) {
+        let bytes = self.note_retired(&version);
+        let pointer = version.pointer();
+        // SAFETY: the caller's contract; it has been in the account since it was installed.
+        if bytes > 0 && !unsafe { recycler.keep(pointer, bytes, &self.account, &self.epochs) } {
+            self.account.subtract(bytes);
+            // SAFETY: the caller's contract; `free` may run anywhere.
+            unsafe { guard.retire(pointer.cast(), bytes, Version::free) };
+        }
+    }
+
+    /// Takes a version out of the counts of the read cache; the size of its allocation.
+    #[track_caller]
+    fn note_retired(&self, version: &Version) -> usize {
+        version.note_retired();
+        if let Some(cached) = version.cached_bytes() {
+            self.counters.add(Counter::ReadCacheEvictions, 1);
+            self.counters.subtract(Counter::ReadCacheBytes, cached as u64);
+        }
+        version.bytes()
     }
 }
 

@@ -191,6 +191,18 @@ impl Record {
         Some(unsafe { &*head })
     }
 
+    /// Asks for the head of the newest version, and returns it; `None` if there is none.
+    #[inline]
+    pub(crate) fn prefetch_head<'g>(&self, _guard: &'g Guard<'_>) -> Option<&'g Version> {
+        let head = self.head.load(Ordering::Acquire);
+        if head.is_null() || head == REMOVED || head == PRUNED {
+            return None;
+        }
+        prefetch(head.cast());
+        // SAFETY: reached through a record's head under a guard (V1).
+        Some(unsafe { &*head })
+    }
+
     // ---- the read timestamp ---------------------------------------------------------------------------------
 
     /// R3: raises the read timestamp to at least `to`. It may only err upward.

@@ -15,6 +15,9 @@ use std::mem::ManuallyDrop;
 /// Keys whose memory is asked for at a time: enough to keep the memory busy, few enough to stay in the first-level cache.
 const AHEAD: usize = 8;
 
+/// The same of keys that will be written, of which less is asked for.
+const WRITES_AHEAD: usize = 16;
+
 /// Keys that are brought from the data component's device at a time.
 pub(crate) const STORED_AHEAD: usize = 64;
 
@@ -296,7 +299,7 @@ impl Transaction {
         let core = &self.workspace.core;
         let mut stored: Vec<&[u8]> = Vec::new();
         core.prefetch_keys(table, reads, |key| stored.push(key));
-        core.prefetch_keys(table, writes, |_| {});
+        core.prefetch_written(table, writes);
         // A single one is read no later by the read itself.
         if stored.len() > 1 {
             core.versions.prefetch_stored(table, &stored);
@@ -499,6 +502,25 @@ impl Core {
                     None => without(key.as_ref()),
                 }
             }
+        }
+    }
+
+    /// The same for keys that will be written: of a record the newest version is looked at, and the one beneath it is pruned.
+    fn prefetch_written<K: AsRef<[u8]>>(&self, table: TableId, keys: &[K]) {
+        let guard = self.epochs.pin();
+        for keys in keys.chunks(WRITES_AHEAD) {
+            let mut hashed = [None; WRITES_AHEAD];
+            for (key, hashed) in keys.iter().zip(&mut hashed) {
+                let key = self.table.key(table, key.as_ref());
+                self.table.prefetch_bucket(key);
+                *hashed = Some(key);
+            }
+            for &key in hashed.iter().flatten() {
+                self.table.prefetch_record(key);
+            }
+            let records = hashed.map(|key| self.table.find(key?, &guard));
+            let versions = records.map(|record| record?.prefetch_head(&guard));
+            versions.iter().flatten().for_each(|version| version.prefetch_below());
         }
     }
 }

@@ -210,7 +210,11 @@ impl Workspace {
         }
         let committed = match self.top(head, &guard) {
             Top::Base | Top::Own(_) => Timestamp(0),
-            Top::Committed(committed, _) if committed <= at => committed,
+            Top::Committed(committed, version) if committed <= at => {
+                // It will be pruned.
+                version.prefetch_below();
+                committed
+            }
             Top::Committed(committed, version) => {
                 // Two versions in which the key does not exist are the same to a reader.
                 let now = if version.is_absent() { Observed::Absent } else { Observed::Version(committed) };

@@ -33,6 +33,7 @@
 //!   looks at it then, may write it anew; after that nobody writes it. Others look at it once they know that the writer
 //!   has committed, or when nobody can reach the version any more.
 
+use crate::record::prefetch;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::transaction_table::SlotIndex;
 use deuteron_contract::{Lsn, Timestamp};
@@ -64,6 +65,11 @@ const ROOM_MIN: usize = 8;
 
 /// A written value up to this many bytes may be kept inline.
 pub(crate) const WRITTEN_INLINE_MAX: usize = 512;
+
+/// Written versions are a multiple of this long, so that one takes the memory of another.
+pub(crate) const SIZE_STEP: usize = 16;
+/// The longest written version.
+pub(crate) const WRITTEN_BYTES_MAX: usize = size_of::<Version>() + WRITTEN_INLINE_MAX;
 
 const PENDING: u64 = 0;
 const COMMITTED: u64 = 1;
@@ -135,35 +141,61 @@ impl Version {
         INLINE | (room as u64) << LENGTH_BITS | length as u64
     }
 
+    /// How many bytes a written version takes.
+    #[inline]
+    pub(crate) fn written_bytes(written: Written<'_>) -> usize {
+        match written {
+            Written::Absent | Written::Logged | Written::Large => size_of::<Version>(),
+            Written::Inline(value) | Written::Unlogged(value) => {
+                (size_of::<Version>() + value.len().max(ROOM_MIN)).next_multiple_of(SIZE_STEP)
+            }
+        }
+    }
+
     /// A version that the transaction in `slot` writes, not yet linked. `ordinal` is its place in the write set.
-    pub(crate) fn allocate_written(
+    ///
+    /// # Safety
+    /// `version` came from [`Version::allocate`] with as many bytes as [`Version::written_bytes`] says, and nobody else knows it.
+    #[inline]
+    pub(crate) unsafe fn write_written(
+        version: *mut Version,
         slot: SlotIndex,
         lsn: Lsn,
         written: Written<'_>,
         ordinal: u64,
-    ) -> *mut Version {
-        let (room, payload) = match written {
-            Written::Absent | Written::Logged | Written::Large => (0, Self::encode_logged(lsn, written)),
-            Written::Inline(value) | Written::Unlogged(value) => {
-                let room = value.len().max(ROOM_MIN);
-                let unlogged = if matches!(written, Written::Unlogged(_)) { UNLOGGED } else { 0 };
-                (room, Self::encode_inline(value.len(), room) | unlogged)
-            }
+    ) {
+        let room = Self::written_bytes(written) - size_of::<Version>();
+        let payload = match written {
+            Written::Absent | Written::Logged | Written::Large => Self::encode_logged(lsn, written),
+            Written::Inline(value) => Self::encode_inline(value.len(), room),
+            Written::Unlogged(value) => Self::encode_inline(value.len(), room) | UNLOGGED,
         };
-        let version = Self::allocate(size_of::<Version>() + room);
         let content = Version {
             next: AtomicPtr::new(ptr::null_mut()),
             word: AtomicU64::new(u64::from(slot.0) << 2 | PENDING),
             payload: AtomicU64::new(payload),
             commit_lsn: AtomicU64::new(ordinal),
         };
-        // SAFETY: fresh memory of at least this size and alignment.
+        // SAFETY: the caller's contract.
         unsafe {
             version.write(content);
             if let Written::Inline(value) | Written::Unlogged(value) = written {
                 version.add(1).cast::<u8>().copy_from_nonoverlapping(value.as_ptr(), value.len());
             }
         }
+    }
+
+    /// [`Version::write_written`] to new memory.
+    #[cfg(test)]
+    pub(crate) fn allocate_written(
+        slot: SlotIndex,
+        lsn: Lsn,
+        written: Written<'_>,
+        ordinal: u64,
+    ) -> *mut Version {
+        let version = Self::allocate(Self::written_bytes(written));
+        // SAFETY: just allocated in that size.
+        unsafe { Self::write_written(version, slot, lsn, written, ordinal) };
         version
     }
 
@@ -217,7 +249,8 @@ impl Version {
         Layout::from_size_align(bytes, align_of::<Version>()).expect("values are far below isize::MAX")
     }
 
-    fn allocate(bytes: usize) -> *mut Version {
+    /// Memory for a version, to be given back with [`Version::free`].
+    pub(crate) fn allocate(bytes: usize) -> *mut Version {
         let layout = Self::layout(bytes);
         // SAFETY: the size is not zero.
         let memory = unsafe { alloc(layout) };
@@ -340,6 +373,12 @@ impl Version {
         self.payload.store(payload, Ordering::Release);
     }
 
+    /// Asks for the version below.
+    #[inline]
+    pub(crate) fn prefetch_below(&self) {
+        prefetch(self.next.load(Ordering::Relaxed).cast());
+    }
+
     /// Whether the key exists in this version.
     pub(crate) fn is_absent(&self) -> bool {
         self.payload.load(Ordering::Acquire) & ABSENT != 0
@@ -419,28 +458,28 @@ mod tests {
             unsafe { written.rewrite(Lsn(lsn), value) };
         };
         assert!(matches!(written.payload(), Payload::Inline(b"ten bytes.")));
-        assert_eq!((written.bytes(), written.lsn()), (42, None));
+        assert_eq!((written.bytes(), written.lsn()), (48, None));
         rewrite(72, Written::Inline(b"less"));
         assert!(matches!(written.payload(), Payload::Inline(b"less")));
-        rewrite(80, Written::Inline(b"a little more"));
+        rewrite(80, Written::Inline(b"more than there is room"));
         assert!(matches!(written.payload(), Payload::Logged(Lsn(80))));
-        assert_eq!((written.bytes(), written.lsn()), (42, Some(Lsn(80))));
+        assert_eq!((written.bytes(), written.lsn()), (48, Some(Lsn(80))));
         rewrite(88, Written::Absent);
         assert!(matches!(written.payload(), Payload::Absent) && written.is_absent());
         rewrite(96, Written::Inline(b"less"));
         assert!(matches!(written.payload(), Payload::Inline(b"less")), "the room is there still");
-        assert_eq!(written.bytes(), 42);
+        assert_eq!(written.bytes(), 48);
         // SAFETY: not shared.
         unsafe { Version::free(version.cast(), written.bytes()) };
         let version = Version::allocate_written(SlotIndex(3), Lsn(64), Written::Inline(b""), 0);
         // SAFETY: just allocated.
         let written = unsafe { &*version };
         assert!(matches!(written.payload(), Payload::Inline(b"")));
-        assert_eq!(written.bytes(), 40);
+        assert_eq!(written.bytes(), 48);
         // SAFETY: nobody else knows it.
         unsafe {
             written.rewrite(Lsn(72), Written::Absent);
-            assert_eq!(written.bytes(), 40);
+            assert_eq!(written.bytes(), 48);
             Version::free(version.cast(), written.bytes());
         }
     }

@@ -12,6 +12,7 @@ use crate::change::Changes;
 use crate::core::Core;
 use crate::memory::shard_of_thread;
 use crate::record::{KeyHash, Record};
+use crate::recycler::Recycler;
 use crate::savepoint::Savepoints;
 use crate::statistics::Counts;
 use crate::sync::{AtomicPtr, Mutex, Ordering, Padded, lock};
@@ -86,6 +87,8 @@ pub(crate) struct Workspace {
     pub(crate) keys: Vec<u8>,
     pub(crate) scans: Vec<ScanEntry>,
     pub(crate) writes: Vec<WriteEntry>,
+    /// Where versions that are pruned go, and new ones come from.
+    pub(crate) recycler: Recycler,
     /// Memory that cannot be given back before the transaction ends.
     pub(crate) written_bytes: usize,
     /// The value read last.
@@ -131,6 +134,7 @@ impl Workspace {
             keys: Vec::new(),
             scans: Vec::new(),
             writes: Vec::new(),
+            recycler: Recycler::new(),
             written_bytes: 0,
             value: Vec::new(),
             counts: Counts::default(),
@@ -269,6 +273,13 @@ impl Workspace {
             }
             _ => self.core.transactions.allocate(),
         };
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        let core = &*self.core;
+        self.recycler.empty(&core.account, &core.epochs.pin());
     }
 }
 

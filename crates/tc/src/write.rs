@@ -263,9 +263,11 @@ impl Workspace {
         in_time: bool,
     ) -> Result<(), WriteFailure> {
         let core = &*self.core;
-        let new = Version::allocate_written(self.slot, lsn, written, self.next_ordinal);
-        // SAFETY: nobody else knows it.
-        let bytes = unsafe { (*new).bytes() };
+        let bytes = Version::written_bytes(written);
+        let recycled = self.recycler.take(bytes, &core.epochs);
+        let new = recycled.unwrap_or_else(|| Version::allocate(bytes));
+        // SAFETY: of that size, and nobody else's.
+        unsafe { Version::write_written(new, self.slot, lsn, written, self.next_ordinal) };
         let guard = core.epochs.pin();
         let (record, installed) = loop {
             let record = self.find_or_insert(key, &guard);
@@ -274,8 +276,11 @@ impl Workspace {
             }
         };
         let Installed::Above(below) = installed else {
-            // SAFETY: not installed, so nobody knows it.
-            unsafe { Version::free(new.cast(), bytes) };
+            match recycled {
+                Some(version) => self.recycler.put_back(version, bytes),
+                // SAFETY: not installed, so nobody knows it.
+                None => unsafe { Version::free(new.cast(), bytes) },
+            }
             return match installed {
                 // Nothing is in the log yet, so that it can be tried again.
                 Installed::Conflict { other, slot } if matches!(written, Written::Unlogged(_)) => {
@@ -295,7 +300,9 @@ impl Workspace {
                 Installed::Above(_) => unreachable!("matched above"),
             };
         };
-        core.account.add(bytes);
+        if recycled.is_none() {
+            core.account.add(bytes);
+        }
         self.writes.push(WriteEntry { record: record.pointer(), version: new });
         self.next_ordinal += 1;
         self.written_bytes += bytes + record.bytes();
@@ -315,7 +322,7 @@ impl Workspace {
             }
         }
         record.set_referenced();
-        core.prune_below(&record, new, &guard);
+        core.prune_below(&record, new, &mut self.recycler, &guard);
         Ok(())
     }
 

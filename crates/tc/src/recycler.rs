@@ -1,0 +1,283 @@
+//! Memory of versions that a writer has pruned, kept for those that it writes next.
+//!
+//! Whoever overwrites records retires as many versions as it allocates. By way of the allocator that memory would lie about
+//! until it has left the processor's caches, and much of it would go back by another thread than the one that allocates. So a
+//! workspace keeps what its transactions prune, and has it in its hands again as soon as nobody can look at it any more.
+//!
+//! ```text
+//!   prune ──► retired, not stamped ── BATCH of them ──► batch, with its epoch ── no guard of it is left ──► ready ──► a new version
+//! ```
+//!
+//! # Invariants
+//!
+//! - **M1** What is here is unlinked and stamped (V2), came from [`Version::allocate`] in the size that goes with it, and belongs to
+//!   nobody else. It stays in the account.
+//! - **M2** The epoch of a batch is read after the last of its versions has been unlinked, and ended then; the batch is ready
+//!   once no guard of that epoch or an earlier one is left.
+//! - **M3** No more than `bytes_max` is kept.
+
+use crate::memory::Account;
+use crate::version::{SIZE_STEP, Version, WRITTEN_BYTES_MAX};
+use deuteron_epoch::{Epochs, Guard};
+use std::collections::VecDeque;
+
+/// One size each, in steps of [`SIZE_STEP`].
+const SIZES: usize = WRITTEN_BYTES_MAX / SIZE_STEP + 1;
+/// So many retired versions share an epoch.
+const BATCH: usize = 64;
+/// A workspace keeps no more than this, and of a small budget only a part.
+const BYTES_MAX: u64 = 4 << 20;
+const BUDGET_SHARE: u64 = 128;
+
+#[derive(Clone, Copy)]
+struct Retired {
+    version: *mut Version,
+    bytes: u32,
+}
+
+/// Retired versions that share an epoch.
+struct Batch {
+    epoch: u64,
+    count: usize,
+}
+
+/// See the [module](self).
+pub(crate) struct Recycler {
+    /// By size.
+    ready: [Vec<*mut Version>; SIZES],
+    ready_bytes: usize,
+    /// In batches, oldest first, and behind them those that are not stamped yet.
+    retired: VecDeque<Retired>,
+    retired_bytes: usize,
+    batches: VecDeque<Batch>,
+    unstamped: usize,
+    /// A batch has been stamped since the oldest was looked at last.
+    is_fresh: bool,
+}
+
+// SAFETY: M1: what it points to is nobody else's, and versions may be used and freed by any thread.
+unsafe impl Send for Recycler {}
+
+impl Recycler {
+    pub(crate) fn new() -> Recycler {
+        Recycler {
+            ready: std::array::from_fn(|_| Vec::new()),
+            ready_bytes: 0,
+            retired: VecDeque::new(),
+            retired_bytes: 0,
+            batches: VecDeque::new(),
+            unstamped: 0,
+            is_fresh: false,
+        }
+    }
+
+    /// Memory of `bytes` bytes, as from [`Version::allocate`], that is in the account already; `None` if there is none. To be called
+    /// without a guard, which would keep back what is waiting.
+    #[inline]
+    pub(crate) fn take(&mut self, bytes: usize, epochs: &Epochs) -> Option<*mut Version> {
+        if bytes > WRITTEN_BYTES_MAX {
+            return None;
+        }
+        // As soon as it may be: what was in use last is in the caches still.
+        if self.is_fresh {
+            self.make_ready(epochs);
+        }
+        let version = self.ready[bytes / SIZE_STEP].pop()?;
+        self.ready_bytes -= bytes;
+        #[cfg(any(loom, shuttle))]
+        // SAFETY: M1; loom's and shuttle's atomics own memory.
+        unsafe {
+            std::ptr::drop_in_place(version);
+        }
+        Some(version)
+    }
+
+    /// M2.
+    fn make_ready(&mut self, epochs: &Epochs) {
+        while std::mem::take(&mut self.is_fresh)
+            && let Some(batch) = self.batches.front()
+            && epochs.is_quiescent(batch.epoch)
+        {
+            for Retired { version, bytes } in self.retired.drain(..batch.count) {
+                self.ready[bytes as usize / SIZE_STEP].push(version);
+                self.retired_bytes -= bytes as usize;
+                self.ready_bytes += bytes as usize;
+            }
+            self.batches.pop_front();
+            self.is_fresh = true;
+        }
+    }
+
+    /// Gives back what [`Recycler::take`] gave and nobody has come to know.
+    pub(crate) fn put_back(&mut self, version: *mut Version, bytes: usize) {
+        self.ready[bytes / SIZE_STEP].push(version);
+        self.ready_bytes += bytes;
+    }
+
+    /// Keeps a version of `bytes` bytes, if it is of a size that is kept and there is room (M3); whether it does.
+    ///
+    /// # Safety
+    /// The version is unlinked and stamped, the caller is the one who has to retire it, and it is in the account.
+    #[inline]
+    pub(crate) unsafe fn keep(
+        &mut self,
+        version: *mut Version,
+        bytes: usize,
+        account: &Account,
+        epochs: &Epochs,
+    ) -> bool {
+        if bytes > WRITTEN_BYTES_MAX || !bytes.is_multiple_of(SIZE_STEP) || bytes == 0 {
+            return false;
+        }
+        if self.retired_bytes + self.ready_bytes + bytes > bytes_max(account) {
+            if self.unstamped > 0 {
+                self.stamp(epochs);
+            }
+            if self.ready_bytes > 0 && self.ready[bytes / SIZE_STEP].is_empty() {
+                // What is ready is of sizes that nobody asks for any more.
+                self.free_ready(account);
+            }
+            return false;
+        }
+        self.retired.push_back(Retired { version, bytes: bytes as u32 });
+        self.retired_bytes += bytes;
+        self.unstamped += 1;
+        if self.unstamped >= BATCH {
+            self.stamp(epochs);
+        }
+        true
+    }
+
+    /// M2.
+    fn stamp(&mut self, epochs: &Epochs) {
+        let epoch = epochs.current();
+        epochs.advance();
+        self.batches.push_back(Batch { epoch, count: std::mem::take(&mut self.unstamped) });
+        self.is_fresh = true;
+    }
+
+    fn free_ready(&mut self, account: &Account) {
+        for (size, ready) in self.ready.iter_mut().enumerate() {
+            let bytes = size * SIZE_STEP;
+            for version in ready.drain(..) {
+                // SAFETY: M1; taken out.
+                unsafe { Version::free(version.cast(), bytes) };
+                account.subtract(bytes);
+            }
+        }
+        self.ready_bytes = 0;
+    }
+
+    /// Has everything freed: at once what is ready, by the epochs what others may look at.
+    pub(crate) fn empty(&mut self, account: &Account, guard: &Guard<'_>) {
+        self.free_ready(account);
+        for Retired { version, bytes } in self.retired.drain(..) {
+            account.subtract(bytes as usize);
+            // SAFETY: M1; taken out.
+            unsafe { guard.retire(version.cast(), bytes as usize, Version::free) };
+        }
+        self.retired_bytes = 0;
+        self.batches.clear();
+        self.unstamped = 0;
+    }
+}
+
+/// M3.
+fn bytes_max(account: &Account) -> usize {
+    (account.budget() / BUDGET_SHARE).min(BYTES_MAX) as usize
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    const BYTES: usize = 48;
+
+    /// A recycler, its account and its epochs; a budget of which `kept` versions are kept.
+    fn world(kept: u64) -> (Recycler, Account, Arc<Epochs>) {
+        (Recycler::new(), Account::new(kept * BYTES as u64 * BUDGET_SHARE), Epochs::new())
+    }
+
+    fn retire(recycler: &mut Recycler, account: &Account, epochs: &Epochs) -> Option<*mut Version> {
+        let version = Version::allocate(BYTES);
+        account.add(BYTES);
+        // SAFETY: nobody has ever known it.
+        let kept = unsafe { recycler.keep(version, BYTES, account, epochs) };
+        if !kept {
+            account.subtract(BYTES);
+            // SAFETY: as above.
+            unsafe { Version::free(version.cast(), BYTES) };
+        }
+        kept.then_some(version)
+    }
+
+    #[test]
+    fn what_is_retired_is_given_out_once_nobody_can_look_at_it() {
+        let (mut recycler, account, epochs) = world(1000);
+        let reader = epochs.pin();
+        let mut retired: Vec<_> =
+            (0..BATCH).filter_map(|_| retire(&mut recycler, &account, &epochs)).collect();
+        assert_eq!(retired.len(), BATCH);
+        assert!(recycler.take(BYTES, &epochs).is_none(), "a reader may look at them");
+        drop(reader);
+        assert!(recycler.take(BYTES, &epochs).is_none(), "not before there are more, which costs nothing");
+        // The next batch has the oldest looked at again.
+        retired.extend((0..BATCH).filter_map(|_| retire(&mut recycler, &account, &epochs)));
+        assert!(recycler.take(BYTES + SIZE_STEP, &epochs).is_none(), "of another size there is none");
+        let mut taken: Vec<_> = std::iter::from_fn(|| recycler.take(BYTES, &epochs)).collect();
+        assert_eq!(taken.len(), 2 * BATCH);
+        taken.iter().for_each(|&version| recycler.put_back(version, BYTES));
+        taken.sort_unstable();
+        retired.sort_unstable();
+        assert_eq!(taken, retired);
+        assert!(account.used() > 0, "it stays in the account");
+        recycler.empty(&account, &epochs.pin());
+        assert_eq!((account.used(), epochs.garbage_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn no_more_is_kept_than_its_share_and_a_part_of_a_batch_comes_back_too() {
+        let (mut recycler, account, epochs) = world(8);
+        let kept = (0..100).filter_map(|_| retire(&mut recycler, &account, &epochs)).count();
+        assert_eq!(kept, 8);
+        let taken: Vec<_> = std::iter::from_fn(|| recycler.take(BYTES, &epochs)).collect();
+        assert_eq!(taken.len(), 8);
+        taken.iter().for_each(|&version| recycler.put_back(version, BYTES));
+        recycler.empty(&account, &epochs.pin());
+        assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn sizes_that_nobody_asks_for_make_way() {
+        let (mut recycler, account, epochs) = world(8);
+        (0..9).for_each(|_| _ = retire(&mut recycler, &account, &epochs));
+        assert!(recycler.take(2 * BYTES, &epochs).is_none());
+        let mut keep = || {
+            let version = Version::allocate(2 * BYTES);
+            account.add(2 * BYTES);
+            // SAFETY: nobody has ever known it.
+            let kept = unsafe { recycler.keep(version, 2 * BYTES, &account, &epochs) };
+            if !kept {
+                account.subtract(2 * BYTES);
+                // SAFETY: as above.
+                unsafe { Version::free(version.cast(), 2 * BYTES) };
+            }
+            kept
+        };
+        assert!(!keep() && keep());
+        recycler.empty(&account, &epochs.pin());
+        epochs.collect();
+        assert_eq!((account.used(), epochs.garbage_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn what_others_may_look_at_is_left_to_the_epochs() {
+        let (mut recycler, account, epochs) = world(1000);
+        (0..3).for_each(|_| _ = retire(&mut recycler, &account, &epochs));
+        recycler.empty(&account, &epochs.pin());
+        assert_eq!((account.used(), epochs.garbage_bytes()), (0, 3 * BYTES as u64));
+        epochs.collect();
+        assert_eq!(epochs.garbage_bytes(), 0);
+    }
+}
