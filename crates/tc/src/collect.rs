@@ -29,6 +29,7 @@ impl Core {
         let mut worked = self.renew_ceiling().unwrap_or(false);
         worked |= self.tell_untold_aborts();
         self.find_oldest_active();
+        self.index.gather();
         let guard = self.epochs.pin();
         let (settled, _) = self.index.settle(SETTLE_MAX, |record| self.is_settled(record), &guard);
         drop(guard);

@@ -51,6 +51,12 @@ const SHARDS: usize = 16;
 #[cfg(any(loom, shuttle))]
 const SHARDS: usize = 1;
 
+/// Queues of a shard, which are emptied side by side: each leads from record to record all over memory, and the waits overlap.
+#[cfg(not(any(loom, shuttle)))]
+const LANES: usize = 8;
+#[cfg(any(loom, shuttle))]
+const LANES: usize = 1;
+
 /// How many references ahead of its turn a record's version is asked for; the record itself twice as many.
 const AHEAD: usize = 8;
 /// [`OrderedIndex::unordered`] while somebody changes things under the mutex.
@@ -80,7 +86,7 @@ struct Holdings {
 
 /// See the [module](self).
 pub(crate) struct OrderedIndex {
-    queues: [Padded<AtomicPtr<Record>>; SHARDS],
+    queues: [Padded<[AtomicPtr<Record>; LANES]>; SHARDS],
     /// How many are waiting; [`CHANGING`] while it may not be relied on.
     unordered: Padded<AtomicUsize>,
     /// Counts records that leave (rule R10).
@@ -92,7 +98,7 @@ pub(crate) struct OrderedIndex {
 impl OrderedIndex {
     pub(crate) fn new(account: Arc<Account>) -> OrderedIndex {
         OrderedIndex {
-            queues: std::array::from_fn(|_| Padded(AtomicPtr::new(ptr::null_mut()))),
+            queues: std::array::from_fn(|_| Padded(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))),
             unordered: Padded(AtomicUsize::new(0)),
             departures: AtomicU64::new(0),
             list: SkipList::new(account),
@@ -100,12 +106,13 @@ impl OrderedIndex {
         }
     }
 
-    /// A version has been installed in `record`: sees to it that scans find it.
+    /// A version has been installed in `record`: sees to it that scans find it. `shard` is the caller's, `lane` any number, which
+    /// had better be another each time.
     #[inline]
-    pub(crate) fn note(&self, record: Linked<'_, Record>, shard: usize) {
+    pub(crate) fn note(&self, record: Linked<'_, Record>, shard: usize, lane: usize) {
         publication_fence();
         if record.set_queued() {
-            let queue = &self.queues[shard % SHARDS].0;
+            let queue = &self.queues[shard % SHARDS].0[lane % LANES];
             let mut top = queue.load(Ordering::Relaxed);
             loop {
                 record.queue_next.store(top, Ordering::Relaxed);
@@ -127,7 +134,8 @@ impl OrderedIndex {
     pub(crate) fn complete(&self, guard: &Guard<'_>) {
         publication_fence();
         // The queues first: what has left them since is counted by `unordered`, which is set before they are emptied.
-        if self.queues.iter().all(|queue| queue.0.load(Ordering::SeqCst).is_null())
+        let is_empty = |queue: &AtomicPtr<Record>| queue.load(Ordering::SeqCst).is_null();
+        if self.queues.iter().all(|lanes| lanes.0.iter().all(is_empty))
             && self.unordered.0.load(Ordering::SeqCst) == 0
         {
             return;
@@ -149,16 +157,33 @@ impl OrderedIndex {
     }
 
     fn collect_queues(&self, holdings: &mut Holdings) {
-        for queue in &self.queues {
+        for lanes in &self.queues {
             let start = holdings.waiting.len();
-            let mut top = queue.0.swap(ptr::null_mut(), Ordering::SeqCst);
-            // SAFETY: queued records are alive (E3); `queue_next` is the queue's while they are in it.
-            while let Some(record) = unsafe { top.as_ref() } {
-                holdings.waiting.push_back(Reference(top));
-                top = record.queue_next.load(Ordering::Relaxed);
+            let mut tops = lanes.0.each_ref().map(|queue| match queue.load(Ordering::SeqCst).is_null() {
+                true => ptr::null_mut(),
+                false => queue.swap(ptr::null_mut(), Ordering::SeqCst),
+            });
+            while tops.iter().any(|top| !top.is_null()) {
+                for top in &mut tops {
+                    // SAFETY: queued records are alive (E3); `queue_next` is the queue's while they are in it.
+                    if let Some(record) = unsafe { top.as_ref() } {
+                        holdings.waiting.push_back(Reference(*top));
+                        *top = record.queue_next.load(Ordering::Relaxed);
+                        prefetch(top.cast_const().cast());
+                    }
+                }
             }
             holdings.waiting.make_contiguous()[start..].reverse();
         }
+    }
+
+    /// Empties the queues, which needs no guard and may take a while, for [`OrderedIndex::settle`]. Does nothing if somebody else is at
+    /// it.
+    pub(crate) fn gather(&self) {
+        let Ok(mut holdings) = self.holdings.try_lock() else { return };
+        self.unordered.0.store(CHANGING, Ordering::SeqCst);
+        self.collect_queues(&mut holdings);
+        self.unordered.0.store(holdings.waiting.len(), Ordering::SeqCst);
     }
 
     /// Takes out up to `count_max` records that `is_settled`. Returns how many, and how many remain. 0 if
@@ -323,11 +348,11 @@ mod loom_tests {
     fn loom_a_record_written_again_stays_in_the_index() {
         model(|| {
             let world = world();
-            world.index.note(world.record(), 0);
+            world.index.note(world.record(), 0, 0);
             let other = Arc::clone(&world);
             let writer = thread::spawn(move || {
                 other.unsettled.store(1, Ordering::SeqCst);
-                other.index.note(other.record(), 0);
+                other.index.note(other.record(), 0, 0);
             });
             let guard = world.epochs.pin();
             world.index.settle(1, |_| world.unsettled.load(Ordering::SeqCst) == 0, &guard);
@@ -346,7 +371,7 @@ mod loom_tests {
             let published = Arc::new(AtomicU64::new(0));
             let (other, seen) = (Arc::clone(&world), Arc::clone(&published));
             let writer = thread::spawn(move || {
-                other.index.note(other.record(), 0);
+                other.index.note(other.record(), 0, 0);
                 publication_fence();
                 seen.load(Ordering::SeqCst) == 1
             });
@@ -399,8 +424,8 @@ mod tests {
         let unsettled = RefCell::new(BTreeSet::new());
         for round in 0..10 {
             for number in (round * 50)..(round * 50 + 50) {
-                index.note(record(number), number);
-                index.note(record(number), number + 1);
+                index.note(record(number), number, number / 3);
+                index.note(record(number), number + 1, 0);
                 unsettled.borrow_mut().insert(key(number));
             }
             if round % 2 == 1 {

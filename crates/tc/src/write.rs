@@ -307,7 +307,7 @@ impl Workspace {
         self.next_ordinal += 1;
         self.written_bytes += bytes + record.bytes();
         point();
-        core.index.note(record, self.shard);
+        core.index.note(record, self.shard, self.writes.len());
         point();
         if isolation == Isolation::Snapshot && below > at {
             return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(below)));
