@@ -163,6 +163,7 @@ impl Log {
         }
         let reservation = self.reserve(size, !is_update)?;
         let lsn = reservation.lsn;
+        self.ring.prefetch_ahead(lsn);
         let link = if let Record::Commit { .. } = record { reservation.link() } else { 0 };
         // SAFETY: B5: the range is ours alone until we leave.
         record.encode(link, unsafe { self.ring.slice_mut(lsn, size) });

@@ -11,8 +11,9 @@ use std::ptr::NonNull;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A redo record of a hundred bytes or so begins anywhere in the first of them.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const PREFETCH_LINES: usize = 3;
+/// How far ahead of an append memory is asked for: what some records take.
+const AHEAD_BYTES: u64 = 512;
 
 /// See the module document.
 pub(crate) struct Ring {
@@ -52,15 +53,26 @@ impl Ring {
     /// Asks the processor for the [`PREFETCH_LINES`] from `lsn` on.
     #[inline]
     pub(crate) fn prefetch(&self, lsn: u64) {
+        self.prefetch_lines(lsn, PREFETCH_LINES);
+    }
+
+    /// Asks the processor for what appends will soon write to, if they go on from `lsn`.
+    #[inline]
+    pub(crate) fn prefetch_ahead(&self, lsn: u64) {
+        self.prefetch_lines(lsn + AHEAD_BYTES, 2);
+    }
+
+    #[inline]
+    fn prefetch_lines(&self, lsn: u64, lines: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for line in 0..PREFETCH_LINES {
+        for line in 0..lines {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let address = self.at(lsn).cast::<i8>().wrapping_add(64 * line);
             // SAFETY: a prefetch accesses nothing in the sense of the language, and faults on no address.
             unsafe { _mm_prefetch(address, _MM_HINT_T0) };
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = lsn;
+        let _ = (lsn, lines);
     }
 
     /// How many bytes follow `lsn` in memory without a break.
