@@ -152,12 +152,16 @@ fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options 
         return sizes.proxy.clone();
     }
     let side = options.memory_bytes / 64;
+    // What is not posted yet cannot leave the ring; most of it is to be there for appenders and readers. The more comes at once, the
+    // more operations share a page, and the more are superseded.
+    let lag_bytes = shares.log / 4;
+    let batch_operations_max = deuteron_proxy::Options::default().batch_operations_max;
     deuteron_proxy::Options {
         side_buffer_bytes_max: side.min(64 << 20),
         waiting_list_bytes_max: Shares::waiting(shares.tc),
-        // What is not posted yet cannot leave the ring; most of it is to be there for appenders and readers.
-        lag_bytes: (shares.log / 8) as u64,
-        ..deuteron_proxy::Options::default()
+        lag_bytes: lag_bytes as u64,
+        // A round is one batch, unless its operations are shorter than is common.
+        batch_operations_max: batch_operations_max.max(lag_bytes / 64),
     }
 }
 

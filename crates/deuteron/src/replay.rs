@@ -26,7 +26,7 @@ pub fn replay(
 ) -> Result<(RecoveryPlan, Timestamp), Error> {
     let redo_start = dc.recovered_redo_scan_start_point();
     // The more at once, the more operations share a page. The memory of transactions is free.
-    let round_bytes = 4 * proxy_options.lag_bytes;
+    let round_bytes = 2 * proxy_options.lag_bytes;
     let operations_max = options.memory_bytes / 32 / OPERATION_BYTES;
     let proxy_options = deuteron_proxy::Options {
         batch_operations_max: proxy_options.batch_operations_max.max(operations_max),
