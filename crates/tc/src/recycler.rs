@@ -14,7 +14,8 @@
 //!   nobody else. It stays in the account.
 //! - **M2** The epoch of a batch is read after the last of its versions has been unlinked, and ended then; the batch is ready
 //!   once no guard of that epoch or an earlier one is left.
-//! - **M3** No more than `bytes_max` is kept.
+//! - **M3** No more than `bytes_max` is kept, so that all idle workspaces together keep an eighth of the budget at most; and nothing more while
+//!   the account is beyond its budget: then what is ready is freed.
 
 use crate::memory::Account;
 use crate::version::{SIZE_STEP, Version, WRITTEN_BYTES_MAX};
@@ -25,9 +26,9 @@ use std::collections::VecDeque;
 const SIZES: usize = WRITTEN_BYTES_MAX / SIZE_STEP + 1;
 /// So many retired versions share an epoch.
 const BATCH: usize = 64;
-/// A workspace keeps no more than this, and of a small budget only a part.
+/// A workspace keeps no more than this, and of a small budget only a part: 64 of them may lie idle.
 const BYTES_MAX: u64 = 4 << 20;
-const BUDGET_SHARE: u64 = 128;
+const BUDGET_SHARE: u64 = 512;
 
 #[derive(Clone, Copy)]
 struct Retired {
@@ -129,12 +130,13 @@ impl Recycler {
         if bytes > WRITTEN_BYTES_MAX || !bytes.is_multiple_of(SIZE_STEP) || bytes == 0 {
             return false;
         }
-        if self.retired_bytes + self.ready_bytes + bytes > bytes_max(account) {
+        let is_short = account.is_over_hard();
+        if is_short || self.retired_bytes + self.ready_bytes + bytes > bytes_max(account) {
             if self.unstamped > 0 {
                 self.stamp(epochs);
             }
-            if self.ready_bytes > 0 && self.ready[bytes / SIZE_STEP].is_empty() {
-                // What is ready is of sizes that nobody asks for any more.
+            if self.ready_bytes > 0 && (is_short || self.ready[bytes / SIZE_STEP].is_empty()) {
+                // Memory is short, or what is ready is of sizes that nobody asks for any more.
                 self.free_ready(account);
             }
             return false;
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_is_retired_is_given_out_once_nobody_can_look_at_it() {
-        let (mut recycler, account, epochs) = world(1000);
+        let (mut recycler, account, epochs) = world(200);
         let reader = epochs.pin();
         let mut retired: Vec<_> =
             (0..BATCH).filter_map(|_| retire(&mut recycler, &account, &epochs)).collect();
@@ -244,6 +246,21 @@ mod tests {
         let taken: Vec<_> = std::iter::from_fn(|| recycler.take(BYTES, &epochs)).collect();
         assert_eq!(taken.len(), 8);
         taken.iter().for_each(|&version| recycler.put_back(version, BYTES));
+        recycler.empty(&account, &epochs.pin());
+        assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn nothing_is_kept_beyond_the_budget() {
+        let (mut recycler, account, epochs) = world(2 * BATCH as u64);
+        (0..2 * BATCH).for_each(|_| assert!(retire(&mut recycler, &account, &epochs).is_some()));
+        let version = recycler.take(BYTES, &epochs).expect("two batches are ready");
+        recycler.put_back(version, BYTES);
+        let others = account.budget() as usize + (4 << 20);
+        account.add(others);
+        assert!(retire(&mut recycler, &account, &epochs).is_none());
+        account.subtract(others);
+        assert_eq!(recycler.ready_bytes, 0, "what was ready has been freed");
         recycler.empty(&account, &epochs.pin());
         assert_eq!(account.used(), 0);
     }
