@@ -179,16 +179,12 @@ impl Record {
 
     /// Asks for the newest version and the value that may follow it, and returns it; `None` if there is none.
     #[inline]
-    pub(crate) fn prefetch_version<'g>(&self, _guard: &'g Guard<'_>) -> Option<&'g Version> {
-        let head = self.head.load(Ordering::Acquire);
-        if head.is_null() || head == REMOVED || head == PRUNED {
-            return None;
-        }
-        prefetch(head.cast());
-        prefetch(head.cast::<u8>().wrapping_add(64));
-        prefetch(head.cast::<u8>().wrapping_add(128));
-        // SAFETY: reached through a record's head under a guard (V1).
-        Some(unsafe { &*head })
+    pub(crate) fn prefetch_version<'g>(&self, guard: &'g Guard<'_>) -> Option<&'g Version> {
+        let version = self.prefetch_head(guard)?;
+        let bytes = std::ptr::from_ref(version).cast::<u8>();
+        prefetch(bytes.wrapping_add(64));
+        prefetch(bytes.wrapping_add(128));
+        Some(version)
     }
 
     /// Asks for the head of the newest version, and returns it; `None` if there is none.

@@ -2,14 +2,16 @@
 
 use crate::core::Core;
 use crate::error::{Conflict, ConflictCause, ConflictPlace, TcError};
+use crate::linked::Linked;
 use crate::options::{BeginOptions, Isolation};
 use crate::read::{Attempt, Copied, Failure, Own, Protection, Reader};
-use crate::record::KeyRef;
+use crate::record::{KeyRef, Record};
 use crate::statistics::Counter;
 use crate::status::Status;
 use crate::version::Version;
 use crate::workspace::{Observed, Pool, ReadEntry, Workspace};
 use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
+use deuteron_epoch::Guard;
 use std::mem::ManuallyDrop;
 
 /// Keys whose memory is asked for at a time: enough to keep the memory busy, few enough to stay in the first-level cache.
@@ -486,16 +488,8 @@ impl Core {
     ) {
         let guard = self.epochs.pin();
         for keys in keys.chunks(AHEAD) {
-            let mut hashed = [None; AHEAD];
-            for (key, hashed) in keys.iter().zip(&mut hashed) {
-                let key = self.table.key(table, key.as_ref());
-                self.table.prefetch_bucket(key);
-                *hashed = Some(key);
-            }
-            for &key in hashed.iter().flatten() {
-                self.table.prefetch_record(key);
-            }
-            let versions = hashed.map(|key| self.table.find(key?, &guard)?.prefetch_version(&guard));
+            let records = self.find_ahead::<AHEAD, _>(table, keys, &guard);
+            let versions = records.map(|record| record?.prefetch_version(&guard));
             for (key, version) in keys.iter().zip(versions) {
                 match version {
                     Some(version) => self.prefetch_value(version),
@@ -505,20 +499,31 @@ impl Core {
         }
     }
 
+    /// The records of at most `N` keys, each step being begun for all of them before the next.
+    #[inline]
+    fn find_ahead<'g, const N: usize, K: AsRef<[u8]>>(
+        &self,
+        table: TableId,
+        keys: &[K],
+        guard: &'g Guard<'_>,
+    ) -> [Option<Linked<'g, Record>>; N] {
+        let mut hashed = [None; N];
+        for (key, hashed) in keys.iter().zip(&mut hashed) {
+            let key = self.table.key(table, key.as_ref());
+            self.table.prefetch_bucket(key);
+            *hashed = Some(key);
+        }
+        for &key in hashed.iter().flatten() {
+            self.table.prefetch_record(key);
+        }
+        hashed.map(|key| self.table.find(key?, guard))
+    }
+
     /// The same for keys that will be written: of a record the newest version is looked at, and the one beneath it is pruned.
     fn prefetch_written<K: AsRef<[u8]>>(&self, table: TableId, keys: &[K]) {
         let guard = self.epochs.pin();
         for keys in keys.chunks(WRITES_AHEAD) {
-            let mut hashed = [None; WRITES_AHEAD];
-            for (key, hashed) in keys.iter().zip(&mut hashed) {
-                let key = self.table.key(table, key.as_ref());
-                self.table.prefetch_bucket(key);
-                *hashed = Some(key);
-            }
-            for &key in hashed.iter().flatten() {
-                self.table.prefetch_record(key);
-            }
-            let records = hashed.map(|key| self.table.find(key?, &guard));
+            let records = self.find_ahead::<WRITES_AHEAD, _>(table, keys, &guard);
             let versions = records.map(|record| record?.prefetch_head(&guard));
             versions.iter().flatten().for_each(|version| version.prefetch_below());
         }
