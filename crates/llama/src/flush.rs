@@ -41,6 +41,7 @@ use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
 use crate::segments::Segments;
 use crate::sync::{MutexGuard, Ordering};
+use crate::unadopted::Unadopted;
 use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::HashMap;
@@ -93,8 +94,7 @@ pub(crate) struct Flusher {
     stacks: [Vec<PageId>; STREAMS],
     /// Adoptions by pages that are durable but not adopted themselves.
     waiting: HashMap<PageId, Vec<PageId>>,
-    /// Durable pages that are not adopted, with the buffer of their first fragment.
-    unadopted: HashMap<PageId, Position>,
+    unadopted: Unadopted,
     /// Pages that a durable fragment disowns, sealed, with somebody's hold on them.
     pub(crate) disowned: Vec<PageId>,
 }
@@ -175,14 +175,14 @@ impl Flusher {
             buffer: AlignedBuffer::zeroed(buffer_bytes),
             stacks: Default::default(),
             waiting: HashMap::new(),
-            unadopted: HashMap::new(),
+            unadopted: Unadopted::default(),
             disowned: Vec::new(),
         }
     }
 
     /// Where a recovery must start to scan if everything that is dirty now were flushed.
     pub(crate) fn scan_start(&self) -> Position {
-        self.unadopted.values().copied().fold(self.position, Position::min)
+        self.unadopted.first().map_or(self.position, |first| first.min(self.position))
     }
 
     /// Pages whose flush has begun, and waits for room or for the one above. They are dirty, too.
@@ -658,7 +658,7 @@ impl Llama {
                 self.adopt(flusher, adoptee);
             }
         } else {
-            flusher.unadopted.entry(page).or_insert(position);
+            flusher.unadopted.note(page, position);
             if !adopts.is_empty() {
                 flusher.waiting.entry(page).or_default().extend(adopts);
             }
@@ -672,7 +672,7 @@ impl Llama {
             if !self.table.is_adopted(page) {
                 self.table.set_adopted(page);
                 flusher.images.note(&self.table, page);
-                flusher.unadopted.remove(&page);
+                flusher.unadopted.remove(page);
                 pages.extend(flusher.waiting.remove(&page).unwrap_or_default());
             }
         }
@@ -690,7 +690,7 @@ impl Llama {
             for dead in self.table.fragments(page).iter() {
                 flusher.accounts.remove(dead, true);
             }
-            flusher.unadopted.remove(&page);
+            flusher.unadopted.remove(page);
             flusher.waiting.remove(&page);
             flusher.images.take_place(page);
             self.table.reset(page);

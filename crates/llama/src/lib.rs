@@ -113,6 +113,7 @@ mod snapshot;
 mod statistics;
 mod store;
 mod sync;
+mod unadopted;
 
 pub use checkpoint::{Checkpoint, CheckpointProgress, FlushRound};
 pub use error::LlamaError;

@@ -105,14 +105,19 @@ fn make_smaller(configuration: &Configuration, arguments: &Arguments) {
     }
 }
 
-/// A run that takes longer than this will not end. The largest takes less than a second.
-const HANGS: Duration = Duration::from_secs(60);
+/// How often the runs are looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A run that takes more ticks than this, five minutes, will not end. The largest takes less than a second of an idle machine. Ticks, as a
+/// process that was stopped for a while has not run meanwhile.
+const HANGS: u64 = 15_000;
 
 /// What the threads share.
 struct Progress {
     next: AtomicU64,
-    /// What each thread runs, and since when.
-    running: Mutex<Vec<(u64, Instant)>>,
+    /// What each thread runs, and since which tick.
+    running: Mutex<Vec<(u64, u64)>>,
+    ticks: AtomicU64,
     done: AtomicU64,
     failures: Mutex<Vec<(Configuration, String)>>,
     report: Mutex<Report>,
@@ -135,6 +140,7 @@ fn many(arguments: &Arguments) -> bool {
     let progress = Progress {
         next: AtomicU64::new(0),
         running: Mutex::default(),
+        ticks: AtomicU64::new(0),
         done: AtomicU64::new(0),
         failures: Mutex::default(),
         report: Mutex::default(),
@@ -146,9 +152,10 @@ fn many(arguments: &Arguments) -> bool {
         }
         let mut last = Instant::now();
         while !progress.is_over(arguments) {
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(TICK);
+            let tick = progress.ticks.fetch_add(1, Ordering::Relaxed);
             let running = progress.running.lock().expect("no thread panicked");
-            if let Some((seed, _)) = running.iter().find(|(_, since)| since.elapsed() > HANGS) {
+            if let Some((seed, _)) = running.iter().find(|(_, since)| tick > since + HANGS) {
                 println!("\nFAILED: a run does not end\n{} --as-it-is", Configuration::of(*seed).command());
                 std::process::exit(1);
             }
@@ -183,7 +190,7 @@ fn work(first: u64, arguments: &Arguments, progress: &Progress) {
             return;
         }
         let configuration = Configuration::of(first + number);
-        let running = (configuration.seed, Instant::now());
+        let running = (configuration.seed, progress.ticks.load(Ordering::Relaxed));
         progress.running.lock().expect("no thread panicked").push(running);
         let outcome = run(&configuration);
         if arguments.traces {

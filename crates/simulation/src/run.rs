@@ -85,11 +85,7 @@ impl World<'_> {
         self.calm();
         self.handled(|world| {
             world.replay()?;
-            let check = world.db().check()?;
-            match check.problems.first() {
-                Some(text) if !world.lied => problem(format!("the check says: {text}")),
-                _ => Ok(()),
-            }
+            world.check()
         })
     }
 
@@ -216,13 +212,7 @@ impl World<'_> {
                 self.history.acknowledge_all();
                 Ok(())
             }
-            22 if self.has(Feature::Check) => {
-                let report = self.db().check()?;
-                match report.problems.first() {
-                    Some(text) if !self.lied => problem(format!("the check says: {text}")),
-                    _ => Ok(()),
-                }
-            }
+            22 if self.has(Feature::Check) => self.check(),
             23 | 24 if self.has(Feature::Reopen) => self.reopen(),
             25 if self.has(Feature::Crashes) => self.restart(),
             26 if self.has(Feature::Lies) => {
@@ -242,6 +232,16 @@ impl World<'_> {
                 Ok(())
             }
             _ => self.create_table(),
+        }
+    }
+
+    /// The check finds nothing, if the device has not lied.
+    fn check(&mut self) -> Result<(), Halt> {
+        let report = self.db().check()?;
+        self.notice_lies();
+        match report.problems.first() {
+            Some(text) if !self.lied => problem(format!("the check says: {text}")),
+            _ => Ok(()),
         }
     }
 
