@@ -3,7 +3,7 @@
 
 use crate::script::{Action, Change, LASTING, State, action, difference, states};
 use deuteron::device::simulated::Random;
-use deuteron::device::{CrashPolicy, Directory, Operation, SimulatedDirectory, SimulatedDisk, with_causes};
+use deuteron::device::{CrashPolicy, Directory, Operation, SimulatedDisk, with_causes};
 use deuteron::sizes::{Sizes, TcOptions};
 use deuteron::{Db, Durability, Duty, Error, Options, RetryPolicy, Table, Transaction, TransactionOptions};
 use deuteron_encryption::{EncryptedDirectory, Key, Keys};
@@ -98,12 +98,12 @@ impl Workload {
     }
 
     /// Opens the database as the workload does.
-    pub fn open(&self, directory: SimulatedDirectory) -> Result<Db, Error> {
+    pub fn open(&self, directory: impl Directory + 'static) -> Result<Db, Error> {
         self.open_with(directory, Memory::Little)
     }
 
     /// Opens the database with the least memory that works, or with enough for all of it.
-    fn open_with(&self, directory: SimulatedDirectory, memory: Memory) -> Result<Db, Error> {
+    fn open_with(&self, directory: impl Directory + 'static, memory: Memory) -> Result<Db, Error> {
         let disk: Arc<dyn Directory> = Arc::new(directory);
         let directory = match self.on {
             On::TheDisk => disk,
@@ -123,6 +123,11 @@ impl Workload {
         Options::tiny_for_tests().checkpoint_every(256 << 10).sizes(sizes).open_in(directory)
     }
 
+    /// How many commits there are in all.
+    pub fn commits_max(&self) -> u64 {
+        self.stages * STAGE
+    }
+
     /// Runs all stages on an empty disk.
     pub fn run(&self, disk: &SimulatedDisk, reached: &Reached) -> Result<(), Halt> {
         (0..self.stages).try_for_each(|stage| self.run_stage(disk, stage, reached).map(drop))
@@ -131,19 +136,7 @@ impl Workload {
     /// Runs a stage to its end, or until the machine stops.
     pub fn run_stage(&self, disk: &SimulatedDisk, stage: u64, reached: &Reached) -> Result<Did, Halt> {
         let db = self.open(disk.directory())?;
-        let mut tables = Tables { db: &db, known: BTreeMap::new() };
-        for name in LASTING {
-            tables.get(name)?;
-        }
-        for number in stage * STAGE..(stage + 1) * STAGE {
-            reached.begun.store(number + 1, Ordering::Release);
-            let durable = self.act(&mut tables, number)?;
-            if durable {
-                reached.acknowledge(number + 1);
-            }
-            disk.advance(Duration::from_millis(1));
-            maintain(&db, number)?;
-        }
+        self.work(&db, stage, reached, || disk.advance(Duration::from_millis(1)))?;
         let counters = db.stats().counters;
         let operations = || Operation::ALL.map(|operation| (operation, disk.count(operation)));
         let did;
@@ -160,6 +153,30 @@ impl Workload {
             disk.crash(if stage % 3 == 1 { CrashPolicy::LoseAll } else { CrashPolicy::Random });
         }
         Ok(Did { counters, operations: did })
+    }
+
+    /// Does what a stage does with the database. `between` is called after each action.
+    pub fn work(
+        &self,
+        db: &Db,
+        stage: u64,
+        reached: &Reached,
+        mut between: impl FnMut(),
+    ) -> Result<(), Halt> {
+        let mut tables = Tables { db, known: BTreeMap::new() };
+        for name in LASTING {
+            tables.get(name)?;
+        }
+        for number in stage * STAGE..(stage + 1) * STAGE {
+            reached.begun.store(number + 1, Ordering::Release);
+            let durable = self.act(&mut tables, number)?;
+            if durable {
+                reached.acknowledge(number + 1);
+            }
+            between();
+            maintain(db, number)?;
+        }
+        Ok(())
     }
 
     /// Does what the script says. Whether it is durable.
@@ -241,18 +258,7 @@ impl Workload {
         let db = self
             .open_with(disk.directory(), memory)
             .map_err(|error| format!("does not open: {}", with_causes(&error)))?;
-        let found = state_of(&db).map_err(|error| format!("cannot be read: {}", with_causes(&error)))?;
-        let commits = self.commits(&found, possible)?;
-        let report = db.check().map_err(|error| format!("cannot be checked: {}", with_causes(&error)))?;
-        if let Some(problem) = report.problems.first() {
-            return Err(format!("after {commits} commits: {problem}"));
-        }
-        // It still works.
-        let write = |key: &[u8]| {
-            let table = db.table(LASTING[0])?;
-            db.transact(|tx| tx.put(&table, key, b"1"))
-        };
-        write(b"after").map_err(|error| format!("takes no writes: {}", with_causes(&error)))?;
+        let commits = self.survey(&db, possible)?;
         let cut = thorough.then(|| disk.fork(commits));
         db.close().map_err(|error| format!("does not close: {}", with_causes(&error)))?;
         if let Some(cut) = cut {
@@ -268,6 +274,20 @@ impl Workload {
             }
             self.commits(&found, commits..=commits).map_err(|problem| format!("opened again: {problem}"))?;
         }
+        Ok(commits)
+    }
+
+    /// After how many commits a database is that has been opened, which still takes writes; or what is wrong with it.
+    pub fn survey(&self, db: &Db, possible: RangeInclusive<u64>) -> Result<u64, String> {
+        let found = state_of(db).map_err(|error| format!("cannot be read: {}", with_causes(&error)))?;
+        let commits = self.commits(&found, possible)?;
+        let report = db.check().map_err(|error| format!("cannot be checked: {}", with_causes(&error)))?;
+        if let Some(problem) = report.problems.first() {
+            return Err(format!("after {commits} commits: {problem}"));
+        }
+        let table = db.table(LASTING[0]);
+        let written = table.and_then(|table| db.transact(|tx| tx.put(&table, b"after", b"1")));
+        written.map_err(|error| format!("takes no writes: {}", with_causes(&error)))?;
         Ok(commits)
     }
 

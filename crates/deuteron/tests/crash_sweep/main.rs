@@ -1,6 +1,6 @@
 //! The crash sweep: a workload that uses everything, on the simulated disk, stopped before and in the middle of every single I/O;
 //! what survives is recovered and compared with the model. Recovery itself is stopped at every I/O, too, and every I/O fails once,
-//! in every way that the disk knows.
+//! in every way that the disk knows. Allocations fail, too, on the files of a real directory.
 //!
 //! One thread does everything, so that the state of the database after `k` commits is known for every `k`, and the
 //! run repeats exactly up to the crash. The recovered state must be that after some `k` that lies between the commits
@@ -9,10 +9,12 @@
 //! `DEUTERON_EFFORT` sets the size: 1 is for every test run and leaves points out; with 17 and more the workload has over a
 //! thousand transactions, and every crash twenty random subsets of what was not synced.
 
+mod allocations;
 mod crashes;
 mod faults;
 mod machine;
 mod parallel;
+mod refusing;
 mod script;
 
 use deuteron::Options;
@@ -22,6 +24,9 @@ use deuteron::sizes::Sizes;
 use machine::{On, Reached, Workload};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+#[global_allocator]
+static ALLOCATOR: refusing::Refusing = refusing::Refusing;
 
 const SEED: u64 = 7;
 
