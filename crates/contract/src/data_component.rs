@@ -14,6 +14,9 @@
 //! - **C5** After a crash it knows how much of the log it depends on: every operation that it holds lies below
 //!   [`DataComponent::recovered_end_of_stable_log`], which had been announced. So a log that has lost its end is found out, rather
 //!   than joined with a component that holds some of what was in it.
+//! - **C6** After a crash it knows how far the clock has come: every operation that it holds has a timestamp of at most
+//!   [`DataComponent::recovered_newest_timestamp`]. So a transaction component whose log has lost its end does not give out
+//!   timestamps again, whose operations would lose against older ones (C2).
 //!
 //! # Why a tombstone outlives the redo scan start point
 //!
@@ -185,6 +188,9 @@ pub trait DataComponent: Send + Sync {
     /// How far the recovery log must reach for what the component holds durably: an end of stable log that has been announced, in
     /// this life or an earlier one, above every operation that a crash would leave. `Lsn(0)` if none ever was. A log that ends before it has lost what had been stable.
     fn recovered_end_of_stable_log(&self) -> Lsn;
+
+    /// A timestamp at or above those of all that the component holds durably, an upper bound. `Timestamp(0)` if nothing was ever applied.
+    fn recovered_newest_timestamp(&self) -> Timestamp;
 
     /// What the component says of itself.
     fn statistics(&self) -> DcStatistics;

@@ -223,6 +223,12 @@ impl DataComponent for MemoryDc {
         self.read().end_of_stable_log
     }
 
+    fn recovered_newest_timestamp(&self) -> Timestamp {
+        let state = self.read();
+        let versions = state.durable.values().flat_map(BTreeMap::values);
+        versions.map(|version| version.timestamp).max().unwrap_or(Timestamp(0))
+    }
+
     fn statistics(&self) -> DcStatistics {
         let state = self.read();
         let rows = state.current.values().flatten();

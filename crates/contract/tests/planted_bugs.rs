@@ -6,6 +6,7 @@ use Bug::*;
 use deuteron_contract::conformance::{self, Effort, Harness, Instance, Limits};
 use deuteron_contract::{
     DataComponent, DcError, DcStatistics, Direction, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
+    Timestamp,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -46,6 +47,7 @@ enum Bug {
     RedoScanStartPointTooHigh,
     EndOfStableLogForgotten,
     EndOfStableLogTooHigh,
+    NewestTimestampForgotten,
     ReplayIsIgnored,
     CrashTearsAValue,
     SizeErrorForgetsTheTable,
@@ -88,6 +90,7 @@ const BUGS: &[Bug] = &[
     RedoScanStartPointTooHigh,
     EndOfStableLogForgotten,
     EndOfStableLogTooHigh,
+    NewestTimestampForgotten,
     ReplayIsIgnored,
     CrashTearsAValue,
     SizeErrorForgetsTheTable,
@@ -332,6 +335,15 @@ impl DataComponent for Broken {
             EndOfStableLogForgotten if state.recovered => state.redo_scan_start_point,
             EndOfStableLogTooHigh if state.recovered => Lsn(state.end_of_stable_log.0 + 8),
             _ => state.end_of_stable_log,
+        }
+    }
+
+    fn recovered_newest_timestamp(&self) -> Timestamp {
+        let state = self.state.lock().unwrap();
+        let newest = state.durable.values().map(|(record, _)| record.timestamp).max().unwrap_or(Timestamp(0));
+        match self.bug {
+            NewestTimestampForgotten if state.recovered => Timestamp(0),
+            _ => newest,
         }
     }
 

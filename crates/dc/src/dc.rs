@@ -32,6 +32,12 @@ const LEAVES_AHEAD_MAX: usize = 32;
 /// Flushes that come before the clock hand goes on where nearly everything is unflushed.
 const FLUSHES_INSTEAD: u64 = 16;
 
+/// Which mark of the store is the end of stable log.
+const END_OF_STABLE_LOG: usize = 0;
+/// And which the newest timestamp, or one of the next so many.
+const NEWEST_TIMESTAMP: usize = 1;
+const TIMESTAMPS_AHEAD: u64 = 1 << 12;
+
 /// A data component. See the [crate documentation](crate).
 pub struct BwTreeDc {
     pub(crate) options: DcOptions,
@@ -75,6 +81,11 @@ pub struct DcReport {
 }
 
 impl BwTreeDc {
+    /// As announced in this life or an earlier one (C5).
+    fn end_of_log(&self) -> u64 {
+        self.llama.marks()[END_OF_STABLE_LOG]
+    }
+
     /// Opens the component in `directory`, or creates it. All recovery there is: the newest checkpoint, what was flushed
     /// since, and the indexes rebuilt; no page is read. The caller then replays the log from
     /// [`recovered_redo_scan_start_point`](DataComponent::recovered_redo_scan_start_point).
@@ -524,7 +535,7 @@ impl DataComponent for BwTreeDc {
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
-        let end_of_stable_log = self.llama.mark();
+        let end_of_stable_log = self.end_of_log();
         let (key_limit, value_limit) = (self.key_bytes_max(), self.value_bytes_max());
         let mut special = false;
         for operation in operations {
@@ -544,17 +555,23 @@ impl DataComponent for BwTreeDc {
             );
             assert!(is_table(operation.table.0), "tables have identifiers below 2^31");
         }
+        let newest = operations.iter().map(|operation| operation.timestamp.0).max().unwrap_or(0);
+        // Ahead, so that it need not be raised each time (C6).
+        self.llama.raise_mark(
+            NEWEST_TIMESTAMP,
+            newest.checked_next_multiple_of(TIMESTAMPS_AHEAD).unwrap_or(newest),
+        );
         if special { self.apply_special(operations) } else { self.apply_stored(operations) }
     }
 
     fn end_of_stable_log(&self, lsn: Lsn) {
-        // The store's mark: no page is ever found without it (C5).
-        self.llama.raise_mark(lsn.0);
+        // A mark of the store: no page is ever found without it (C5).
+        self.llama.raise_mark(END_OF_STABLE_LOG, lsn.0);
     }
 
     fn redo_scan_start_point(&self, lsn: Lsn) -> Result<(), DcError> {
         let mut tombstones = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
-        let end_of_stable_log = self.llama.mark();
+        let end_of_stable_log = self.end_of_log();
         // It never goes back: what was promised once holds.
         let lsn = lsn.0.max(self.redo_scan_start_point.load(Ordering::Acquire));
         self.checkpoint(lsn)?;
@@ -570,7 +587,11 @@ impl DataComponent for BwTreeDc {
     }
 
     fn recovered_end_of_stable_log(&self) -> Lsn {
-        Lsn(self.llama.mark())
+        Lsn(self.end_of_log())
+    }
+
+    fn recovered_newest_timestamp(&self) -> Timestamp {
+        Timestamp(self.llama.marks()[NEWEST_TIMESTAMP])
     }
 
     fn statistics(&self) -> DcStatistics {

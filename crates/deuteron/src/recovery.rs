@@ -127,7 +127,8 @@ pub fn open(
     };
     let tc_options = TcOptions {
         value_bytes_max: dc.value_bytes_max().min(options.value_bytes_max()),
-        clock_start,
+        // The log may have lost its end, and with it how far the clock had come.
+        clock_start: clock_start.max(dc.recovered_newest_timestamp()),
         retains: !options.retention.is_zero(),
         concurrency_control: options.concurrency_control,
         ..tc_options

@@ -1,7 +1,7 @@
 //! [`Spread`]: a data component that applies on several threads at once.
 
 use deuteron_contract::{
-    DataComponent, DcError, DcStatistics, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
+    DataComponent, DcError, DcStatistics, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId, Timestamp,
 };
 use std::sync::Arc;
 use std::thread;
@@ -61,6 +61,10 @@ impl DataComponent for Spread {
 
     fn recovered_end_of_stable_log(&self) -> Lsn {
         self.component.recovered_end_of_stable_log()
+    }
+
+    fn recovered_newest_timestamp(&self) -> Timestamp {
+        self.component.recovered_newest_timestamp()
     }
 
     fn statistics(&self) -> DcStatistics {

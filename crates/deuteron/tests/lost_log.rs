@@ -101,6 +101,38 @@ fn a_log_that_has_lost_its_end_is_told_where_the_pages_have_it() {
     assert!(told > 30 && opened > 3, "told {told} times, opened {opened} times");
 }
 
+/// A clean close leaves a log of which the pages need nothing, but that says how far the clock had come.
+#[test]
+fn what_is_written_after_the_log_has_lost_its_end_is_kept() {
+    let disk = SimulatedDisk::new(2);
+    let open = |disk: &SimulatedDisk| Options::tiny_for_tests().open_in(Arc::new(disk.directory()));
+    let db = open(&disk).unwrap();
+    let table = db.table("t").unwrap();
+    write(&db, &table, 0..TRANSACTIONS);
+    let newest = db.timestamp();
+    db.close().unwrap();
+    let mut opened = 0;
+    for (segment, name) in segments(&disk).iter().enumerate() {
+        let length = disk.directory().open(name, OpenMode::Read, false).unwrap().length().unwrap();
+        for offset in (BLOCK..length).step_by(BLOCK_BYTES) {
+            let disk = disk.fork(offset);
+            lose_from(&disk, segment, offset);
+            let Ok(db) = open(&disk) else { continue };
+            opened += 1;
+            assert!(db.timestamp() > newest, "{} is not after {newest}", db.timestamp());
+            let table = db.table("t").unwrap();
+            for _ in 0..2 {
+                db.transact(|tx| tx.put(&table, &keys(1)[0], b"changed")).unwrap();
+            }
+            db.close().unwrap();
+            let db = open(&disk).unwrap();
+            let table = db.table("t").unwrap();
+            assert_eq!(db.transact(|tx| tx.get(&table, &keys(1)[0])).unwrap().unwrap(), b"changed");
+        }
+    }
+    assert!(opened > 0);
+}
+
 #[test]
 fn a_database_whose_log_has_lost_its_end_is_salvaged() {
     let disk = stopped();

@@ -313,7 +313,7 @@ impl Llama {
                     start: checkpoint.start.expect(FLUSHED),
                     incarnation,
                     segment_bytes: segments.segment_bytes,
-                    mark: self.mark(),
+                    marks: self.marks(),
                     user_data: std::mem::take(&mut checkpoint.user_data),
                 };
                 let created = ImageWriter::create(&segments.directory, self.options.direct, &start);

@@ -624,7 +624,7 @@ impl Llama {
             chain: position.chain,
             body_crc: batch.body_crc,
             // Not before the nodes were copied: above what they depend on.
-            mark: self.mark(),
+            marks: self.marks(),
         };
         let chain = header.encode(&mut flusher.buffer);
         let file = segments.file(segments.index(offset)).expect("there is room only in a segment");

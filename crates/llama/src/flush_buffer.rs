@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 128 |
 //! | 4 | 4 | magic `DBUF` |
-//! | 8 | 4 | format version, 4 |
+//! | 8 | 4 | format version, 5 |
 //! | 12 | 4 | number of fragments, at least 1 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | sequence number: one more than the previous buffer's |
@@ -18,21 +18,24 @@
 //! | 48 | 8 | length, a multiple of 4096 |
 //! | 56 | 4 | chain: the previous buffer's CRC at offset 0 |
 //! | 60 | 4 | CRC-32C of the fragments' CRCs, in order |
-//! | 64 | 8 | mark: as the user of the store had [raised](crate::Llama::raise_mark) it |
-//! | 72 | | zeros |
+//! | 64 | 16 | the two marks, as the user of the store had [raised](crate::Llama::raise_mark) them |
+//! | 80 | | zeros |
 //! | 128 | | fragments, one behind the other, then zeros |
 
 use crate::flash_address::FlashAddress;
 use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DBUF");
-/// The version of buffers, segments and images. Version 3 had no marks, version 2 a single stream.
-pub(crate) const FORMAT_VERSION: u32 = 4;
+/// The version of buffers, segments and images. Version 4 had one mark, version 3 none, version 2 a single stream.
+pub(crate) const FORMAT_VERSION: u32 = 5;
 
 /// Whether this release reads `version`.
 pub(crate) fn is_known(version: u32) -> bool {
     version == FORMAT_VERSION
 }
+
+/// How many [marks](crate::Llama::raise_mark) a store has.
+pub const MARKS: usize = 2;
 
 /// How many streams there are.
 pub(crate) const STREAMS: usize = 2;
@@ -61,7 +64,7 @@ pub(crate) struct BufferHeader {
     pub(crate) fragments: u32,
     pub(crate) chain: u32,
     pub(crate) body_crc: u32,
-    pub(crate) mark: u64,
+    pub(crate) marks: [u64; MARKS],
 }
 
 impl BufferHeader {
@@ -77,8 +80,10 @@ impl BufferHeader {
         write_u64(out, 48, self.length);
         write_u32(out, 56, self.chain);
         write_u32(out, 60, self.body_crc);
-        write_u64(out, 64, self.mark);
-        out[72..HEADER_BYTES].fill(0);
+        for (which, mark) in self.marks.into_iter().enumerate() {
+            write_u64(out, 64 + 8 * which, mark);
+        }
+        out[64 + 8 * MARKS..HEADER_BYTES].fill(0);
         let crc = crc32c::crc32c(&out[4..HEADER_BYTES]);
         write_u32(out, 0, crc);
         crc
@@ -100,7 +105,7 @@ impl BufferHeader {
             fragments: read_u32(bytes, 12),
             chain: read_u32(bytes, 56),
             body_crc: read_u32(bytes, 60),
-            mark: read_u64(bytes, 64),
+            marks: std::array::from_fn(|which| read_u64(bytes, 64 + 8 * which)),
         };
         let good = read_u32(bytes, 0) == crc
             && header.store == store

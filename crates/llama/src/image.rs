@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 40 + *bytes of records* |
 //! | 4 | 4 | magic `DIMG` |
-//! | 8 | 4 | format version, 4 |
+//! | 8 | 4 | format version, 5 |
 //! | 12 | 4 | number of the block, from 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the image |
@@ -18,7 +18,7 @@
 //! | 40 | | records |
 //!
 //! Block 0 holds one record: scan start (an offset for each stream, 8 each; sequence 8, chain 4), incarnation 8, segment bytes 8, number of
-//! the previous image 8 (its own: it is whole), mark 8, user data
+//! the previous image 8 (its own: it is whole), two marks 16, user data
 //! (length 4, bytes). The last block holds one record: number of records between 8, lowest page identifier never given out
 //! 8. The blocks between hold one record per page: page 8, kind 4, and then
 //!
@@ -30,7 +30,7 @@
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush_buffer::{FORMAT_VERSION, Position, is_known};
+use crate::flush_buffer::{FORMAT_VERSION, MARKS, Position, is_known};
 use crate::fragment::{read_u32, read_u64, write_u32, write_u64};
 use crate::images::Written;
 use crate::mapping_table::Fragments;
@@ -74,8 +74,8 @@ pub(crate) struct ImageStart {
     pub(crate) segment_bytes: u64,
     /// The number of the image of which this one holds the changes; its own if it is whole.
     pub(crate) previous: u64,
-    /// That of no buffer before the scan start is higher.
-    pub(crate) mark: u64,
+    /// Those of no buffer before the scan start are higher.
+    pub(crate) marks: [u64; MARKS],
     pub(crate) user_data: Vec<u8>,
 }
 
@@ -159,7 +159,9 @@ impl ImageWriter {
         writer.records.extend_from_slice(&start.incarnation.to_le_bytes());
         writer.records.extend_from_slice(&start.segment_bytes.to_le_bytes());
         writer.records.extend_from_slice(&start.previous.to_le_bytes());
-        writer.records.extend_from_slice(&start.mark.to_le_bytes());
+        for mark in start.marks {
+            writer.records.extend_from_slice(&mark.to_le_bytes());
+        }
         writer.records.extend_from_slice(&(start.user_data.len() as u32).to_le_bytes());
         writer.records.extend_from_slice(&start.user_data);
         writer.write_block(0)?;
@@ -412,7 +414,7 @@ fn read_start(block: &Block) -> Option<ImageStart> {
     let offsets = [records.u64()?, records.u64()?];
     let (sequence, chain) = (records.u64()?, records.u32()?);
     let (incarnation, segment_bytes, previous) = (records.u64()?, records.u64()?, records.u64()?);
-    let (mark, user_data_bytes) = (records.u64()?, records.u32()?);
+    let (marks, user_data_bytes) = ([records.u64()?, records.u64()?], records.u32()?);
     let user_data = records.take(user_data_bytes as usize)?.to_vec();
     (previous <= block.number
         && offsets.iter().all(|&offset| offset > 0)
@@ -425,7 +427,7 @@ fn read_start(block: &Block) -> Option<ImageStart> {
         incarnation,
         segment_bytes,
         previous,
-        mark,
+        marks,
         user_data,
     })
 }
@@ -443,7 +445,7 @@ mod tests {
             incarnation: 2,
             segment_bytes: 1 << 16,
             previous: 2,
-            mark: 4711,
+            marks: [4711, 17],
             user_data: b"remember".to_vec(),
         };
         let mut writer = ImageWriter::create(directory, true, &start).unwrap();

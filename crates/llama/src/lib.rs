@@ -121,6 +121,7 @@ pub use evict::Evicted;
 pub use files::{FileHold, StoreFile};
 pub use flash_address::FlashAddress;
 pub use flush::{Consolidate, FlushProgress};
+pub use flush_buffer::MARKS;
 pub use llama::Llama;
 pub use mapping_table::FRAGMENTS_MAX;
 pub use memory::ByteCounter;

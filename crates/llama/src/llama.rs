@@ -2,6 +2,7 @@
 
 use crate::files::SegmentHolds;
 use crate::flush::{Consolidate, Flusher, Writing};
+use crate::flush_buffer::MARKS;
 use crate::free_list::FreeList;
 use crate::loading::Loading;
 use crate::mapping_table::{ENTRY_BYTES, MappingTable, Word};
@@ -56,7 +57,7 @@ pub struct Llama {
     pub(crate) checkpointing: Arc<AtomicBool>,
     pub(crate) segment_holds: SegmentHolds,
     /// See [`Llama::raise_mark`].
-    pub(crate) mark: AtomicU64,
+    pub(crate) marks: [AtomicU64; MARKS],
 }
 
 impl Llama {
@@ -65,43 +66,50 @@ impl Llama {
         &self.epochs
     }
 
-    /// Raises the mark: a number that only grows, and means something to the user of the store alone. All that is written from now on
-    /// has this mark or a higher one, so what is [installed](Llama::install) after the call is never found by a recovery without
-    /// [`Recovered::mark`](crate::Recovered::mark) being as high. Durable only with what is written. One atomic operation.
+    /// Raises one of the [`MARKS`]: a number that only grows, and means something to the user of the store alone. All that is written
+    /// from now on has this mark or a higher one, so what is [installed](Llama::install) after the call is never found by a recovery
+    /// without [`Recovered::marks`](crate::Recovered::marks) being as high. Durable only with what is written. A load, and an atomic
+    /// operation if that is lower.
+    ///
+    /// # Panics
+    /// If `which` is not below [`MARKS`].
     ///
     /// ```
     /// # use deuteron_llama::{Llama, Options, OwnedNode, PageDescriptor};
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
     /// # let open = || Llama::open(directory.clone(), Options::default(), deuteron_epoch::Epochs::new());
     /// let (llama, _) = open()?;
-    /// llama.raise_mark(7);
+    /// llama.raise_mark(0, 7);
     /// # let (page, guard) = (llama.allocate(), llama.pin());
     /// # let root = OwnedNode::base(b"hello", PageDescriptor { tree: 1, low_key: b"", root: true }, &[]);
     /// llama.install(page, llama.snapshot(page, &guard), root, &guard).expect("nobody else knows the page");
     /// # drop(guard);
     /// llama.flush_step()?;
     /// drop(llama);
-    /// assert_eq!(open()?.1.mark, 7);
+    /// assert_eq!(open()?.1.marks, [7, 0]);
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
-    pub fn raise_mark(&self, mark: u64) {
+    pub fn raise_mark(&self, which: usize, mark: u64) {
         // Released with what is installed after it, and read by whoever has read that.
-        self.mark.fetch_max(mark, Ordering::AcqRel);
+        if self.marks[which].load(Ordering::Acquire) < mark {
+            self.marks[which].fetch_max(mark, Ordering::AcqRel);
+        }
     }
 
-    /// The mark: the highest of those that it was [raised](Llama::raise_mark) to and [`Recovered::mark`](crate::Recovered::mark).
+    /// The marks: of each the highest that it was [raised](Llama::raise_mark) to, or that was
+    /// [recovered](crate::Recovered::marks).
     ///
     /// ```
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
     /// # let options = deuteron_llama::Options::default();
     /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
-    /// llama.raise_mark(7);
-    /// llama.raise_mark(5);
-    /// assert_eq!(llama.mark(), 7);
+    /// llama.raise_mark(1, 7);
+    /// llama.raise_mark(1, 5);
+    /// assert_eq!(llama.marks(), [0, 7]);
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
-    pub fn mark(&self) -> u64 {
-        self.mark.load(Ordering::Acquire)
+    pub fn marks(&self) -> [u64; MARKS] {
+        std::array::from_fn(|which| self.marks[which].load(Ordering::Acquire))
     }
 
     /// A guard for [`Llama::snapshot`] and [`Llama::install`].

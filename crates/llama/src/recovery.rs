@@ -20,7 +20,7 @@ use crate::by_page::ByPage;
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush::{Flusher, Writing};
-use crate::flush_buffer::{BufferHeader, Position, STREAMS};
+use crate::flush_buffer::{BufferHeader, MARKS, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
 use crate::free_list::FreeList;
 use crate::image::{
@@ -49,8 +49,8 @@ use std::sync::{Arc, OnceLock};
 pub struct Recovered {
     /// What the last completed checkpoint was given to remember; empty in a new store.
     pub user_data: Vec<u8>,
-    /// The highest [mark](Llama::raise_mark) with which anything of what was found was written.
-    pub mark: u64,
+    /// The highest [marks](Llama::raise_mark) with which anything of what was found was written.
+    pub marks: [u64; MARKS],
     /// Every page that counts, sorted by tree and low key.
     pub pages: Vec<RecoveredPage>,
 }
@@ -111,7 +111,7 @@ struct Scan<'a> {
     segments: &'a Segments,
     position: Position,
     incarnation: u64,
-    mark: u64,
+    marks: [u64; MARKS],
     known: ByPage<Known>,
     /// Pages of which too little was found. Well if they are disowned in the end: then the image could leave them out.
     dangling: BTreeMap<PageId, LlamaError>,
@@ -163,7 +163,7 @@ impl Llama {
             segments: &segments,
             position: image.start.start,
             incarnation: image.start.incarnation,
-            mark: image.start.mark,
+            marks: image.start.marks,
             known: image.pages,
             dangling: BTreeMap::new(),
             disowned: BTreeMap::new(),
@@ -179,7 +179,7 @@ impl Llama {
         if let Some((_, defect)) = scan.dangling.pop_first() {
             return Err(defect);
         }
-        let Scan { position, incarnation, mark, mut known, next_page, disowned, last, .. } = scan;
+        let Scan { position, incarnation, marks, mut known, next_page, disowned, last, .. } = scan;
 
         let mut accounts = Accounts::new(options.segment_bytes);
         let ahead = known.iter().filter(|(_, known)| known.ahead);
@@ -254,9 +254,9 @@ impl Llama {
             evict_hand: AtomicU64::new(0),
             checkpointing: Arc::new(AtomicBool::new(false)),
             segment_holds: Default::default(),
-            mark: AtomicU64::new(mark),
+            marks: marks.map(AtomicU64::new),
         };
-        Ok((llama, Recovered { user_data: image.start.user_data, mark, pages }))
+        Ok((llama, Recovered { user_data: image.start.user_data, marks, pages }))
     }
 }
 
@@ -418,7 +418,7 @@ fn create(directory: &Arc<dyn Directory>, options: &Options, names: &[String]) -
         incarnation: 0,
         segment_bytes: options.segment_bytes,
         previous: 0,
-        mark: 0,
+        marks: [0; MARKS],
         user_data: Vec::new(),
     };
     let mut writer = ImageWriter::create(directory, options.direct, &start).map_err(LlamaError::Device)?;
@@ -490,7 +490,9 @@ impl Scan<'_> {
                 self.apply(fragment, header.sequence);
             }
             self.incarnation = self.incarnation.max(header.incarnation);
-            self.mark = self.mark.max(header.mark);
+            for (mark, found) in self.marks.iter_mut().zip(header.marks) {
+                *mark = found.max(*mark);
+            }
             self.last = Some(header);
             let (stream, end) = (self.segments.stream(header.offset), header.offset + header.length);
             self.position = self.position.next(stream, self.segments.behind(header.offset, end), crc);

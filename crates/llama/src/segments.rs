@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 4096 |
 //! | 4 | 4 | magic `DSEG` |
-//! | 8 | 4 | format version, 4 |
+//! | 8 | 4 | format version, 5 |
 //! | 12 | 4 | 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the segment |

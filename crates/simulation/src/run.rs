@@ -288,6 +288,8 @@ impl World<'_> {
         let Some((_, table)) = self.slots[index].table.take() else {
             return match self.db().drop_table(&name) {
                 Err(Error::NoSuchTable { .. }) => Ok(()),
+                // Because of what has happened before.
+                Err(error @ (Error::Poisoned { .. } | Error::Closed)) => Err(error.into()),
                 other => problem(format!("dropping no table returned {other:?}")),
             };
         };

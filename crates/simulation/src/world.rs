@@ -161,6 +161,7 @@ impl<'c> World<'c> {
 
     /// What an error means that no client expected: the machine must be started again (`Ok`), or the run ends.
     pub fn judge(&mut self, error: &Error) -> Result<(), Halt> {
+        self.notice_lies();
         let text = with_causes(error);
         self.saw_bytes(text.as_bytes());
         if self.disk.is_stopped() {

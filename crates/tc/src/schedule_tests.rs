@@ -171,6 +171,10 @@ impl DataComponent for TestDc {
         Lsn(0)
     }
 
+    fn recovered_newest_timestamp(&self) -> Timestamp {
+        Timestamp(0)
+    }
+
     fn statistics(&self) -> DcStatistics {
         DcStatistics::default()
     }

@@ -135,7 +135,7 @@ fn crash_and_replay(
     }
 }
 
-/// C5, and C4: of each key there is a version at least as new as the newest below the redo scan start point, and it is
+/// C5, C6, and C4: of each key there is a version at least as new as the newest below the redo scan start point, and it is
 /// one that was applied.
 fn check_survivors(component: &dyn DataComponent, model: &Model) -> Result<(), Broken> {
     let (announced, stated) = (model.end_of_stable_log, component.recovered_end_of_stable_log());
@@ -156,6 +156,11 @@ fn check_survivors(component: &dyn DataComponent, model: &Model) -> Result<(), B
                 (version.timestamp, &version.value) == (record.timestamp, &record.value)
             })
         };
+        let newest = component.recovered_newest_timestamp();
+        if let Some(found) = found.as_ref().filter(|found| found.timestamp > newest) {
+            let what = format!("t{table}/{} of {} has survived, above {newest}", Key(key), found.timestamp);
+            return Err(Broken::new("C6", what));
+        }
         // Above the announced end it was not applied as the contract asks.
         let lowest = versions.iter().filter(is_found).map(|version| version.lsn).min();
         if let Some(lsn) = lowest.filter(|lsn| (stated..announced).contains(lsn)) {

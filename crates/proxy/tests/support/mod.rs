@@ -326,6 +326,10 @@ impl DataComponent for FlakyDc {
         self.inner.recovered_end_of_stable_log()
     }
 
+    fn recovered_newest_timestamp(&self) -> Timestamp {
+        self.inner.recovered_newest_timestamp()
+    }
+
     fn statistics(&self) -> DcStatistics {
         self.inner.statistics()
     }
