@@ -1,9 +1,9 @@
 //! Coverage: the share of the engine's lines that its tests reach, by `cargo llvm-cov`; the tests' own lines do not count.
 
 use super::{Figure, Quick};
-use crate::workspace::{displayed, root, scratch, succeeds, target_directory};
+use crate::workspace::{displayed, output, root, scratch, target_directory};
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// The crates of the engine.
 const ENGINE: [&str; 12] = [
@@ -24,29 +24,32 @@ pub fn coverage(_: Quick) -> Result<Figure, String> {
         .arg(&report)
         // A build of its own, which does not throw out the ordinary one.
         .env("CARGO_TARGET_DIR", target_directory().join("coverage"))
-        .current_dir(root())
-        .stdout(Stdio::null());
+        .current_dir(root());
     eprintln!("+ {}", displayed(&tests));
-    if !succeeds(&mut tests)? {
-        return Err("cargo llvm-cov failed; it is installed by `cargo install cargo-llvm-cov` and `rustup component add llvm-tools`".into());
-    }
+    let said = output(&mut tests).map_err(|error| {
+        format!("{error}; cargo llvm-cov is installed by `cargo install cargo-llvm-cov` and `rustup component add llvm-tools`")
+    })?;
+    let failed = said.lines().filter(|line| line.starts_with("test result: FAILED")).count();
     let text = std::fs::read_to_string(&report).map_err(|error| format!("{}: {error}", report.display()))?;
     let lines = count(&text, |file| std::fs::read_to_string(file).ok());
     for (name, (reached, all)) in &lines {
         eprintln!("  {name:9} {reached:6} of {all:6} lines, {:.1} %", percent(*reached, *all));
     }
-    Ok(figure(&lines))
+    Ok(figure(&lines, failed))
 }
 
 fn percent(reached: u64, all: u64) -> f64 {
     100.0 * reached as f64 / all.max(1) as f64
 }
 
-fn figure(lines: &Lines) -> Figure {
+/// Lines that a failing test reaches are no sign of anything.
+fn figure(lines: &Lines, failed: usize) -> Figure {
     let sum = |of: fn(&(u64, u64)) -> u64| lines.values().map(of).sum::<u64>();
     let (reached, all) = (sum(|lines| lines.0), sum(|lines| lines.1));
     let share = percent(reached, all);
-    Figure { figure: format!("{share:.1} % of {all} lines"), ok: all > 0 && share >= 95.0 }
+    let failures = if failed > 0 { format!(", {failed} test programs FAILED") } else { String::new() };
+    let ok = all > 0 && share >= 95.0 && failed == 0;
+    Figure { figure: format!("{share:.1} % of {all} lines{failures}"), ok }
 }
 
 /// Reads LCOV's `SF:file` and `DA:line,count`. `source` returns a file, whose tests are left out.
@@ -101,8 +104,10 @@ mod tests {
         let source = |_: &str| Some("fn a() {}\n\n#[cfg(all(test, not(loom)))]\nmod tests {\n}\n".to_owned());
         let lines = count(report, source);
         assert_eq!(lines, Lines::from([("log".to_owned(), (1, 2))]));
-        assert!(!figure(&lines).ok);
-        assert_eq!(figure(&lines).figure, "50.0 % of 2 lines");
+        assert!(!figure(&lines, 0).ok);
+        assert_eq!(figure(&lines, 0).figure, "50.0 % of 2 lines");
+        let all = Lines::from([("log".to_owned(), (2, 2))]);
+        assert!(figure(&all, 0).ok && !figure(&all, 1).ok);
     }
 
     #[test]

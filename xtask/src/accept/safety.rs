@@ -54,10 +54,10 @@ const FULL: u64 = 17;
 
 /// The power goes, or the process dies, before and in the middle of every I/O of the whole engine.
 fn crash_points(quick: Quick) -> Result<Figure, String> {
-    sweep_of("crashes::", quick.pick(2, FULL), &["deuteron"], &["crash_sweep"])
+    sweep_of(&["crashes::"], quick.pick(2, FULL), &["deuteron"], &["crash_sweep"])
 }
 
-/// Every I/O of the whole engine fails once, in every way.
+/// Every I/O of the whole engine fails once, in every way; and many of its allocations.
 fn faults(quick: Quick) -> Result<Figure, String> {
-    sweep_of("faults::", quick.pick(1, FULL), &["deuteron"], &["crash_sweep"])
+    sweep_of(&["faults::", "allocations::"], quick.pick(1, FULL), &["deuteron"], &["crash_sweep"])
 }

@@ -7,18 +7,23 @@ use crate::workspace::{cargo, displayed, output};
 /// Runs tests (`targets`, words of cargo's) of packages in release mode, each `effort` times as large as usual, and adds up
 /// what they have said.
 pub fn sweep(effort: u64, packages: &[&str], targets: &[&str]) -> Result<Figure, String> {
-    sweep_of("", effort, packages, targets)
+    sweep_of(&[], effort, packages, targets)
 }
 
-/// The same of the tests whose names have `filter` in them.
-pub fn sweep_of(filter: &str, effort: u64, packages: &[&str], targets: &[&str]) -> Result<Figure, String> {
+/// The same of the tests whose names have one of `filters` in them.
+pub fn sweep_of(
+    filters: &[&str],
+    effort: u64,
+    packages: &[&str],
+    targets: &[&str],
+) -> Result<Figure, String> {
     let mut test = cargo();
     test.env("DEUTERON_EFFORT", effort.to_string());
     test.args(["test", "--quiet", "--locked", "--release"]);
     test.args(packages.iter().flat_map(|package| ["--package", package]));
     test.args(targets.iter().flat_map(|target| ["--test", target]));
     test.args(["--", "--nocapture"]);
-    test.args((!filter.is_empty()).then_some(filter));
+    test.args(filters);
     // Databases come and go by the thousand: their memory is kept for the next.
     test.env("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=1073741824");
     eprintln!("+ {}", displayed(&test));

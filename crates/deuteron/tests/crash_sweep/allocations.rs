@@ -129,7 +129,7 @@ fn possible(stage: u64, output: &Output) -> Result<RangeInclusive<u64>, String> 
     }
     let before = Reached::before(stage).possible();
     let said = said(output);
-    let last = said.lines().filter_map(|line| line.strip_prefix("commits ")?.split_once(' ')).last();
+    let last = said.lines().rev().find_map(|line| line.strip_prefix("commits ")?.split_once(' '));
     let Some((acknowledged, begun)) = last else { return Ok(*before.start()..=*before.end() + 1) };
     let number = |text: &str| text.parse::<u64>().map_err(|_| format!("the process says {said}"));
     // It ends in the next at the latest, and says nothing of that.
