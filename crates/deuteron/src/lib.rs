@@ -55,7 +55,6 @@ mod salvage;
 mod scan;
 mod signal;
 pub mod sizes;
-mod spread;
 mod statistics;
 mod superblock;
 mod table;

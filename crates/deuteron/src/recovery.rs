@@ -119,7 +119,10 @@ pub fn open(
     let log = Arc::new(log);
     let dc_for_proxy: Arc<dyn DataComponent> = Arc::clone(&dc) as _;
     let proxy_options = proxy_options(options, &shares);
-    let (mut report, clock_start) = replay(&recovery, &log, &dc_for_proxy, options, proxy_options.clone())?;
+    // What is as small as possible is so here, too.
+    let memory_bytes = if options.sizes.is_some() { 0 } else { shares.tc };
+    let (mut report, clock_start) =
+        replay(&recovery, &log, &dc_for_proxy, options, proxy_options.clone(), memory_bytes)?;
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = match &options.sizes {
         Some(sizes) => sizes.tc.clone(),

@@ -1,7 +1,5 @@
 //! The log itself: appending, reading versions, durability, lending to the proxy, truncating.
 
-use crate::block::BufferHeader;
-use crate::buffer_view::BufferView;
 use crate::buffers::{Buffers, Reservation};
 use crate::commit_reservation::CommitReservation;
 use crate::condition::Condition;
@@ -241,11 +239,9 @@ impl Log {
     /// [`LogError::Missing`] if the LSN is truncated, or not stable; [`LogError::NotARecord`]; [`LogError::Corrupt`];
     /// those of the device.
     pub fn read_stable(&self, lsn: Lsn) -> Result<OwnedRecord, LogError> {
-        self.with_stable_buffer(lsn.0, |header, bytes| {
-            let record =
-                BufferView::new(header, bytes).bytes_at(lsn.0).ok_or(LogError::NotARecord { lsn })?;
-            OwnedRecord::copy(record).map_err(|_| LogError::NotARecord { lsn })
-        })
+        let buffer = self.read_stable_buffer(lsn)?;
+        let record = buffer.view().bytes_at(lsn.0).ok_or(LogError::NotARecord { lsn })?;
+        OwnedRecord::copy(record).map_err(|_| LogError::NotARecord { lsn })
     }
 
     /// The buffer that holds `lsn` from disk, for whoever wants many records of it. Blocks on the device.
@@ -253,14 +249,7 @@ impl Log {
     /// # Errors
     /// Those of [`Log::read_stable`], but it does not look at the records.
     pub fn read_stable_buffer(&self, lsn: Lsn) -> Result<LogBuffer, LogError> {
-        self.with_stable_buffer(lsn.0, |header, bytes| Ok(LogBuffer::copy(header, bytes)))
-    }
-
-    fn with_stable_buffer<T>(
-        &self,
-        lsn: u64,
-        take: impl FnOnce(&BufferHeader, &[u8]) -> Result<T, LogError>,
-    ) -> Result<T, LogError> {
+        let lsn = lsn.0;
         let stable = self.window.stable();
         if lsn >= stable || self.segments.start().is_none_or(|start| lsn < start) {
             return Err(self.segments.missing(lsn, stable));
@@ -270,13 +259,13 @@ impl Log {
         let mut reader = BufferReader::new(self.segments.clone());
         loop {
             let mismatch = match reader.read(base)? {
-                Ok((header, bytes)) => {
-                    let end = BufferView::new(&header, bytes).end().0;
-                    if end <= lsn {
-                        base = end;
+                Ok(header) => {
+                    let buffer = reader.lend(&header);
+                    if buffer.end().0 <= lsn {
+                        base = buffer.end().0;
                         continue;
                     }
-                    return take(&header, bytes);
+                    return Ok(buffer);
                 }
                 Err(mismatch) => mismatch,
             };

@@ -9,25 +9,41 @@ use deuteron_contract::Lsn;
 use deuteron_device::AlignedBuffer;
 use std::sync::Arc;
 
-/// Bytes read ahead at once.
+/// Bytes read at once for one buffer's sake.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Reads buffers by their LSNs through a chunk of memory, so that a run of small ones does not take an I/O each.
+/// Reads buffers by their LSNs through chunks of memory, so that a run of small ones does not take an I/O each.
+///
+/// A chunk whose buffers have been lent is left to them, and filled again when all have been given back: memory that is new to
+/// the process costs more than what is read into it.
 pub(crate) struct BufferReader {
     segments: Arc<Segments>,
-    chunk: AlignedBuffer,
+    /// Bytes read at once.
+    ahead: u64,
+    chunk: Arc<AlignedBuffer>,
     /// What of the log the chunk holds.
     chunk_base: u64,
     chunk_bytes: u64,
+    /// Earlier chunks; some are not lent any more, one at least.
+    lent: Vec<Arc<AlignedBuffer>>,
 }
 
 impl BufferReader {
+    /// For some buffers.
     pub(crate) fn new(segments: Arc<Segments>) -> BufferReader {
-        BufferReader { segments, chunk: AlignedBuffer::zeroed(0), chunk_base: 0, chunk_bytes: 0 }
+        let chunk = Arc::new(AlignedBuffer::zeroed(0));
+        BufferReader { segments, ahead: CHUNK_BYTES, chunk, chunk_base: 0, chunk_bytes: 0, lent: Vec::new() }
     }
 
-    /// The buffer at `base`: its header, and all its bytes. The inner error says why there is none.
-    pub(crate) fn read(&mut self, base: u64) -> Result<Result<(BufferHeader, &[u8]), Mismatch>, LogError> {
+    /// For all buffers from some place on: reads two of the longest at once.
+    pub(crate) fn of_all(segments: Arc<Segments>) -> BufferReader {
+        let ahead = CHUNK_BYTES.max(2 * segments.buffer_bytes_max());
+        BufferReader { ahead, ..Self::new(segments) }
+    }
+
+    /// The header of the buffer at `base`, whose [bytes](BufferReader::bytes) are there until the next call. The inner error
+    /// says why there is none.
+    pub(crate) fn read(&mut self, base: u64) -> Result<Result<BufferHeader, Mismatch>, LogError> {
         let shape = self.segments.shape();
         let room = shape.segment_bytes - base % shape.segment_bytes;
         if !self.fetch(base, BLOCK)? {
@@ -41,10 +57,23 @@ impl BufferReader {
         if !self.fetch(base, bytes)? {
             return Ok(Err(Mismatch::new("a segment", "no file")));
         }
-        let buffer = self.at(base, bytes);
-        match header.verify(buffer) {
+        match header.verify(self.at(base, bytes)) {
             Err(mismatch) if !is_planted(Canary::IgnoreTornTail) => Ok(Err(mismatch)),
-            _ => Ok(Ok((header, buffer))),
+            _ => Ok(Ok(header)),
+        }
+    }
+
+    /// The bytes of the buffer that was read last, beginning with its header.
+    pub(crate) fn bytes(&self, header: &BufferHeader) -> &[u8] {
+        self.at(header.base, header.written_bytes())
+    }
+
+    /// The buffer that was read last, to keep.
+    pub(crate) fn lend(&self, header: &BufferHeader) -> LogBuffer {
+        LogBuffer {
+            header: *header,
+            chunk: self.chunk.clone(),
+            start: (header.base - self.chunk_base) as usize,
         }
     }
 
@@ -74,17 +103,34 @@ impl BufferReader {
         let base = self.segments.base_of(lsn);
         let Some(file) = self.segments.get(base) else { return Ok(false) };
         let room = base + self.segments.shape().segment_bytes - lsn;
-        let length = bytes.max(CHUNK_BYTES).min(room);
+        let length = bytes.max(self.ahead).min(room);
         debug_assert!(bytes <= room);
+        // What is there already is not read again. A chunk does not cross a segment's end.
+        let end = self.chunk_base + self.chunk_bytes;
+        let held = if (self.chunk_base..end).contains(&lsn) { (end - lsn) as usize } else { 0 };
+        let start = (lsn.wrapping_sub(self.chunk_base)) as usize;
         self.chunk_bytes = 0;
-        if (self.chunk.len() as u64) < length {
-            self.chunk = AlignedBuffer::zeroed(length as usize);
+        let mut next = self.vacant(length as usize);
+        let chunk = Arc::get_mut(&mut next).expect("it is vacant");
+        if held > 0 {
+            chunk[..held].copy_from_slice(&self.chunk[start..start + held]);
         }
-        file.read_at(&mut self.chunk[..length as usize], BLOCK + (lsn - base))
+        file.read_at(&mut chunk[held..length as usize], BLOCK + (lsn - base) + held as u64)
             .map_err(LogError::device("read a segment"))?;
+        self.lent.push(std::mem::replace(&mut self.chunk, next));
         self.chunk_base = lsn;
         self.chunk_bytes = length;
         Ok(true)
+    }
+
+    /// A chunk of at least so many bytes that nobody else has.
+    fn vacant(&mut self, bytes: usize) -> Arc<AlignedBuffer> {
+        // Shorter ones are of no use any more.
+        self.lent.retain(|chunk| Arc::strong_count(chunk) > 1 || chunk.len() >= bytes);
+        match self.lent.iter_mut().position(|chunk| Arc::get_mut(chunk).is_some()) {
+            Some(vacant) => self.lent.swap_remove(vacant),
+            None => Arc::new(AlignedBuffer::zeroed(bytes)),
+        }
     }
 
     fn at(&self, lsn: u64, bytes: u64) -> &[u8] {
@@ -105,7 +151,7 @@ pub struct LogReader {
 impl LogReader {
     /// The buffers from that at `start` up to `until`, all of which are known to be there.
     pub(crate) fn new(segments: Arc<Segments>, start: u64, until: u64) -> LogReader {
-        LogReader { reader: BufferReader::new(segments), at: start, until }
+        LogReader { reader: BufferReader::of_all(segments), at: start, until }
     }
 }
 
@@ -117,9 +163,9 @@ impl Iterator for LogReader {
             return None;
         }
         let read = match self.reader.read(self.at) {
-            Ok(Ok((header, bytes))) => {
+            Ok(Ok(header)) => {
                 self.at += u64::from(header.distance);
-                return Some(Ok(LogBuffer { header, bytes: bytes.into() }));
+                return Some(Ok(self.reader.lend(&header)));
             }
             Ok(Err(mismatch)) => Err(self.reader.segments.corrupt(self.at, mismatch)),
             Err(error) => Err(error),
@@ -129,21 +175,19 @@ impl Iterator for LogReader {
     }
 }
 
-/// A buffer with memory of its own.
+/// A buffer that was read from disk, in memory that it shares with those read along with it.
 #[derive(Debug)]
 pub struct LogBuffer {
     header: BufferHeader,
-    bytes: Box<[u8]>,
+    chunk: Arc<AlignedBuffer>,
+    /// Where in the chunk it begins.
+    start: usize,
 }
 
 impl LogBuffer {
-    pub(crate) fn copy(header: &BufferHeader, bytes: &[u8]) -> LogBuffer {
-        LogBuffer { header: *header, bytes: bytes.into() }
-    }
-
     /// Its records.
     pub fn view(&self) -> BufferView<'_> {
-        BufferView::new(&self.header, &self.bytes)
+        BufferView::new(&self.header, &self.chunk[self.start..])
     }
 
     /// The LSN at which it starts.
@@ -154,5 +198,72 @@ impl LogBuffer {
     /// The LSN at which the next one starts.
     pub fn end(&self) -> Lsn {
         self.view().end()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{AppendError, Log, LogOptions, Record};
+    use deuteron_contract::{TableId, TransactionId};
+    use deuteron_device::MemoryDirectory;
+    use deuteron_epoch::Epochs;
+
+    #[test]
+    fn buffers_that_are_kept_stay_and_the_memory_of_others_is_used_again() {
+        // So small that the longest buffer is a quarter of what is read at once, so that some lie across its end.
+        let options = LogOptions {
+            ring_bytes: 4 << 20,
+            buffer_bytes_max: 1 << 20,
+            segment_bytes: 8 << 20,
+            ..LogOptions::default()
+        };
+        let directory = Arc::new(MemoryDirectory::new());
+        let open = || Log::open(directory.clone(), &options, Epochs::new(), Lsn(0)..Lsn(0)).unwrap();
+        let (log, _) = open();
+        let transaction = TransactionId(1);
+        let value_of = |number: u64| vec![number as u8; 1000 + (number * 7919 % 300_000) as usize];
+        for number in 0..200u64 {
+            let (key, value) = (number.to_be_bytes(), value_of(number));
+            let record = Record::Upsert { transaction, table: TableId(1), key: &key, value: &value };
+            let lsn = loop {
+                match log.append(&record) {
+                    Err(AppendError::Full) => assert!(log.flush_step().is_ok()),
+                    appended => break appended.unwrap(),
+                }
+            };
+            log.request_flush(Lsn(lsn.0 + 1));
+            while log.flush_step().unwrap() {}
+            log.release(log.stable_lsn());
+        }
+        drop(log);
+        let (_log, recovery) = open();
+        let mut kept = Vec::new();
+        let mut reader = recovery.buffers();
+        while let Some(buffer) = reader.next() {
+            let buffer = buffer.unwrap();
+            if kept.len() < 60 {
+                kept.push(buffer);
+            }
+            let lent = reader.reader.lent.len();
+            assert!(lent <= kept.len() + 1, "{lent} chunks for {} buffers", kept.len());
+        }
+        let chunks = reader.reader.lent.len();
+        assert!(chunks < 60, "{chunks} chunks");
+        let records = kept.iter().flat_map(|buffer| buffer.view().records());
+        let mut found = 0;
+        for (number, (_, record)) in (0..).zip(records) {
+            let Record::Upsert { key, value, .. } = record else { panic!("{record:?}") };
+            assert_eq!((key, value), (&number.to_be_bytes()[..], &value_of(number)[..]));
+            found += 1;
+        }
+        assert!(found >= 60);
+        // Given back, their memory is taken for what comes.
+        drop(kept);
+        let mut again = BufferReader::of_all(reader.reader.segments.clone());
+        std::mem::swap(&mut again.lent, &mut reader.reader.lent);
+        let vacant = again.lent.len();
+        again.read(recovery.start().0).unwrap().unwrap();
+        assert!(again.lent.len() <= vacant);
     }
 }

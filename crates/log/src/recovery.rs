@@ -149,13 +149,13 @@ fn scan(
 ) -> Result<Scan, LogError> {
     let from = needed.start;
     let until = if is_planted(Canary::IgnoreLostEnd) { from } else { needed.end.max(from) };
-    let mut reader = BufferReader::new(segments.clone());
+    let mut reader = BufferReader::of_all(segments.clone());
     let mut scan = Scan { start: first, tail: first, last: None };
     let mut is_chained = false;
     loop {
         let base = scan.tail;
         let mismatch = match reader.read(base)? {
-            Ok((header, bytes)) => {
+            Ok(header) => {
                 if let Some(last) = scan.last.as_ref().filter(|_| is_chained) {
                     let is_next = header.previous_crc == last.crc && header.incarnation >= last.incarnation;
                     if !is_next {
@@ -164,7 +164,7 @@ fn scan(
                         return Err(segments.corrupt(base, Mismatch::new(expected, found)));
                     }
                 }
-                let view = BufferView::new(&header, bytes);
+                let view = BufferView::new(&header, reader.bytes(&header));
                 view.validate().map_err(|mismatch| segments.corrupt(base, mismatch))?;
                 index.note(base);
                 let end = view.end().0;

@@ -42,6 +42,7 @@ pub(crate) struct Segments {
     shape: Shape,
     incarnation: u64,
     direct_io: bool,
+    buffer_bytes_max: u64,
     spares_max: usize,
     /// The segments by their bases. Locked for look-ups only, never over I/O.
     files: Mutex<BTreeMap<u64, Arc<dyn File>>>,
@@ -111,6 +112,7 @@ impl Segments {
             shape,
             incarnation,
             direct_io: options.direct_io,
+            buffer_bytes_max: options.buffer_bytes_max as u64,
             spares_max: options.spare_segments_max,
             files: Mutex::new(found.files),
             spares: Mutex::new(found.spares),
@@ -121,6 +123,11 @@ impl Segments {
 
     pub(crate) fn shape(&self) -> Shape {
         self.shape
+    }
+
+    /// The longest buffer that is written from now on. Those that are there may be longer.
+    pub(crate) fn buffer_bytes_max(&self) -> u64 {
+        self.buffer_bytes_max
     }
 
     /// Makes the directory's entries durable.

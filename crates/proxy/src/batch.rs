@@ -1,8 +1,10 @@
 //! [`Batch`]: operations on their way to the data component, sorted and without superseded ones.
 
-use crate::ProxyError;
 use crate::statistics::ProxyStatistics;
+use crate::{ProxyError, ProxyHost};
 use deuteron_contract::{DataComponent, Operation, TableId};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Collects operations, which borrow their bytes from a log buffer or from [`crate::held::Held`].
 ///
@@ -11,7 +13,6 @@ use deuteron_contract::{DataComponent, Operation, TableId};
 pub(crate) struct Batch<'a> {
     operations: Vec<Operation<'a>>,
     operations_max: usize,
-    chunk: Vec<Operation<'a>>,
     buffers: Buffers,
 }
 
@@ -19,19 +20,25 @@ pub(crate) struct Batch<'a> {
 #[derive(Default)]
 pub(crate) struct Buffers {
     operations: Vec<Operation<'static>>,
-    chunk: Vec<Operation<'static>>,
-    order: Vec<Place>,
+    places: Vec<Place>,
 }
 
 /// So many operations are handed over at a time: few enough that their keys and values stay in the second-level cache while
 /// the data component goes over them.
 const CHUNK: usize = 4096;
 
+/// Fewer operations than this are not worth another thread.
+const SHARE_MIN: usize = 512;
+
+/// A batch has so many parts for each thread: they are not equally long, and who is through takes the next.
+const PARTS_PER_THREAD: usize = 8;
+
 impl<'a> Batch<'a> {
     /// An empty batch in the memory of an earlier one.
     pub fn new(operations_max: usize, mut buffers: Buffers) -> Self {
-        let [operations, chunk] = [&mut buffers.operations, &mut buffers.chunk].map(std::mem::take);
-        Batch { operations, operations_max: operations_max.clamp(1, u32::MAX as usize), chunk, buffers }
+        let operations = std::mem::take(&mut buffers.operations);
+        buffers.places.clear();
+        Batch { operations, operations_max: operations_max.clamp(1, u32::MAX as usize), buffers }
     }
 
     /// Adds an operation and applies the batch if that makes it full.
@@ -40,49 +47,141 @@ impl<'a> Batch<'a> {
         &mut self,
         operation: Operation<'a>,
         dc: &dyn DataComponent,
+        host: &dyn ProxyHost,
         statistics: &mut ProxyStatistics,
     ) -> Result<(), ProxyError> {
+        let index = self.operations.len() as u32;
+        self.buffers.places.push(Place { table: operation.table, prefix: prefix(operation.key), index });
         self.operations.push(operation);
-        if self.operations.len() >= self.operations_max { self.apply(dc, statistics) } else { Ok(()) }
+        if self.operations.len() >= self.operations_max { self.apply(dc, host, statistics) } else { Ok(()) }
     }
 
-    /// Applies what there is. After an error the batch is empty and the caller starts over with its operations.
+    /// Applies what there is, by all threads of the host. After an error the batch is empty and the caller starts over with its
+    /// operations.
     pub fn apply(
         &mut self,
         dc: &dyn DataComponent,
+        host: &dyn ProxyHost,
         statistics: &mut ProxyStatistics,
     ) -> Result<(), ProxyError> {
         if self.operations.is_empty() {
             return Ok(());
         }
-        let collected = self.operations.len();
-        sort(&self.operations, &mut self.buffers.order);
-        let mut posted = 0;
-        let mut result = Ok(());
-        for places in self.buffers.order.chunks(CHUNK) {
-            self.chunk.clear();
-            self.chunk.extend(places.iter().map(|place| self.operations[place.index as usize]));
-            posted += self.chunk.len();
-            result = dc.apply(&self.chunk).map_err(|source| {
-                let lowest = self.chunk.iter().map(|operation| operation.lsn).min().unwrap_or_default();
-                ProxyError::Apply { operations: self.chunk.len(), lsn: lowest, source }
-            });
-            if result.is_err() {
-                break;
-            }
-            statistics.batches += 1;
-            statistics.operations_posted += self.chunk.len() as u64;
-        }
+        let collected = self.operations.len() as u64;
+        let threads = host.threads().min(collected as usize / SHARE_MIN);
+        let result = match threads {
+            0 | 1 => Parts::post(&self.operations, &mut self.buffers.places, dc),
+            _ => Parts::new(&self.operations, &self.buffers.places, threads).post_all(dc, host),
+        };
         self.operations.clear();
-        if result.is_ok() {
-            statistics.operations_superseded += (collected - posted) as u64;
-        }
-        result
+        self.buffers.places.clear();
+        let posted = result?;
+        statistics.batches += posted.batches;
+        statistics.operations_posted += posted.operations;
+        statistics.operations_superseded += collected - posted.operations;
+        Ok(())
     }
 
     /// Gives the memory back for the next batch.
     pub fn finish(self) -> Buffers {
-        Buffers { operations: recycle(self.operations), chunk: recycle(self.chunk), ..self.buffers }
+        Buffers { operations: recycle(self.operations), ..self.buffers }
+    }
+}
+
+/// What has been handed over.
+#[derive(Default)]
+struct Posted {
+    batches: u64,
+    operations: u64,
+}
+
+/// A batch in ranges of keys, each of which can be sorted and posted by itself.
+struct Parts<'b, 'a> {
+    operations: &'b [Operation<'a>],
+    places: &'b [Place],
+    /// Where each part but the first begins; ascending.
+    begins: Vec<(TableId, u64)>,
+    next: AtomicUsize,
+    posted: Mutex<Result<Posted, ProxyError>>,
+}
+
+impl<'b, 'a> Parts<'b, 'a> {
+    fn new(operations: &'b [Operation<'a>], places: &'b [Place], threads: usize) -> Self {
+        // By a sample: keys may lie anywhere.
+        let parts = threads * PARTS_PER_THREAD;
+        let step = (places.len() / (parts * 32)).max(1);
+        let mut sample: Vec<_> = places.iter().step_by(step).map(Place::rank).collect();
+        sample.sort_unstable();
+        let mut begins: Vec<_> = (1..parts).map(|part| sample[part * sample.len() / parts]).collect();
+        begins.dedup();
+        Parts {
+            operations,
+            places,
+            begins,
+            next: AtomicUsize::new(0),
+            posted: Mutex::new(Ok(Posted::default())),
+        }
+    }
+
+    fn post_all(self, dc: &dyn DataComponent, host: &dyn ProxyHost) -> Result<Posted, ProxyError> {
+        host.on_threads(&|| {
+            let mut own = Vec::new();
+            // Relaxed: what a part is does not depend on who has taken another.
+            while let Some(part) =
+                Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|&part| part <= self.begins.len())
+            {
+                if self.posted().is_err() {
+                    return;
+                }
+                self.collect(part, &mut own);
+                let result = Self::post(self.operations, &mut own, dc);
+                let mut posted = self.posted();
+                match (&mut *posted, result) {
+                    (Ok(posted), Ok(part)) => {
+                        posted.batches += part.batches;
+                        posted.operations += part.operations;
+                    }
+                    (Ok(_), Err(error)) => *posted = Err(error),
+                    (Err(_), _) => {}
+                }
+            }
+        });
+        self.posted.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn posted(&self) -> MutexGuard<'_, Result<Posted, ProxyError>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The places of a part, in any order.
+    fn collect(&self, part: usize, own: &mut Vec<Place>) {
+        let from = part.checked_sub(1).map_or((TableId(0), 0), |before| self.begins[before]);
+        let until = self.begins.get(part).copied();
+        own.clear();
+        let is_own = |place: &&Place| place.rank() >= from && until.is_none_or(|until| place.rank() < until);
+        own.extend(self.places.iter().filter(is_own).copied());
+    }
+
+    /// Sorts the operations at `places` and hands them over.
+    fn post(
+        operations: &[Operation<'a>],
+        places: &mut Vec<Place>,
+        dc: &dyn DataComponent,
+    ) -> Result<Posted, ProxyError> {
+        sort(operations, places);
+        let mut posted = Posted::default();
+        let mut chunk = Vec::with_capacity(places.len().min(CHUNK));
+        for places in places.chunks(CHUNK) {
+            chunk.clear();
+            chunk.extend(places.iter().map(|place| operations[place.index as usize]));
+            dc.apply(&chunk).map_err(|source| {
+                let lowest = chunk.iter().map(|operation| operation.lsn).min().unwrap_or_default();
+                ProxyError::Apply { operations: chunk.len(), lsn: lowest, source }
+            })?;
+            posted.batches += 1;
+            posted.operations += chunk.len() as u64;
+        }
+        Ok(posted)
     }
 }
 
@@ -93,34 +192,33 @@ fn recycle<'b>(mut operations: Vec<Operation<'_>>) -> Vec<Operation<'b>> {
     operations.into_iter().map(|operation| Operation { key: &[], value: None, ..operation }).collect()
 }
 
-/// The order of `operations`: by table and key, and of one key only the newest. The first bytes of the keys are brought together
+/// Orders `places` by table and key, and leaves of one key only the newest. The first bytes of the keys have been brought together
 /// before, for the keys themselves lie all over the log.
-fn sort(operations: &[Operation<'_>], order: &mut Vec<Place>) {
-    order.clear();
-    order.extend((0..).zip(operations).map(|(index, operation)| Place {
-        table: operation.table,
-        prefix: prefix(operation.key),
-        index,
-    }));
+fn sort(operations: &[Operation<'_>], places: &mut Vec<Place>) {
     let of = |place: &Place| &operations[place.index as usize];
-    order.sort_unstable_by(|one, other| {
-        (one.table, one.prefix).cmp(&(other.table, other.prefix)).then_with(|| {
+    places.sort_unstable_by(|one, other| {
+        one.rank().cmp(&other.rank()).then_with(|| {
             let (one, other) = (of(one), of(other));
             let by_age = || (other.timestamp, other.lsn).cmp(&(one.timestamp, one.lsn));
             one.key.cmp(other.key).then_with(by_age)
         })
     });
     // The newest of each key comes first.
-    order.dedup_by(|later, first| {
-        (later.table, later.prefix) == (first.table, first.prefix) && of(later).key == of(first).key
-    });
+    places.dedup_by(|later, first| later.rank() == first.rank() && of(later).key == of(first).key);
 }
 
 /// What decides the place of most operations in the order, and which it is.
+#[derive(Clone, Copy)]
 struct Place {
     prefix: u64,
     table: TableId,
     index: u32,
+}
+
+impl Place {
+    fn rank(&self) -> (TableId, u64) {
+        (self.table, self.prefix)
+    }
 }
 
 /// The first eight bytes, padded with zeros: keys are ordered as their prefixes are, where these differ.
@@ -173,6 +271,100 @@ mod tests {
         }
     }
 
+    /// A host of so many threads.
+    struct Threads(usize);
+
+    impl ProxyHost for Threads {
+        fn horizon(&self) -> Timestamp {
+            Timestamp::MAX
+        }
+        fn force_horizon(&self, _: Timestamp) {}
+        fn progress(&self, _: crate::Progress) {}
+        fn threads(&self) -> usize {
+            self.0
+        }
+        fn on_threads(&self, work: &(dyn Fn() + Sync)) {
+            std::thread::scope(|scope| (0..self.0).for_each(|_| drop(scope.spawn(work))));
+        }
+    }
+
+    #[test]
+    fn threads_post_what_one_posts() {
+        let key_of = |number: u64| match number % 3 {
+            0 => (number * 7919 % 501).to_be_bytes().to_vec(),
+            // Many with one prefix.
+            1 => [[7; 8], (number % 97).to_be_bytes()].concat(),
+            _ => vec![9; number as usize % 11 + 1],
+        };
+        let keys: Vec<_> = (0..6000).map(key_of).collect();
+        let post = |threads| {
+            let dc = Recorder::default();
+            let mut statistics = ProxyStatistics::default();
+            let mut batch = Batch::new(keys.len() + 1, Buffers::default());
+            for (lsn, key) in (1..).zip(&keys) {
+                let table = TableId(lsn as u32 % 2 + 1);
+                let operation =
+                    Operation { table, key, value: None, timestamp: Timestamp(lsn / 4), lsn: Lsn(lsn) };
+                batch.push(operation, &dc, &Threads(threads), &mut statistics).unwrap();
+            }
+            batch.apply(&dc, &Threads(threads), &mut statistics).unwrap();
+            let applied = dc.0.into_inner().unwrap();
+            assert!(applied.iter().all(|chunk| chunk.is_sorted()));
+            let mut all = applied.concat();
+            all.sort();
+            (all, statistics.operations_posted, statistics.operations_superseded)
+        };
+        let one = post(1);
+        assert_eq!(one.1 + one.2, keys.len() as u64);
+        for threads in [2, 3, 20] {
+            assert_eq!(post(threads), one);
+        }
+    }
+
+    #[test]
+    fn a_part_that_fails_fails_the_batch() {
+        struct Refuses;
+        impl DataComponent for Refuses {
+            fn get(&self, _: TableId, _: &[u8]) -> Result<Option<Record>, DcError> {
+                Ok(None)
+            }
+            fn scan(&self, _: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+                Ok(ScanBatch { records: Vec::new(), complete: true })
+            }
+            fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
+                match operations.iter().any(|operation| operation.lsn == Lsn(1234)) {
+                    true => Err(DcError::Device { context: "a test".into(), source: "refused".into() }),
+                    false => Ok(()),
+                }
+            }
+            fn end_of_stable_log(&self, _: Lsn) {}
+            fn redo_scan_start_point(&self, _: Lsn) -> Result<(), DcError> {
+                Ok(())
+            }
+            fn recovered_redo_scan_start_point(&self) -> Lsn {
+                Lsn(0)
+            }
+            fn recovered_end_of_stable_log(&self) -> Lsn {
+                Lsn(0)
+            }
+            fn statistics(&self) -> DcStatistics {
+                DcStatistics::default()
+            }
+        }
+        let keys: Vec<_> = (0..4000u64).map(u64::to_be_bytes).collect();
+        let mut statistics = ProxyStatistics::default();
+        let mut batch = Batch::new(keys.len() + 1, Buffers::default());
+        for (lsn, key) in (0..).zip(&keys) {
+            let operation =
+                Operation { table: TableId(1), key, value: None, timestamp: Timestamp(1), lsn: Lsn(lsn) };
+            batch.push(operation, &Refuses, &Threads(2), &mut statistics).unwrap();
+        }
+        let error = batch.apply(&Refuses, &Threads(2), &mut statistics).unwrap_err();
+        assert!(matches!(error, ProxyError::Apply { .. }));
+        assert_eq!(statistics, ProxyStatistics::default());
+        batch.apply(&Refuses, &Threads(2), &mut statistics).expect("it is empty");
+    }
+
     proptest::proptest! {
         #[test]
         fn the_order_is_that_of_the_keys(keys in proptest::collection::vec(
@@ -184,7 +376,10 @@ mod tests {
                     table: TableId(*table), key, value: None, timestamp: Timestamp(*timestamp), lsn: Lsn(lsn),
                 })
                 .collect();
-            let mut order = Vec::new();
+            let mut order: Vec<_> = (0..)
+                .zip(&operations)
+                .map(|(index, operation)| Place { table: operation.table, prefix: prefix(operation.key), index })
+                .collect();
             sort(&operations, &mut order);
             let found: Vec<_> = order.iter().map(|place| operations[place.index as usize]).collect();
             operations.sort_by_key(|operation| {
@@ -216,10 +411,10 @@ mod tests {
                 timestamp: Timestamp(timestamp),
                 lsn: Lsn(lsn),
             };
-            batch.push(operation, &dc, &mut statistics).unwrap();
+            batch.push(operation, &dc, &Threads(1), &mut statistics).unwrap();
         }
-        batch.apply(&dc, &mut statistics).unwrap();
-        batch.apply(&dc, &mut statistics).unwrap();
+        batch.apply(&dc, &Threads(1), &mut statistics).unwrap();
+        batch.apply(&dc, &Threads(1), &mut statistics).unwrap();
         let applied = dc.0.lock().unwrap();
         assert_eq!(
             applied[0],

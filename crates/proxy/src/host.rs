@@ -49,4 +49,14 @@ pub trait ProxyHost: Send + Sync {
 
     /// Called after each pass.
     fn progress(&self, progress: Progress);
+
+    /// How many threads [`ProxyHost::on_threads`] has: a batch is sorted and posted in parts by all of them. One, unless said otherwise.
+    fn threads(&self) -> usize {
+        1
+    }
+
+    /// Has each of the [`ProxyHost::threads`] do `work` once, and returns when all are through.
+    fn on_threads(&self, work: &(dyn Fn() + Sync)) {
+        work();
+    }
 }

@@ -315,16 +315,26 @@ impl Proxy {
     ) -> Result<(), ProxyError> {
         let Passes { delayed_at, met, outcomes, side, waiting, pieces, ready, statistics, buffers, .. } =
             passes;
-        let dc = &*self.dc;
+        let (dc, host) = (&*self.dc, &*self.host);
         let mut batch = Batch::new(self.options.batch_operations_max, std::mem::take(buffers));
+        // What is next is mostly of the same transaction.
+        let mut last = None;
+        let mut outcome_of = |transaction| match last {
+            Some((same, outcome)) if same == transaction => outcome,
+            _ => {
+                let outcome = outcomes.committed_at(transaction);
+                last = Some((transaction, outcome));
+                outcome
+            }
+        };
         let mut meet = |lsn, entry| {
             match entry {
                 Entry::Update { .. } if lsn < *delayed_at => {}
                 Entry::Update { transaction, table, key, value } => {
-                    match outcomes.committed_at(transaction) {
+                    match outcome_of(transaction) {
                         Some(timestamp) if timestamp < horizon => {
                             let operation = Operation { table, key, value, timestamp, lsn };
-                            if let Err(error) = batch.push(operation, dc, statistics) {
+                            if let Err(error) = batch.push(operation, dc, host, statistics) {
                                 return ControlFlow::Break(error);
                             }
                         }
@@ -347,7 +357,7 @@ impl Proxy {
                 Entry::Large { transaction, .. } => {
                     let mut lsns = pieces.remove(&transaction).unwrap_or_default();
                     lsns.push(lsn);
-                    match outcomes.committed_at(transaction) {
+                    match outcome_of(transaction) {
                         Some(timestamp) if timestamp < horizon => {
                             ready.push_back((timestamp, Held::of_log(lsns)));
                         }
@@ -375,7 +385,7 @@ impl Proxy {
         if let ControlFlow::Break(error) = round.iter().try_for_each(|buffer| buffer.visit(&mut meet)) {
             return Err(error);
         }
-        batch.apply(dc, statistics)?;
+        batch.apply(dc, host, statistics)?;
         *buffers = batch.finish();
         // P5: an earlier removal would make a second attempt take the operations for undecided.
         for buffer in round {
@@ -400,10 +410,10 @@ impl Proxy {
             let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for (timestamp, held) in ready.iter().take(in_memory) {
                 for operation in held.operations(*timestamp) {
-                    batch.push(operation, &*self.dc, statistics)?;
+                    batch.push(operation, &*self.dc, &*self.host, statistics)?;
                 }
             }
-            batch.apply(&*self.dc, statistics)?;
+            batch.apply(&*self.dc, &*self.host, statistics)?;
             ready.drain(..in_memory);
         }
         Ok(worked)
@@ -447,7 +457,7 @@ impl Proxy {
             statistics.operations_read_back += (part.len() + usize::from(large.is_some())) as u64;
             let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for operation in part.operations(timestamp) {
-                batch.push(operation, &*self.dc, statistics)?;
+                batch.push(operation, &*self.dc, &*self.host, statistics)?;
             }
             if let Some((lsn, table, key, length)) = &large {
                 if long.len() as u64 != *length {
@@ -457,10 +467,11 @@ impl Proxy {
                 batch.push(
                     Operation { table, key, value: Some(&long), timestamp, lsn },
                     &*self.dc,
+                    &*self.host,
                     statistics,
                 )?;
             }
-            batch.apply(&*self.dc, statistics)?;
+            batch.apply(&*self.dc, &*self.host, statistics)?;
             drop(batch);
             if large.is_some() {
                 long = Vec::new();

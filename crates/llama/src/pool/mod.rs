@@ -29,12 +29,12 @@ mod span;
 mod system;
 
 use size_class::{CLASSES, SizeClass};
-use span::{Chunks, Put, Slots, SpanRef};
+use span::{Chunks, Fresh, Put, Slots, SpanRef};
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What an allocator is assumed to add to what does not come from a pool: half a page, and its own figures.
@@ -89,6 +89,8 @@ struct Pool {
     /// Of each class the spans with a free slot.
     classes: [Mutex<BTreeSet<SpanRef>>; CLASSES],
     chunks: Mutex<Chunks>,
+    /// Whether somebody should fetch a chunk before it is needed.
+    wants_chunk: AtomicBool,
     /// Bytes of chunks.
     held: AtomicUsize,
     /// Bytes of slots in use or in a thread's stack.
@@ -107,6 +109,7 @@ impl Pool {
         Pool {
             classes: [const { Mutex::new(BTreeSet::new()) }; CLASSES],
             chunks: Mutex::new(Chunks::new()),
+            wants_chunk: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             out: AtomicUsize::new(0),
         }
@@ -115,6 +118,21 @@ impl Pool {
     /// Up to `count` free slots; fewer only if there is no memory.
     #[cold]
     fn take(&self, class: SizeClass, count: u32) -> Slots {
+        let slots = self.take_locked(class, count);
+        // Relaxed: a hint.
+        if self.wants_chunk.load(Ordering::Relaxed) && self.wants_chunk.swap(false, Ordering::Relaxed) {
+            // The system zeroes a chunk when it is touched first, which takes as long as thousands of allocations. Nobody is to
+            // wait for that under a lock.
+            if let Some(fresh) = Fresh::map() {
+                let mut chunks = lock(&self.chunks);
+                chunks.add(fresh);
+                self.held.store(chunks.bytes(), Ordering::Relaxed);
+            }
+        }
+        slots
+    }
+
+    fn take_locked(&self, class: SizeClass, count: u32) -> Slots {
         let mut slots = Slots::new();
         let mut spans = lock(&self.classes[class.index()]);
         while slots.count() < count {
@@ -125,6 +143,9 @@ impl Pool {
                     let Some(span) = chunks.take_span(class) else { break };
                     // Relaxed, here and below: figures.
                     self.held.store(chunks.bytes(), Ordering::Relaxed);
+                    if chunks.wants_chunk() {
+                        self.wants_chunk.store(true, Ordering::Relaxed);
+                    }
                     spans.insert(span);
                     span
                 }

@@ -14,6 +14,8 @@ pub(super) const SPAN_BYTES: usize = 64 << 10;
 const SPANS: usize = CHUNK_BYTES / SPAN_BYTES;
 /// Chunks without a slot in use that are kept for the next spans.
 const SPARE_CHUNKS: usize = 1;
+/// With so many chunks one more is no matter, and is fetched before it is needed.
+const AHEAD_FROM_CHUNKS: usize = 32;
 
 /// What lies in a free slot.
 struct FreeSlot {
@@ -164,6 +166,20 @@ pub(super) struct Put {
     pub(super) is_empty: bool,
 }
 
+/// A chunk that is not among the others yet.
+pub(super) struct Fresh(Chunk);
+
+impl Fresh {
+    /// Fetches one from the system; `None` if there is no memory.
+    pub(super) fn map() -> Option<Fresh> {
+        let chunk = Chunk(system::map()?.cast());
+        // SAFETY: a new chunk is ours alone, large and aligned enough for its head; what is known of a span is written when it
+        // gets a class.
+        unsafe { (&raw mut (*chunk.0.as_ptr()).free).write(u32::MAX) };
+        Some(Fresh(chunk))
+    }
+}
+
 /// All chunks.
 pub(super) struct Chunks {
     /// Those with a span that has no class. The lowest is used first, so that the highest become empty.
@@ -211,13 +227,25 @@ impl Chunks {
     }
 
     fn grow(&mut self) -> Option<Chunk> {
-        let chunk = Chunk(system::map()?.cast());
-        // SAFETY: a new chunk is ours alone, large and aligned enough for its head; what is known of a span is written when it
-        // gets a class.
-        unsafe { (&raw mut (*chunk.0.as_ptr()).free).write(u32::MAX) };
-        self.open.insert(chunk);
-        (self.count, self.spare) = (self.count + 1, self.spare + 1);
+        let fresh = Fresh::map()?;
+        let chunk = fresh.0;
+        self.add(fresh);
         Some(chunk)
+    }
+
+    /// Adds a chunk.
+    pub(super) fn add(&mut self, fresh: Fresh) {
+        self.open.insert(fresh.0);
+        (self.count, self.spare) = (self.count + 1, self.spare + 1);
+    }
+
+    /// Whether a chunk should be fetched before it is needed: there are many, and hardly a span is left in them.
+    pub(super) fn wants_chunk(&self) -> bool {
+        // SAFETY: which spans are free is the holder's of the chunks (P3), who is borrowed.
+        let free = |chunk: &Chunk| unsafe { (*chunk.0.as_ptr()).free }.count_ones() as usize;
+        self.count >= AHEAD_FROM_CHUNKS
+            && self.open.len() <= 1
+            && self.open.iter().map(free).sum::<usize>() <= SPANS / 4
     }
 
     /// Takes a span back, none of whose slots is in use.

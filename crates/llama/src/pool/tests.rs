@@ -46,6 +46,21 @@ impl Bed {
     }
 }
 
+#[test]
+#[cfg_attr(miri, ignore = "much memory")]
+fn a_chunk_is_fetched_before_it_is_needed_and_no_more_than_one() {
+    let mut bed = Bed::new();
+    let (mut taken, mut ahead) = (0, 0);
+    while taken < 48 * CHUNK_BYTES {
+        bed.allocate(SPAN_BYTES / 4);
+        taken += SPAN_BYTES / 4;
+        // A chunk that is in use, one that was fetched, and what lies in a thread's stack.
+        assert!(bed.held() <= taken + 3 * CHUNK_BYTES, "{} for {taken}", bed.held());
+        ahead += usize::from(bed.held() > taken + CHUNK_BYTES);
+    }
+    assert!(ahead > 0, "it was fetched ahead");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
     #[test]
