@@ -252,12 +252,12 @@ mod tests {
         assert!(chunks < 60, "{chunks} chunks");
         let records = kept.iter().flat_map(|buffer| buffer.view().records());
         let mut found = 0;
-        for (number, (_, record)) in (0..).zip(records) {
+        for (number, (_, record)) in (0u64..).zip(records) {
             let Record::Upsert { key, value, .. } = record else { panic!("{record:?}") };
             assert_eq!((key, value), (&number.to_be_bytes()[..], &value_of(number)[..]));
             found += 1;
         }
-        assert!(found >= 60);
+        assert!(found >= 30, "{found} records in 60 buffers");
         // Given back, their memory is taken for what comes.
         drop(kept);
         let mut again = BufferReader::of_all(reader.reader.segments.clone());

@@ -347,6 +347,9 @@ mod tests {
             fn recovered_end_of_stable_log(&self) -> Lsn {
                 Lsn(0)
             }
+            fn recovered_newest_timestamp(&self) -> Timestamp {
+                Timestamp(0)
+            }
             fn statistics(&self) -> DcStatistics {
                 DcStatistics::default()
             }
