@@ -88,8 +88,8 @@ fn the_mapping_table_and_the_indexes_take_their_memory_from_the_pages() {
         }
     }
     let index = dc.statistics().memory_bytes - dc.memory_bytes();
-    // 48 bytes an entry.
-    let beside = index + dc.llama().statistics().page_ids * 48;
+    // 80 bytes an entry.
+    let beside = index + dc.llama().statistics().page_ids * 80;
     assert!(beside > budget / 3, "{beside} bytes besides the pages");
     let all = dc.memory_bytes() + beside;
     assert!(all <= budget * 9 / 8, "{all} bytes in all, of a budget of {budget}");

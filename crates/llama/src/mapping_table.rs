@@ -51,7 +51,7 @@ use crate::sync::{AtomicPtr, AtomicU64, Ordering, store_load_fence};
 use std::ptr;
 
 /// The most fragments that a page may consist of on flash; then it is written in full.
-pub const FRAGMENTS_MAX: usize = 4;
+pub const FRAGMENTS_MAX: usize = 8;
 
 /// Entries of the first chunk; each further one has twice as many.
 #[cfg(not(any(loom, shuttle)))]

@@ -3,8 +3,9 @@
 //! A page that has as many fragments as it may is written in full the next time, and what of it is not in memory must be read for that.
 //! Read one by one, a page costs as many random reads as it has fragments. But every flush goes over the pages in the order of
 //! their identifiers, so what it writes of neighbours lies side by side, and if neighbours are written in full together, their
-//! next full fragments do, too. So the pages are prepared a *row* at a time: those of a stretch of identifiers that are due. Their
-//! reads are few and long. Others in between are left alone: to write them in full before they are due costs more than their reads save.
+//! next full fragments do, too. So the pages are prepared a *row* at a time: those of a stretch of identifiers that are due, and those that
+//! have half as many fragments as they may, so that neighbours become due together. Their reads are few and long. Others in between are left
+//! alone: to write them in full that early costs more than their reads save.
 //!
 //! A row is read and consolidated without the flush lock, by the flusher that comes to it, or before, by whoever else has time
 //! ([`Llama::prepare_step`]): those who write more than is flushed. Several rows may be in the making. A consolidated page is a new base, which the flush writes in full
@@ -125,7 +126,7 @@ impl Llama {
         let mut next = first.0 + 1;
         while next < end && row.len() < PAGES_MAX {
             let page = PageId(next);
-            if self.is_due(page) {
+            if self.is_due(page) || self.is_taken_along(page) {
                 let bytes: u64 = self.table.fragments(page).iter().map(FlashAddress::length).sum();
                 if bytes > room {
                     break;
@@ -147,10 +148,20 @@ impl Llama {
         {
             return false;
         }
+        self.is_unread(page, is_moved)
+    }
+
+    /// Whether `page`, a neighbour of one that is due, is read, consolidated and so written in full along with it, though it may be clean.
+    fn is_taken_along(&self, page: PageId) -> bool {
+        self.table.fragments(page).len() >= (self.options.fragments_max / 2).max(2) && self.is_unread(page, true)
+    }
+
+    /// Whether a part of `page` is not in memory; `stored` if nothing of it is.
+    fn is_unread(&self, page: PageId, stored: bool) -> bool {
         let guard = self.epochs.pin();
         match self.snapshot(page, &guard).state() {
             PageState::Free => false,
-            PageState::Stored(_) => is_moved,
+            PageState::Stored(_) => stored,
             PageState::Resident(head) => head.is_partial(),
         }
     }
