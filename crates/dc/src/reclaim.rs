@@ -11,7 +11,7 @@ use crate::sync::Ordering;
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::Tree;
 use deuteron_contract::DcError;
-use deuteron_llama::FlushProgress;
+use deuteron_llama::{FlushProgress, PageId};
 
 /// Trees that one step asks whether there is something to merge.
 const STEP_TREES: usize = 64;
@@ -142,9 +142,16 @@ impl BwTreeDc {
         for tree in self.tables.all() {
             while self.tidy(tree)? {}
         }
+        let failed = |error| error::store("cleaning", error);
+        let mut from = Some(PageId(1));
+        while let Some(page) = from {
+            from = self.llama.unite_step(page).map_err(failed)?;
+            if self.llama.over_budget() {
+                self.relieve(false)?;
+            }
+        }
         for _ in 0..COMPACT_ROUNDS {
             self.settle()?;
-            let failed = |error| error::store("cleaning", error);
             let mut worked = false;
             while self.llama.clean_step_to(COMPACT_PERCENT).map_err(failed)? {
                 worked = true;
@@ -156,6 +163,7 @@ impl BwTreeDc {
                 self.llama.flush_step().map_err(|error| error::store("flushing", error))?
             {}
         }
+        self.llama.renew_images();
         self.settle()
     }
 

@@ -115,6 +115,19 @@ impl Drop for Active {
 }
 
 impl Llama {
+    /// Has the next image hold all pages, so that it replaces all that there are.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// llama.renew_images();
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn renew_images(&self) {
+        self.lock_flusher().images.renew();
+    }
+
     /// Begins a checkpoint. `user_data` is what [`Recovered`](crate::Recovered) will give back once it is complete.
     /// Waits for a flush that is going on.
     ///

@@ -93,6 +93,11 @@ impl Images {
         *self.numbers.last().expect("a store has an image")
     }
 
+    /// The next image is to be whole.
+    pub(crate) fn renew(&mut self) {
+        self.incomplete = true;
+    }
+
     /// A checkpoint begins: an image that has been begun is given up.
     pub(crate) fn give_up(&mut self) {
         self.is_begun = false;

@@ -86,6 +86,39 @@ impl Llama {
         self.prepare_row(&row).map(|()| true)
     }
 
+    /// Reads and consolidates some pages that have more than one fragment, so that the flush writes them in full and what they had before is
+    /// dead; for compaction. `from` is where to begin, the first page at first; the answer is where to go on, `None` at the end.
+    ///
+    /// # Errors
+    /// As [`Llama::load_many`].
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// let mut from = Some(deuteron_llama::PageId(1));
+    /// while let Some(page) = from {
+    ///     from = llama.unite_step(page)?;
+    /// }
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn unite_step(&self, from: PageId) -> Result<Option<PageId>, LlamaError> {
+        let (mut row, mut page) = (Vec::new(), from);
+        while page < self.pages.end() && row.len() < PAGES_MAX {
+            if self.table.fragments(page).len() > 1 && self.is_used(page) {
+                row.push(page);
+            }
+            page = PageId(page.0 + 1);
+        }
+        self.prepare_row(&row)?;
+        Ok((page < self.pages.end()).then_some(page))
+    }
+
+    fn is_used(&self, page: PageId) -> bool {
+        let guard = self.epochs.pin();
+        !matches!(self.snapshot(page, &guard).state(), PageState::Free)
+    }
+
     /// Prepares `page`, which the flush has come to, and which must be read before; and the row that begins with it, unless that is being
     /// prepared already.
     pub(crate) fn prepare_for_flush(&self, page: PageId) -> Result<(), LlamaError> {
@@ -153,7 +186,8 @@ impl Llama {
 
     /// Whether `page`, a neighbour of one that is due, is read, consolidated and so written in full along with it, though it may be clean.
     fn is_taken_along(&self, page: PageId) -> bool {
-        self.table.fragments(page).len() >= (self.options.fragments_max / 2).max(2) && self.is_unread(page, true)
+        self.table.fragments(page).len() >= (self.options.fragments_max / 2).max(2)
+            && self.is_unread(page, true)
     }
 
     /// Whether a part of `page` is not in memory; `stored` if nothing of it is.
