@@ -31,6 +31,7 @@
 use crate::chain::{WholeChain, base_of};
 use crate::consolidate::Consolidation;
 use crate::error::Miss;
+use crate::marks::Reason;
 use crate::page::merge::Merge;
 use crate::page::{joined_bytes, write_joined};
 use crate::sync::Ordering;
@@ -40,6 +41,13 @@ use deuteron_llama::{NodeRef, OwnedNode, PageId, PageState, Snapshot};
 
 /// How often a step is tried again that another thread has got in the way of. Then the merge waits for a better moment.
 const ATTEMPTS: usize = 8;
+
+/// What has become of a page that was looked at.
+enum Tidied {
+    Done,
+    /// It is to be looked at again, as it is now.
+    Consolidated,
+}
 
 /// Where the content of a sealed page is.
 pub(crate) enum Heir<'g> {
@@ -166,20 +174,21 @@ impl Tree {
     pub fn maintain_step(&self) -> Result<bool, BwTreeError> {
         let Ok(mut merging) = self.merging.try_lock() else { return Ok(false) };
         merging.kept.retain(|(low, page)| !self.forget_merged(low, *page));
-        let Some(low) = self.marks.take(self.forget_below()) else { return Ok(false) };
-        let tidied = self.tidy(&low, &mut merging);
+        let Some((low, reason)) = self.marks.take(self.forget_below()) else { return Ok(false) };
+        let tidied = self.tidy(&low, reason, &mut merging);
         if tidied.is_err() {
-            self.marks.postpone(low);
+            self.marks.postpone(low, reason);
         }
         tidied.map(|()| true)
     }
 
-    /// Has [`Tree::maintain_step`] look at some leaves, a few hundred from the first that begins at `from` or behind, whatever is known of them.
+    /// Has [`Tree::maintain_step`] look at some leaves, a few hundred from the first that begins at `from` or behind, whatever is known of them,
+    /// and merge each with its left neighbour if both fill at most seven eighths of a page, however full it is; for compaction.
     /// Where to go on, or `None` at the end.
     pub fn mark_some(&self, from: &[u8]) -> Option<Vec<u8>> {
         let mut lows = Vec::new();
         let next = self.some_leaves(from, |low, _| lows.push(low.to_vec()));
-        self.marks.mark_all(lows);
+        self.marks.mark_all(lows, Reason::Asked);
         next
     }
 
@@ -190,52 +199,62 @@ impl Tree {
     }
 
     /// Looks after the page that begins at `low`, if there still is one.
-    fn tidy(&self, low: &[u8], merging: &mut Merging) -> Result<(), BwTreeError> {
+    fn tidy(&self, low: &[u8], reason: Reason, merging: &mut Merging) -> Result<(), BwTreeError> {
         for _ in 0..ATTEMPTS {
-            let missing = match self.try_tidy(low, merging, &self.llama.pin()) {
-                Ok(()) => return Ok(()),
+            let missing = match self.try_tidy(low, reason, merging, &self.llama.pin()) {
+                Ok(Tidied::Done) => return Ok(()),
+                Ok(Tidied::Consolidated) => continue,
                 Err(Miss(page)) => page,
             };
             self.load(missing)?;
         }
         // The memory is too small for both pages, or there is too much going on.
-        self.marks.postpone(low.to_vec());
+        self.marks.postpone(low.to_vec(), reason);
         Ok(())
     }
 
-    fn try_tidy(&self, low: &[u8], merging: &mut Merging, guard: &Guard<'_>) -> Result<(), Miss> {
+    fn try_tidy(
+        &self,
+        low: &[u8],
+        reason: Reason,
+        merging: &mut Merging,
+        guard: &Guard<'_>,
+    ) -> Result<Tidied, Miss> {
         let target = self.target(low, guard)?;
         let chain = target.snapshot.head().and_then(WholeChain::collect).ok_or(Miss(target.page))?;
         if chain.base.low() != low {
-            return Ok(());
+            return Ok(Tidied::Done);
         }
         let merge = Merge::new(chain.base, &chain.deltas, self.forget_below());
         if !chain.deltas.is_empty() || merge.count() < chain.base.count() {
             // This marks the page again, if there is reason to.
             if self.consolidate_page(target.page, target.snapshot, guard) != Consolidation::Done {
-                self.marks.postpone(low.to_vec());
+                self.marks.postpone(low.to_vec(), reason);
+                return Ok(Tidied::Done);
             }
-            return Ok(());
+            return Ok(if reason == Reason::Asked { Tidied::Consolidated } else { Tidied::Done });
         }
-        if low.is_empty() || !self.is_sparse(chain.base.bytes()) {
-            return Ok(());
+        let is_asked = reason == Reason::Asked;
+        if low.is_empty() || !(is_asked || self.is_sparse(chain.base.bytes())) {
+            return Ok(Tidied::Done);
         }
         if self.index.begins_node(low, guard) {
             self.tidy_index(low, guard);
             if self.index.begins_node(low, guard) {
-                return Ok(());
+                return Ok(Tidied::Done);
             }
         }
         let left = self.target_before(low, guard)?;
         let left_chain = left.1.head().and_then(WholeChain::collect).ok_or(Miss(left.0))?;
         let left_merge = Merge::new(left_chain.base, &left_chain.deltas, self.forget_below());
-        if merge.count() > 0 && joined_bytes(&[left_merge, merge]) > self.options.page_bytes_max / 4 * 3 {
-            return Ok(());
+        let most = self.options.page_bytes_max / 8 * if is_asked { 7 } else { 6 };
+        if merge.count() > 0 && joined_bytes(&[left_merge, merge]) > most {
+            return Ok(Tidied::Done);
         }
         if !self.merge(left.0, low, target.page, merging, guard) {
-            self.marks.postpone(low.to_vec());
+            self.marks.postpone(low.to_vec(), reason);
         }
-        Ok(())
+        Ok(Tidied::Done)
     }
 
     /// The page that ends at `low`, in memory whole.
@@ -302,7 +321,7 @@ impl Tree {
 
     /// Merges inner nodes around `low`. The leaf with which one of them began can be merged now.
     fn tidy_index(&self, low: &[u8], guard: &Guard<'_>) {
-        self.marks.mark_all(self.index.tidy(low, guard));
+        self.marks.mark_all(self.index.tidy(low, guard), Reason::Found);
     }
 
     /// Steps 1 to 3.

@@ -4,6 +4,7 @@ use crate::drop_table::Dropped;
 use crate::error;
 use crate::large_values::Claims;
 use crate::options::DcOptions;
+use crate::reclaim::Merged;
 use crate::stored_value::{self, is_table};
 use crate::sweep::Sweeps;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
@@ -63,6 +64,7 @@ pub struct BwTreeDc {
     pub(crate) dropped: RwLock<BTreeMap<u32, Dropped>>,
     /// Which tree is looked after next.
     pub(crate) tidy_hand: AtomicUsize,
+    pub(crate) merged: Merged,
     /// How long the chunks of large values are, and what is no longer is none.
     pub(crate) chunk_bytes: usize,
     pub(crate) claims: Claims,
@@ -130,6 +132,7 @@ impl BwTreeDc {
             evict_from_flush: AtomicU64::new(0),
             dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::default())).collect()),
             tidy_hand: AtomicUsize::new(0),
+            merged: Merged::default(),
         };
         let mut pages = recovered.pages.into_iter().peekable();
         while let Some(first) = pages.next() {
@@ -264,7 +267,8 @@ impl BwTreeDc {
         if self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()? {
             return Ok(true);
         }
-        Ok(self.drop_step()? || self.sweep_step()? || self.tidy_step()? || self.reclaim_step()?)
+        let tidied = self.drop_step()? || self.sweep_step()? || self.tidy_step()?;
+        Ok(tidied || self.merged_step() || self.reclaim_step()?)
     }
 
     /// Bytes that the indexes of all trees take.

@@ -7,7 +7,7 @@
 //! | segments that are partly dead | cleaning, which moves what is live in them |
 //! | dead segments that a recovery would scan | a checkpoint, at the redo scan start point as it is |
 
-use crate::sync::Ordering;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::Tree;
 use deuteron_contract::DcError;
@@ -22,8 +22,20 @@ const IDLE_STEPS: u64 = 200;
 const IDLE_PERCENT: u32 = 120;
 /// How close to the live bytes compaction brings what is written in the segments, in percent.
 const COMPACT_PERCENT: u32 = 105;
-/// Rounds of compaction; each moves what the one before has made sparse.
+/// Rounds of merging in a compaction, and of cleaning; each takes up what the one before has made underfull, or sparse.
 const COMPACT_ROUNDS: usize = 8;
+
+/// One merge to so many dirty pages makes a round of flushing worth while.
+const DIRTY_PER_MERGE: u64 = 4;
+
+/// What has been merged and not been flushed: until it is, the pages that were given up take their room on disk.
+#[derive(Default)]
+pub(crate) struct Merged {
+    /// Merges since the last round of flushing that was begun for their sake.
+    pages: AtomicU64,
+    /// That round is to be followed by the merges that had to wait for it.
+    is_awaited: AtomicBool,
+}
 
 /// What a compaction has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +63,31 @@ impl BwTreeDc {
         if self.llama.over_budget() {
             let _ = self.relieve(false);
         }
-        tree.maintain_step().map_err(|error| error::tree("merging pages", error))
+        let before = tree.statistics().leaf_merges;
+        let tidied = tree.maintain_step().map_err(|error| error::tree("merging pages", error));
+        self.merged.pages.fetch_add(tree.statistics().leaf_merges - before, Ordering::Relaxed);
+        tidied
+    }
+
+    /// Between two rounds of flushing: takes up the merges that have waited for the last one, or begins one if much of what is dirty has
+    /// been merged. Whether there was something to do.
+    pub(crate) fn merged_step(&self) -> bool {
+        if self.round_pages.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        if self.merged.is_awaited.swap(false, Ordering::Relaxed) {
+            self.tables.all().iter().for_each(|tree| tree.retry_merges());
+            return true;
+        }
+        let merged = self.merged.pages.load(Ordering::Relaxed);
+        let enough = merged * DIRTY_PER_MERGE;
+        if merged == 0 || self.llama.dirty_pages_up_to(enough + 1) > enough {
+            return false;
+        }
+        self.merged.pages.fetch_sub(merged, Ordering::Relaxed);
+        self.merged.is_awaited.store(true, Ordering::Relaxed);
+        self.begin_round();
+        true
     }
 
     /// Takes a checkpoint, at the redo scan start point as it is, if the store asks for an image. Whether it has done so.
@@ -138,9 +174,16 @@ impl BwTreeDc {
                 while self.tidy(tree)? {}
             }
         }
-        self.settle()?;
-        for tree in self.tables.all() {
-            while self.tidy(tree)? {}
+        // What has been merged must be durable before it is merged again; so each round halves what is underfull.
+        for _ in 0..COMPACT_ROUNDS {
+            let before = self.leaf_merges();
+            self.settle()?;
+            for tree in self.tables.all() {
+                while self.tidy(tree)? {}
+            }
+            if self.leaf_merges() == before {
+                break;
+            }
         }
         let failed = |error| error::store("cleaning", error);
         let mut from = Some(PageId(1));
@@ -165,6 +208,10 @@ impl BwTreeDc {
         }
         self.llama.renew_images();
         self.settle()
+    }
+
+    fn leaf_merges(&self) -> u64 {
+        self.tables.all().iter().map(|tree| tree.statistics().leaf_merges).sum()
     }
 
     /// A checkpoint at the redo scan start point as it is.

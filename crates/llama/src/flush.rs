@@ -455,15 +455,13 @@ impl Llama {
         if nodes.is_empty() && !rewrite {
             return Marshalled::Done;
         }
-        let depth = fragments.iter().position(|address| Some(address) == previous);
-        debug_assert!(
-            previous.is_none() || depth.is_some(),
-            "{page} refers to a fragment that is not its own"
-        );
+        let below = previous.map(|newest| fragments.up_to(newest));
+        debug_assert!(below != Some(None), "{page} refers to a fragment that is not its own");
         // What the fragment is written for.
         let has_changed = head.flash().is_none();
         let is_moved = rewrite && previous.is_some();
-        let too_many = previous.is_some() && depth.is_none_or(|depth| depth + 2 > self.options.fragments_max);
+        let too_many =
+            below.is_some_and(|below| below.is_none_or(|below| below.are_enough(self.options.fragments_max)));
         if previous.is_some() && (rewrite || too_many) {
             if head.is_partial() {
                 return postponed(Marshalled::Load);

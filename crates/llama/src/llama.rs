@@ -400,7 +400,13 @@ impl Llama {
 
     /// Pages with changes that no flush has taken; looks at a bit of each page.
     pub fn dirty_pages(&self) -> u64 {
-        self.table.dirty_pages(self.pages.end()).count() as u64
+        self.dirty_pages_up_to(u64::MAX)
+    }
+
+    /// As [`Llama::dirty_pages`], but it does not count further than `most`.
+    pub fn dirty_pages_up_to(&self, most: u64) -> u64 {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.table.dirty_pages(self.pages.end()).take(most).count() as u64
     }
 
     /// Figures of the store. Waits for a flush that is going on.

@@ -131,6 +131,21 @@ impl Fragments {
         self.addresses.into_iter().take(count).flatten()
     }
 
+    /// Whether they are enough, so that the next fragment is a full one: there are `max`, or those above the full one take more than it does.
+    /// The latter bounds what is written by what has changed, and what a page takes by twice its content.
+    pub(crate) fn are_enough(&self, max: usize) -> bool {
+        let mut lengths = self.iter().map(FlashAddress::length);
+        let full = lengths.next().unwrap_or(0);
+        self.len() >= max || lengths.sum::<u64>() > full
+    }
+
+    /// `newest`, if it is one of these, and those below it.
+    pub(crate) fn up_to(mut self, newest: FlashAddress) -> Option<Fragments> {
+        let at = self.addresses.iter().position(|&address| address == Some(newest))?;
+        self.addresses[at + 1..].fill(None);
+        Some(self)
+    }
+
     /// Appends; `false` if there is no room.
     #[must_use]
     pub(crate) fn push(&mut self, address: FlashAddress) -> bool {
@@ -523,6 +538,23 @@ mod tests {
         assert_eq!(fragments.newest(), Some(address(FRAGMENTS_MAX - 1)));
         assert_eq!(fragments.pop(), Some(address(FRAGMENTS_MAX - 1)));
         assert_eq!(fragments.len(), FRAGMENTS_MAX - 1);
+    }
+
+    #[test]
+    fn fragments_are_enough_by_their_number_or_by_what_the_deltas_take() {
+        let mut fragments = Fragments::default();
+        let mut push = |offset: u64, length| {
+            assert!(fragments.push(FlashAddress::new(offset, length)));
+            fragments
+        };
+        assert!(!push(4096, 640).are_enough(3));
+        assert!(!push(8192, 320).are_enough(3));
+        let three = push(12_288, 320);
+        assert!(three.are_enough(3) && !three.are_enough(4));
+        let four = push(16_384, 64);
+        assert!(four.are_enough(5), "384 bytes and 320 are more than 640");
+        assert_eq!(four.up_to(FlashAddress::new(12_288, 320)), Some(three));
+        assert_eq!(four.up_to(FlashAddress::new(20_480, 64)), None);
     }
 }
 

@@ -75,7 +75,7 @@ impl Options {
             return refuse("flush_buffer_bytes", "a multiple of 4096 from 4 KiB to 1 GiB");
         }
         if !(1..=FRAGMENTS_MAX).contains(&self.fragments_max) {
-            return refuse("fragments_max", "from 1 to 4");
+            return refuse("fragments_max", "from 1 to 8");
         }
         if self.space_amplification_percent_max < 110 {
             return refuse("space_amplification_percent_max", "at least 110");

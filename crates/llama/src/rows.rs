@@ -176,7 +176,7 @@ impl Llama {
     fn is_due(&self, page: PageId) -> bool {
         // The entry first: most pages need not be looked at any further.
         let is_moved = self.table.wants_rewrite(page);
-        if !is_moved && self.table.fragments(page).len() < self.options.fragments_max
+        if !is_moved && !self.table.fragments(page).are_enough(self.options.fragments_max)
             || !self.table.is_dirty(page)
         {
             return false;
