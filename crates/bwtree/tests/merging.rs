@@ -112,6 +112,54 @@ fn an_emptied_tree_shrinks_to_one_page() {
     }
 }
 
+/// Looks at every leaf, until nothing is merged any more.
+fn compact(tree: &Tree) {
+    loop {
+        let before = tree.statistics().leaf_merges;
+        let mut from = Some(Vec::new());
+        while let Some(low) = from {
+            from = tree.mark_some(&low);
+            while tree.maintain_step().unwrap() {}
+        }
+        flush(tree);
+        tree.retry_merges();
+        while tree.maintain_step().unwrap() {}
+        if tree.statistics().leaf_merges == before {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_compaction_merges_all_that_fits_together_and_what_it_has_merged_is_not_split_by_updates() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let options = Options { page_bytes_max: 1024, ..Options::tiny_for_tests() };
+    let tree = tree_in(&directory, options);
+    for key in 0..4000 {
+        put(&tree, key, Some(&[1; 40]), key + 1);
+    }
+    for key in (0..4000).filter(|key| key % 5 > 1) {
+        put(&tree, key, None, key + 5000);
+    }
+    flush(&tree);
+    tree.forget_tombstones_below(u64::MAX);
+    while tree.maintain_step().unwrap() {}
+    let before = tree.check().unwrap();
+    compact(&tree);
+    let after = tree.check().unwrap();
+    assert_eq!((after.records, after.tombstones), (1600, 0));
+    // No two neighbours fit into seven eighths of a page, but for the first children of inner nodes.
+    assert!(after.page_bytes / after.leaves > 1024 / 2, "{after:?}");
+    assert!(after.leaves < before.leaves * 2 / 3, "{} leaves before, {} after", before.leaves, after.leaves);
+    let (merges, splits) = (tree.statistics().leaf_merges, tree.statistics().leaf_splits);
+    for key in (0..4000).filter(|key| key % 5 <= 1) {
+        put(&tree, key, Some(&[2; 40]), key + 10_000);
+    }
+    compact(&tree);
+    assert_eq!((tree.statistics().leaf_merges, tree.statistics().leaf_splits), (merges, splits));
+    tree.check().unwrap();
+}
+
 /// Each writer owns the keys of one residue and knows what it has written last; scanners and readers hold it against that.
 #[test]
 fn writers_readers_and_scanners_lose_nothing_to_merges() {

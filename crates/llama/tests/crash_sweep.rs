@@ -78,7 +78,7 @@ fn a_stop_at_any_operation_loses_nothing_durable_and_no_half_split_or_merge() {
         freed += pages;
         begun += segments;
     }
-    sweep(2, &Options { fragments_max: 4, flush_buffer_bytes: 4096, ..tiny.clone() }, &mut count);
+    sweep(2, &Options { fragments_max: 8, flush_buffer_bytes: 4096, ..tiny.clone() }, &mut count);
     sweep(3, &Options { fragments_max: 1, flush_buffer_bytes: 32 << 10, ..tiny }, &mut count);
     count.report("pages, and recovery");
     assert!(freed > 30, "only {freed} pages were freed");

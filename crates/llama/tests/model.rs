@@ -13,7 +13,7 @@ fn pages_contain_what_was_put_into_them_whatever_happens_to_them() {
         let tiny = Options::tiny_for_tests();
         let options = match seed % 4 {
             0 => tiny,
-            1 => Options { fragments_max: 4, ..tiny },
+            1 => Options { fragments_max: 8, ..tiny },
             2 => Options { fragments_max: 1, flush_buffer_bytes: 4096, ..tiny },
             _ => Options { fragments_max: 3, flush_buffer_bytes: 64 << 10, compress: true, ..tiny },
         };
