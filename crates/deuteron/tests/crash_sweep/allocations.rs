@@ -13,6 +13,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Mutex;
 
+/// The sweep, and what its processes do in its place.
+const TEST: &str = "allocations::a_refused_allocation_ends_the_process_at_worst_and_loses_nothing";
 /// Where the process is told what to do: the stage, the number of the allocation to refuse, the directory.
 const TOLD: &str = "DEUTERON_REFUSE";
 const NONE: u64 = u64::MAX;
@@ -30,6 +32,13 @@ fn refusals() -> u64 {
 
 #[test]
 fn a_refused_allocation_ends_the_process_at_worst_and_loses_nothing() {
+    match std::env::var(TOLD) {
+        Ok(told) => do_as_told(&told),
+        Err(_) => sweep_of_refusals(),
+    }
+}
+
+fn sweep_of_refusals() {
     let workload = Workload::new(On::TheDisk, stages());
     let sweep = Mutex::new(Sweep::default());
     in_parallel(
@@ -63,10 +72,7 @@ fn a_refused_allocation_ends_the_process_at_worst_and_loses_nothing() {
 }
 
 /// What is done in a process of its own.
-#[test]
-#[ignore = "the sweep runs it in processes of their own"]
-fn the_process() {
-    let told = std::env::var(TOLD).expect("the sweep tells what to do");
+fn do_as_told(told: &str) {
     let mut parts = told.splitn(3, ' ');
     let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok()).expect("a number");
     let (stage, refused) = (number(), number());
@@ -103,7 +109,7 @@ fn stage_of(workload: &Workload, stage: u64, reached: &Reached, path: &Path) -> 
 fn run(stage: u64, refused: u64, directory: &Path) -> Output {
     let program = std::env::current_exe().expect("this program has a name");
     let mut process = Command::new(program);
-    process.args(["allocations::the_process", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    process.args([TEST, "--exact", "--nocapture", "--test-threads=1"]);
     process.env(TOLD, format!("{stage} {refused} {}", directory.display()));
     process.output().expect("it can be started")
 }
