@@ -171,11 +171,11 @@ fn sizes(random: &mut Random) -> Sizes {
     sizes.dc.memory_bytes = one_of(&[16 << 10, 64 << 10, 256 << 10, 4 << 20]) as u64;
     sizes.dc.dirty_percent_max = one_of(&[1, 25, 100]) as u32;
     sizes.dc.flush_buffer_bytes = one_of(&[4 << 10, 8 << 10, 32 << 10]);
-    sizes.dc.fragments_max = one_of(&[1, 2, 4]);
+    sizes.dc.fragments_max = one_of(&[1, 2, 4, 8]);
     sizes.dc.space_amplification_percent_max = one_of(&[110, 200, 1000]) as u32;
     sizes.dc.chunk_bytes = one_of(&[256, 1 << 10, 8 << 10]);
     sizes.dc.tree.page_bytes_max = one_of(&[128, 256, 1 << 10, 2 << 10]);
-    sizes.dc.tree.consolidate_at = one_of(&[1, 2, 4]);
+    sizes.dc.tree.consolidate_at = one_of(&[1, 2, 4, 8]);
     sizes.dc.tree.slack_bytes = one_of(&[0, 256, 1536]);
     sizes.dc.tree.chain_length_max = one_of(&[4, 8, 16]);
     sizes.dc.tree.delta_bytes_max = one_of(&[0, 128, 1 << 10]);
