@@ -175,7 +175,7 @@ fn sizes(random: &mut Random) -> Sizes {
     sizes.dc.space_amplification_percent_max = one_of(&[110, 200, 1000]) as u32;
     sizes.dc.chunk_bytes = one_of(&[256, 1 << 10, 8 << 10]);
     sizes.dc.tree.page_bytes_max = one_of(&[128, 256, 1 << 10, 2 << 10]);
-    sizes.dc.tree.consolidate_at = one_of(&[1, 2, 4, 8]);
+    sizes.dc.tree.consolidate_at = one_of(&[1, 2, 4]);
     sizes.dc.tree.slack_bytes = one_of(&[0, 256, 1536]);
     sizes.dc.tree.chain_length_max = one_of(&[4, 8, 16]);
     sizes.dc.tree.delta_bytes_max = one_of(&[0, 128, 1 << 10]);
