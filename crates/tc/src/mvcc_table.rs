@@ -266,8 +266,12 @@ impl MvccTable {
 
     /// Every record, for the destructor: nobody else uses the table.
     pub(crate) fn take_all(&mut self) -> Vec<*mut Record> {
+        const AHEAD: usize = 32;
         let mut all = Vec::new();
-        for bucket in self.buckets.iter() {
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            if let Some(ahead) = self.buckets.get(index + AHEAD) {
+                prefetch(ahead.load(Ordering::Relaxed).cast_const().cast());
+            }
             let mut link = bucket.swap(ptr::null_mut(), Ordering::Relaxed);
             // SAFETY: `&mut self`; linked records are alive.
             while let Some(record) = unsafe { unmarked(link).as_ref() } {
