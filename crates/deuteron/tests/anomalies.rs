@@ -235,3 +235,46 @@ fn a_conflict_names_table_key_cause_and_timestamps() {
     assert!(matches!(second.get(&world.table, b"y"), Err(Error::Aborted)), "the loser is over");
     first.commit().expect("the winner commits");
 }
+
+/// Write skew, where the record under which the later reader had left its timestamp is long gone (rule R12).
+#[test]
+fn a_read_counts_even_if_its_record_was_evicted() {
+    let World { db, table } = World::new();
+    let others: Vec<_> = (0..600).map(|number| format!("other/{number:03}").into_bytes()).collect();
+    for key in &others {
+        db.transact(|tx| tx.put(&table, key, &[7; 100])).expect("commits");
+    }
+    let evictions = || {
+        let counters = db.stats().counters;
+        counters.into_iter().find_map(|(name, count)| (name == "tc.evictions").then_some(count))
+    };
+    let read_others = || {
+        let before = evictions().expect("is counted");
+        // Twice, as what was used since it was last looked at is spared once.
+        for key in others.iter().chain(&others) {
+            db.transact(|tx| tx.get(&table, key)).expect("reads");
+            db.step().expect("works");
+        }
+        let evicted = evictions().expect("is counted") - before;
+        assert!(evicted > others.len() as u64, "{evicted} records were evicted");
+    };
+    while db.step().expect("works") {}
+    read_others();
+    // Several, as a read of another key may stand in for one of them (R13).
+    let skewed: Vec<_> = (0..40).map(|number| format!("skewed/{number:02}").into_bytes()).collect();
+    let mut earlier: Vec<_> = skewed.iter().map(|_| db.begin()).collect();
+    for early in &mut earlier {
+        assert!(early.get(&table, b"x").expect("reads").is_some());
+    }
+    let mut late = db.begin();
+    for key in &skewed {
+        assert!(late.get(&table, key).expect("reads").is_none());
+    }
+    late.put(&table, b"x", b"late").expect("writes");
+    late.commit().expect("commits");
+    read_others();
+    for (key, mut early) in skewed.iter().zip(earlier) {
+        let wrote = early.put(&table, key, b"early").and_then(|()| early.commit());
+        assert!(is_conflict(&wrote), "{}: {wrote:?}", key.escape_ascii());
+    }
+}
