@@ -408,7 +408,8 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Exists`] if there is a file of that name; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and
-    /// the database goes on; [`Error::Closed`], [`Error::Poisoned`].
+    /// the database goes on; [`Error::Corrupt`] if the log is not as it was written, and there is none either. A
+    /// [checkpoint](Db::checkpoint) makes such a log superfluous. [`Error::Closed`], [`Error::Poisoned`].
     ///
     /// ```
     /// # let scratch = tempfile::tempdir()?;

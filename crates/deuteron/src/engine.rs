@@ -490,7 +490,7 @@ impl Engine {
 
     /// Copies the database as of a moment after the call into an archive. Writers go on; checkpoints wait, and so does what would
     /// remove files. The store is copied before the log: nothing is in the store whose log is not stable by then, so that the copy is
-    /// what a crash would leave at the moment to which the log reaches.
+    /// what a crash would leave at the moment to which the log reaches. What is copied of the log is read and checked before.
     pub fn backup(&self, shelf: &dyn Directory, name: &str) -> Result<BackupReport, Error> {
         self.flush()?;
         let one_at_a_time = self.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -501,6 +501,8 @@ impl Engine {
         }
         let start = self.parts.dc.recovered_redo_scan_start_point();
         let log_end = self.stable_lsn();
+        // A log that has lost its end looks like one that never had it.
+        self.parts.log.verify(start)?;
         for (name, bytes, length) in self.parts.log.files(start) {
             archive.copy(self.directory.as_ref(), &Beginning { name, bytes, length })?;
         }

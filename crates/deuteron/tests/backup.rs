@@ -1,7 +1,9 @@
 //! Backups: what is restored is the database as of one moment, whatever went on meanwhile; damage is found; the source comes to
 //! no harm.
 
-use deuteron::device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, OpenMode, SimulatedDisk};
+use deuteron::device::{
+    AlignedBuffer, BLOCK_BYTES, CrashPolicy, Directory, FaultPlan, MemoryDirectory, OpenMode, SimulatedDisk,
+};
 use deuteron::{
     Background, Db, Durability, Error, MEMORY_BYTES_MIN, Options, RetryPolicy, TransactionOptions, restore,
     restore_in,
@@ -242,6 +244,42 @@ fn damage_anywhere_is_refused_with_its_place_and_leaves_nothing() {
         restore_in(&shelf_with(&mixed), "backup", &MemoryDirectory::new()),
         Err(Error::Corrupt { .. })
     ));
+}
+
+/// A lying device has lost what was written last: the copy would look as if that had never been.
+#[test]
+fn a_log_that_has_lost_its_end_is_not_backed_up() {
+    let disk = SimulatedDisk::new(3);
+    let db = Options::tiny_for_tests().open_in(Arc::new(disk.directory())).expect("opens");
+    let table = db.table("t").expect("creates");
+    for number in 0..5_u8 {
+        db.transact(|tx| tx.put(&table, &[b'k', number], &[number; 100])).expect("commits");
+    }
+    let mut segments = disk.directory().list().expect("lists");
+    segments.retain(|name| name.starts_with("log-") && name.ends_with(".seg"));
+    let last = segments.iter().max().expect("there is a log");
+    let file = disk.directory().open(last, OpenMode::ReadWrite, false).expect("opens");
+    let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
+    let mut at = file.length().expect("has a length");
+    while block.iter().all(|byte| *byte == 0) {
+        at -= BLOCK_BYTES as u64;
+        file.read_at(&mut block, at).expect("reads");
+    }
+    file.write_at(&AlignedBuffer::zeroed(BLOCK_BYTES), at).expect("writes");
+    let shelf = MemoryDirectory::new();
+    match db.backup_in(&shelf, "backup") {
+        Err(Error::Corrupt { file, .. }) => assert_eq!(file, *last),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(shelf.list().expect("lists"), [""; 0]);
+    // Pages have it all; with them the log is not needed.
+    while db.step().expect("works") {}
+    db.checkpoint().expect("takes a checkpoint");
+    db.backup_in(&shelf, "backup").expect("backs up");
+    let target = Arc::new(MemoryDirectory::new());
+    restore_in(&shelf, "backup", &*target).expect("restores");
+    let restored = Options::tiny_for_tests().open_in(target).expect("opens");
+    assert_eq!(records(&restored, "t"), records(&db, "t"));
 }
 
 #[test]

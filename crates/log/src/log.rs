@@ -1,5 +1,6 @@
 //! The log itself: appending, reading versions, durability, lending to the proxy, truncating.
 
+use crate::block::BLOCK;
 use crate::buffers::{Buffers, Reservation};
 use crate::commit_reservation::CommitReservation;
 use crate::condition::Condition;
@@ -425,6 +426,42 @@ impl Log {
     /// ```
     pub fn files(&self, from: Lsn) -> Vec<(String, u64, u64)> {
         self.segments.files_between(from.0, self.window.stable())
+    }
+
+    /// Reads everything from the buffer that holds `from` up to what is stable now, and checks it. The caller sees to it that nobody
+    /// [truncates](Log::truncate) it. Blocks on the device.
+    ///
+    /// # Errors
+    /// [`LogError::Corrupt`] with the first place that is not as it was written; those of the device.
+    ///
+    /// ```
+    /// # use deuteron_log::{Log, LogOptions};
+    /// # use deuteron_contract::Lsn;
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0)..Lsn(0))?;
+    /// log.verify(Lsn(0))?;
+    /// # Ok::<(), deuteron_log::LogError>(())
+    /// ```
+    pub fn verify(&self, from: Lsn) -> Result<(), LogError> {
+        let (from, stable) = (from.0, self.window.stable());
+        if from >= stable {
+            return Ok(());
+        }
+        let segment = self.segments.base_of(from);
+        let mut base = self.index.floor(from).filter(|&base| base >= segment).unwrap_or(segment);
+        let mut reader = BufferReader::of_all(self.segments.clone());
+        while base < stable {
+            base = match reader.read(base)? {
+                Ok(header) => reader.lend(&header).end().0,
+                Err(mismatch) => match reader.find_valid(base + BLOCK)? {
+                    // Damaged, but below what was asked for.
+                    Some(later) if later <= from => later,
+                    _ => return Err(self.segments.corrupt(base, mismatch)),
+                },
+            };
+        }
+        Ok(())
     }
 
     /// Figures.
