@@ -191,6 +191,15 @@ impl Flusher {
     }
 }
 
+/// What is added to a fragment of so many bytes that begins at `used`, so that the next begins with a block: nothing, if that is more than a
+/// sixteenth. So pages that nearly fill a block lie in one each, and a cold read of such a page is one block, not two.
+fn padding(used: usize, length: u64) -> u64 {
+    let block = BLOCK_BYTES as u64;
+    let end = used as u64 + length;
+    let rest = end.next_multiple_of(block) - end;
+    if length <= block && rest * 16 <= length { rest } else { 0 }
+}
+
 impl Llama {
     /// The flush lock, if nobody has it. A buffer may be in the middle of being written.
     pub(crate) fn try_fill(&self) -> Option<MutexGuard<'_, Flusher>> {
@@ -490,6 +499,7 @@ impl Llama {
         if batch.used as u64 + length > self.room(flusher, batch.stream) {
             return postponed(Marshalled::Full(length));
         }
+        let length = length + padding(batch.used, length);
         let address = fragment_address(flusher.position.offsets[batch.stream], batch.used, length);
         let out = &mut flusher.buffer[batch.used..batch.used + length as usize];
         let crc = marshal.encode(address.offset(), out);

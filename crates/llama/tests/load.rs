@@ -101,6 +101,28 @@ fn pages_of_many_fragments_are_loaded_together_neighbours_with_one_read() {
     }
 }
 
+/// Full fragments of 3904 bytes nearly fill a block each, those of 3008 do not, but for a few that happen to end just before a block's end.
+#[test]
+fn a_page_that_nearly_fills_a_block_lies_in_one() {
+    // The buffer's header takes 128 bytes of the first block.
+    for (payload, bytes) in
+        [(3800, 50 * 4096 - 128..=50 * 4096 - 128), (2900, 50 * 3008..=50 * 3008 + 5 * 128)]
+    {
+        let llama = open(Arc::new(MemoryDirectory::new()));
+        let pages: Vec<_> = (0..50).map(|_| llama.allocate()).collect();
+        pages.iter().for_each(|&page| put(&llama, page, &vec![7; payload]));
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        let live = llama.statistics().live_bytes;
+        assert!(bytes.contains(&live), "{live}");
+        evict(&llama);
+        llama.load_many(&pages).unwrap();
+        let guard = llama.pin();
+        for &page in &pages {
+            assert_eq!(llama.snapshot(page, &guard).head().unwrap().payload(), vec![7; payload], "{page}");
+        }
+    }
+}
+
 /// Deltas over a stub: what is missing is not the newest fragment that the page has.
 #[test]
 fn what_was_put_on_pages_meanwhile_stays_on_top() {
