@@ -83,11 +83,6 @@ pub struct DcReport {
 }
 
 impl BwTreeDc {
-    /// As announced in this life or an earlier one (C5).
-    fn end_of_log(&self) -> u64 {
-        self.llama.marks()[END_OF_STABLE_LOG]
-    }
-
     /// Opens the component in `directory`, or creates it. All recovery there is: the newest checkpoint, what was flushed
     /// since, and the indexes rebuilt; no page is read. The caller then replays the log from
     /// [`recovered_redo_scan_start_point`](DataComponent::recovered_redo_scan_start_point).
@@ -269,6 +264,11 @@ impl BwTreeDc {
         }
         let tidied = self.drop_step()? || self.sweep_step()? || self.tidy_step()?;
         Ok(tidied || self.merged_step() || self.reclaim_step()?)
+    }
+
+    /// How far the log is stable: as announced in this life or an earlier one (C5).
+    fn end_of_log(&self) -> u64 {
+        self.llama.marks()[END_OF_STABLE_LOG]
     }
 
     /// Bytes that the indexes of all trees take.

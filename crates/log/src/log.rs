@@ -255,8 +255,7 @@ impl Log {
         if lsn >= stable || self.segments.start().is_none_or(|start| lsn < start) {
             return Err(self.segments.missing(lsn, stable));
         }
-        let segment = self.segments.base_of(lsn);
-        let mut base = self.index.floor(lsn).filter(|&base| base >= segment).unwrap_or(segment);
+        let mut base = self.buffer_below(lsn);
         let mut reader = BufferReader::new(self.segments.clone());
         loop {
             let mismatch = match reader.read(base)? {
@@ -271,12 +270,18 @@ impl Log {
                 Err(mismatch) => mismatch,
             };
             // It may have been truncated, and its file reused, while we read.
-            return Err(if self.segments.get(segment).is_none() {
+            return Err(if self.segments.get(self.segments.base_of(lsn)).is_none() {
                 self.segments.missing(lsn, stable)
             } else {
                 self.segments.corrupt(base, mismatch)
             });
         }
+    }
+
+    /// The base of a buffer of the segment of `lsn` that is not behind it, as near as is known.
+    fn buffer_below(&self, lsn: u64) -> u64 {
+        let segment = self.segments.base_of(lsn);
+        self.index.floor(lsn).filter(|&base| base >= segment).unwrap_or(segment)
     }
 
     /// Asks for everything below `upto` to become durable. `Lsn(u64::MAX)` asks for whatever comes.
@@ -448,12 +453,11 @@ impl Log {
         if from >= stable {
             return Ok(());
         }
-        let segment = self.segments.base_of(from);
-        let mut base = self.index.floor(from).filter(|&base| base >= segment).unwrap_or(segment);
+        let mut base = self.buffer_below(from);
         let mut reader = BufferReader::of_all(self.segments.clone());
         while base < stable {
             base = match reader.read(base)? {
-                Ok(header) => reader.lend(&header).end().0,
+                Ok(header) => base + u64::from(header.distance),
                 Err(mismatch) => match reader.find_valid(base + BLOCK)? {
                     // Damaged, but below what was asked for.
                     Some(later) if later <= from => later,

@@ -237,9 +237,12 @@ mod tests {
 
     type Row = (u32, Vec<u8>, u64, u64);
 
-    /// Remembers what it is told to apply.
+    /// Remembers what it is told to apply, but for a batch with an operation that it refuses.
     #[derive(Default)]
-    struct Recorder(Mutex<Vec<Vec<Row>>>);
+    struct Recorder {
+        applied: Mutex<Vec<Vec<Row>>>,
+        refuses: Option<Lsn>,
+    }
 
     impl DataComponent for Recorder {
         fn get(&self, _: TableId, _: &[u8]) -> Result<Option<Record>, DcError> {
@@ -249,8 +252,11 @@ mod tests {
             Ok(ScanBatch { records: Vec::new(), complete: true })
         }
         fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
+            if operations.iter().any(|operation| Some(operation.lsn) == self.refuses) {
+                return Err(DcError::Device { context: "a test".into(), source: "refused".into() });
+            }
             let row = |o: &Operation<'_>| (o.table.0, o.key.to_vec(), o.timestamp.0, o.lsn.0);
-            self.0.lock().unwrap().push(operations.iter().map(row).collect());
+            self.applied.lock().unwrap().push(operations.iter().map(row).collect());
             Ok(())
         }
         fn end_of_stable_log(&self, _: Lsn) {}
@@ -308,7 +314,7 @@ mod tests {
                 batch.push(operation, &dc, &Threads(threads), &mut statistics).unwrap();
             }
             batch.apply(&dc, &Threads(threads), &mut statistics).unwrap();
-            let applied = dc.0.into_inner().unwrap();
+            let applied = dc.applied.into_inner().unwrap();
             assert!(applied.iter().all(|chunk| chunk.is_sorted()));
             let mut all = applied.concat();
             all.sort();
@@ -323,49 +329,19 @@ mod tests {
 
     #[test]
     fn a_part_that_fails_fails_the_batch() {
-        struct Refuses;
-        impl DataComponent for Refuses {
-            fn get(&self, _: TableId, _: &[u8]) -> Result<Option<Record>, DcError> {
-                Ok(None)
-            }
-            fn scan(&self, _: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
-                Ok(ScanBatch { records: Vec::new(), complete: true })
-            }
-            fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
-                match operations.iter().any(|operation| operation.lsn == Lsn(1234)) {
-                    true => Err(DcError::Device { context: "a test".into(), source: "refused".into() }),
-                    false => Ok(()),
-                }
-            }
-            fn end_of_stable_log(&self, _: Lsn) {}
-            fn redo_scan_start_point(&self, _: Lsn) -> Result<(), DcError> {
-                Ok(())
-            }
-            fn recovered_redo_scan_start_point(&self) -> Lsn {
-                Lsn(0)
-            }
-            fn recovered_end_of_stable_log(&self) -> Lsn {
-                Lsn(0)
-            }
-            fn recovered_newest_timestamp(&self) -> Timestamp {
-                Timestamp(0)
-            }
-            fn statistics(&self) -> DcStatistics {
-                DcStatistics::default()
-            }
-        }
+        let dc = Recorder { refuses: Some(Lsn(1234)), ..Recorder::default() };
         let keys: Vec<_> = (0..4000u64).map(u64::to_be_bytes).collect();
         let mut statistics = ProxyStatistics::default();
         let mut batch = Batch::new(keys.len() + 1, Buffers::default());
         for (lsn, key) in (0..).zip(&keys) {
             let operation =
                 Operation { table: TableId(1), key, value: None, timestamp: Timestamp(1), lsn: Lsn(lsn) };
-            batch.push(operation, &Refuses, &Threads(2), &mut statistics).unwrap();
+            batch.push(operation, &dc, &Threads(2), &mut statistics).unwrap();
         }
-        let error = batch.apply(&Refuses, &Threads(2), &mut statistics).unwrap_err();
+        let error = batch.apply(&dc, &Threads(2), &mut statistics).unwrap_err();
         assert!(matches!(error, ProxyError::Apply { .. }));
         assert_eq!(statistics, ProxyStatistics::default());
-        batch.apply(&Refuses, &Threads(2), &mut statistics).expect("it is empty");
+        batch.apply(&dc, &Threads(2), &mut statistics).expect("it is empty");
     }
 
     proptest::proptest! {
@@ -418,7 +394,7 @@ mod tests {
         }
         batch.apply(&dc, &Threads(1), &mut statistics).unwrap();
         batch.apply(&dc, &Threads(1), &mut statistics).unwrap();
-        let applied = dc.0.lock().unwrap();
+        let applied = dc.applied.lock().unwrap();
         assert_eq!(
             applied[0],
             [(1, b"a".to_vec(), 7, 24), (1, b"b".to_vec(), 5, 40), (2, b"a".to_vec(), 5, 8)]

@@ -108,9 +108,9 @@ fn make_smaller(configuration: &Configuration, arguments: &Arguments) {
 /// How often the runs are looked at.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A run that takes more ticks than this, five minutes, will not end. The largest takes less than a second of an idle machine. Ticks, as a
-/// process that was stopped for a while has not run meanwhile.
-const HANGS: u64 = 15_000;
+/// A run that takes more ticks than this, a minute, will not end. The largest takes less than a second. Ticks, as a process that was stopped
+/// for a while has not run meanwhile.
+const HANGS: u64 = 3_000;
 
 /// What the threads share.
 struct Progress {

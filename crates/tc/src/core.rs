@@ -10,7 +10,7 @@ use crate::mvcc_table::MvccTable;
 use crate::options::TcOptions;
 use crate::ordered_index::OrderedIndex;
 use crate::range_timestamps::RangeTimestamps;
-use crate::record::{REMOVED, Record, prefetch};
+use crate::record::{REMOVED, Record, VISITED_AHEAD, prefetch};
 use crate::retention::Retention;
 use crate::statistics::{Counter, Counters};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock};
@@ -293,16 +293,17 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        /// So many records are asked for ahead; their versions when they are half as near.
-        const AHEAD: usize = 32;
         self.index.free_unlinked();
         let all = self.table.take_all();
         for (number, &record) in all.iter().enumerate() {
-            all.get(number + AHEAD).into_iter().for_each(|record| prefetch(record.cast_const().cast()));
+            all.get(number + VISITED_AHEAD)
+                .into_iter()
+                .for_each(|record| prefetch(record.cast_const().cast()));
             // SAFETY: nobody uses the component any more; records in the table are alive, and so are the versions in
             // their chains. What has been unlinked is with the epochs.
             unsafe {
-                if let Some(&next) = all.get(number + AHEAD / 2) {
+                // Half-way it is here, and its version can be asked for.
+                if let Some(&next) = all.get(number + VISITED_AHEAD / 2) {
                     prefetch((*next).head.load(Ordering::Relaxed).cast_const().cast());
                 }
                 let mut version = (*record).head.load(Ordering::Relaxed);

@@ -17,7 +17,7 @@
 
 use crate::linked::Linked;
 use crate::memory::Account;
-use crate::record::{KeyHash, KeyRef, Record, prefetch};
+use crate::record::{KeyHash, KeyRef, Record, VISITED_AHEAD, prefetch};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::zeroed_array::ZeroedArray;
 use deuteron_contract::{TableId, Timestamp};
@@ -266,10 +266,9 @@ impl MvccTable {
 
     /// Every record, for the destructor: nobody else uses the table.
     pub(crate) fn take_all(&mut self) -> Vec<*mut Record> {
-        const AHEAD: usize = 32;
         let mut all = Vec::new();
         for (index, bucket) in self.buckets.iter().enumerate() {
-            if let Some(ahead) = self.buckets.get(index + AHEAD) {
+            if let Some(ahead) = self.buckets.get(index + VISITED_AHEAD) {
                 prefetch(ahead.load(Ordering::Relaxed).cast_const().cast());
             }
             let mut link = bucket.swap(ptr::null_mut(), Ordering::Relaxed);

@@ -281,6 +281,9 @@ impl Record {
     }
 }
 
+/// Where all records are visited, so many are asked for ahead.
+pub(crate) const VISITED_AHEAD: usize = 32;
+
 /// Asks for the cache line of an address, which may be any.
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {

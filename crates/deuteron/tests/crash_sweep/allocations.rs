@@ -3,10 +3,10 @@
 
 use crate::machine::{Halt, On, Reached, Workload};
 use crate::parallel::{in_parallel, lock, without_panic};
-use crate::refusing::Refusing;
 use deuteron::Error;
 use deuteron::device::simulated::{Sweep, effort};
 use deuteron::device::{OsDirectory, with_causes};
+use deuteron_fuzz::Meter;
 use std::ops::RangeInclusive;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -79,10 +79,10 @@ fn do_as_told(told: &str) {
     let path = parts.next().expect("a directory");
     let (workload, reached) = (Workload::new(On::TheDisk, stage + 1), Reached::before(stage));
     println!("begins");
-    Refusing::begin(refused);
+    Meter::begin_refusing(refused);
     let done = stage_of(&workload, stage, &reached, Path::new(path));
-    let made = Refusing::made();
-    Refusing::begin(NONE);
+    let made = Meter::asked();
+    Meter::begin();
     println!("\nallocations {made}");
     match done {
         Ok(()) => {}

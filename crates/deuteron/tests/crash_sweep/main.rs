@@ -14,7 +14,6 @@ mod crashes;
 mod faults;
 mod machine;
 mod parallel;
-mod refusing;
 mod script;
 
 use deuteron::Options;
@@ -26,7 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[global_allocator]
-static ALLOCATOR: refusing::Refusing = refusing::Refusing;
+static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
 
 const SEED: u64 = 7;
 
