@@ -109,6 +109,34 @@ impl<'d> ArchiveWriter<'d> {
         }
     }
 
+    /// Adds a file of these bytes.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Device`]: the archive cannot be finished.
+    ///
+    /// # Panics
+    /// If the bytes are not a multiple of [`BLOCK_BYTES`] or more than a block of the archive holds, or the name has over 1024 bytes.
+    ///
+    /// ```
+    /// # use deuteron_archive::{ArchiveWriter, restore_in};
+    /// # use deuteron_device::{Directory, MemoryDirectory};
+    /// let (shelf, target) = (MemoryDirectory::new(), MemoryDirectory::new());
+    /// let mut archive = ArchiveWriter::create(&shelf, "monday")?;
+    /// archive.add("label", &[b'x'; 4096])?;
+    /// archive.finish()?;
+    /// restore_in(&shelf, "monday", &target)?;
+    /// assert_eq!(target.list()?, ["label"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), ArchiveError> {
+        assert!(bytes.len().is_multiple_of(BLOCK_BYTES) && bytes.len() <= DATA_BYTES_MAX);
+        assert!(name.len() <= NAME_BYTES_MAX);
+        self.buffer[BLOCK_BYTES..BLOCK_BYTES + bytes.len()].copy_from_slice(bytes);
+        self.summary.files += 1;
+        self.summary.bytes += bytes.len() as u64;
+        self.write(Kind::Data, name, 0, bytes.len() as u64, bytes.len())
+    }
+
     /// Writes the block whose data are in the buffer.
     fn write(
         &mut self,

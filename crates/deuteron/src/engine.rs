@@ -501,14 +501,15 @@ impl Engine {
         }
         let start = self.parts.dc.recovered_redo_scan_start_point();
         let log_end = self.stable_lsn();
-        // A log that has lost its end looks like one that never had it.
+        // A log that has lost its end looks like one that never had it. What is lost on the way to the copy shows when that is opened.
         self.parts.log.verify(start)?;
         for (name, bytes, length) in self.parts.log.files(start) {
             archive.copy(self.directory.as_ref(), &Beginning { name, bytes, length })?;
         }
         drop((hold, one_at_a_time));
         // Last, as it says that the database is whole.
-        archive.copy(self.directory.as_ref(), &Superblock::beginning())?;
+        let superblock = Superblock { log_reaches: log_end, ..self.parts.superblock };
+        archive.add(Superblock::FILE, &superblock.file())?;
         Ok(BackupReport::new(archive.finish()?, log_end))
     }
 

@@ -113,8 +113,8 @@ pub fn open(
             ..LogOptions::default()
         },
     };
-    // What the pages depend on must be there, or transactions would be there in part.
-    let needed = redo_start..dc.recovered_end_of_stable_log();
+    // What the pages depend on must be there, or transactions would be there in part; and all that a backup had.
+    let needed = redo_start..dc.recovered_end_of_stable_log().max(superblock.log_reaches);
     let (log, recovery) = Log::open(Arc::clone(directory), &log_options, Arc::clone(&epochs), needed)?;
     let log = Arc::new(log);
     let dc_for_proxy: Arc<dyn DataComponent> = Arc::clone(&dc) as _;

@@ -1,7 +1,8 @@
 //! The superblock: what the directory is. The components keep the shapes of their own files in those files.
 //!
 //! The file `superblock` is written once, at creation, under another name, and renamed when it is durable. It
-//! holds two equal copies, so that a damaged sector does not cost the database.
+//! holds two equal copies, so that a damaged sector does not cost the database. A backup has one of its own, with how far
+//! the log in it reaches: a copy without the log's last commits would be the database as it was before.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -10,11 +11,12 @@
 //! | 12..16 | CRC-32C of bytes 0..4096 with this field zero |
 //! | 16..24 | database identifier, random |
 //! | 24..32 | time of creation, seconds since 1970 |
-//! | 32..4096 | zero |
+//! | 32..40 | the log position up to which a backup's log reaches; zero in a database that was not restored |
+//! | 40..4096 | zero |
 //! | 4096..8192 | the second copy |
 
 use crate::Error;
-use deuteron_archive::Beginning;
+use deuteron_contract::Lsn;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
 use std::time::UNIX_EPOCH;
 
@@ -34,20 +36,26 @@ pub struct Superblock {
     pub database: u64,
     /// When it was created, in seconds since 1970.
     pub created_seconds: u64,
+    /// The log is as long at least. 0 if the database was not restored from a backup.
+    pub log_reaches: Lsn,
 }
 
 impl Superblock {
+    /// The name of its file.
+    pub const FILE: &str = FILE;
+
     /// A superblock with a fresh identifier, for `directory`.
     pub fn new(directory: &dyn Directory) -> Self {
         let created_seconds =
             directory.system_time().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Self { database: directory.identifier(), created_seconds }
+        Self { database: directory.identifier(), created_seconds, log_reaches: Lsn(0) }
     }
 
-    /// The file, for a copy.
-    pub fn beginning() -> Beginning {
-        let bytes = 2 * BLOCK_BYTES as u64;
-        Beginning { name: FILE.to_owned(), bytes, length: bytes }
+    /// The file's bytes: two equal copies.
+    pub fn file(&self) -> AlignedBuffer {
+        let mut both = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
+        both.chunks_exact_mut(BLOCK_BYTES).for_each(|copy| copy.copy_from_slice(&self.encode()));
+        both
     }
 
     fn encode(&self) -> [u8; BLOCK_BYTES] {
@@ -56,6 +64,7 @@ impl Superblock {
         block[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
         block[16..24].copy_from_slice(&self.database.to_le_bytes());
         block[24..32].copy_from_slice(&self.created_seconds.to_le_bytes());
+        block[32..40].copy_from_slice(&self.log_reaches.0.to_le_bytes());
         let checksum = crc32c::crc32c(&block);
         block[12..16].copy_from_slice(&checksum.to_le_bytes());
         block
@@ -87,7 +96,7 @@ impl Superblock {
         if short(8) != FORMAT_VERSION {
             return Err(Error::UnknownFormat { found: short(8), supported: FORMAT_VERSION });
         }
-        Ok(Self { database: number(16), created_seconds: number(24) })
+        Ok(Self { database: number(16), created_seconds: number(24), log_reaches: Lsn(number(32)) })
     }
 
     /// Reads the superblock, or `None` where there is no database yet.
@@ -143,12 +152,9 @@ impl Superblock {
         if names.iter().any(|name| name == FILE_UNFINISHED) {
             directory.remove(FILE_UNFINISHED).map_err(Error::device(context))?;
         }
-        let mut both = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
-        both[..BLOCK_BYTES].copy_from_slice(&self.encode());
-        both[BLOCK_BYTES..].copy_from_slice(&self.encode());
         let file =
             directory.open(FILE_UNFINISHED, OpenMode::CreateNew, false).map_err(Error::device(context))?;
-        file.write_at(&both, 0).map_err(Error::device(context))?;
+        file.write_at(&self.file(), 0).map_err(Error::device(context))?;
         file.sync().map_err(Error::device(context))?;
         directory.rename(FILE_UNFINISHED, FILE).map_err(Error::device(context))?;
         directory.sync().map_err(Error::device(context))

@@ -2,7 +2,8 @@
 //! no harm.
 
 use deuteron::device::{
-    AlignedBuffer, BLOCK_BYTES, CrashPolicy, Directory, FaultPlan, MemoryDirectory, OpenMode, SimulatedDisk,
+    AlignedBuffer, BLOCK_BYTES, CrashPolicy, Directory, FaultKind, FaultPlan, MemoryDirectory, OpenMode,
+    Operation, SimulatedDisk,
 };
 use deuteron::{
     Background, Db, Durability, Error, MEMORY_BYTES_MIN, Options, RetryPolicy, TransactionOptions, restore,
@@ -280,6 +281,43 @@ fn a_log_that_has_lost_its_end_is_not_backed_up() {
     restore_in(&shelf, "backup", &*target).expect("restores");
     let restored = Options::tiny_for_tests().open_in(target).expect("opens");
     assert_eq!(records(&restored, "t"), records(&db, "t"));
+}
+
+/// Reads that show what was there before: each once, while the database is copied.
+#[test]
+fn a_backup_that_was_read_from_a_lying_device_is_the_present_or_says_so() {
+    let disk = SimulatedDisk::new(3);
+    let db = Options::tiny_for_tests().open_in(Arc::new(disk.directory())).expect("opens");
+    let table = db.table("t").expect("creates");
+    for number in 0..5_u8 {
+        db.transact(|tx| tx.put(&table, &[b'k', number], &[number; 100])).expect("commits");
+    }
+    let expected = records(&db, "t");
+    let (mut told, mut unharmed) = (0, 0);
+    for nth in 0.. {
+        let shelf = MemoryDirectory::new();
+        disk.set_faults(FaultPlan::new().fail(Operation::Read, nth, FaultKind::Stale));
+        let backup = db.backup_in(&shelf, "backup");
+        let lied = disk.faults_fired() > 0;
+        disk.set_faults(FaultPlan::new());
+        if !lied {
+            backup.expect("backs up");
+            break;
+        }
+        let target = Arc::new(MemoryDirectory::new());
+        let restored = backup
+            .and_then(|_| restore_in(&shelf, "backup", &*target))
+            .and_then(|_| Options::tiny_for_tests().create_if_missing(false).open_in(target));
+        match restored {
+            Ok(restored) => {
+                assert_eq!(records(&restored, "t"), expected, "read {nth}");
+                unharmed += 1;
+            }
+            Err(Error::Corrupt { .. }) => told += 1,
+            Err(other) => panic!("read {nth}: {other:?}"),
+        }
+    }
+    assert!(told > 1 && unharmed > 1, "{told} and {unharmed}");
 }
 
 #[test]
