@@ -30,6 +30,16 @@ struct Account {
     cleaned: bool,
 }
 
+impl Account {
+    /// How much less cleaning will cost by waiting: the least is cleaned first.
+    fn decline(&self, now: f64) -> f64 {
+        let live = self.live_bytes as f64;
+        let free = (self.written_bytes as f64 - live).max(1.0);
+        let age = (now - self.times.last_but_one).max(1.0);
+        (live / free).powi(2) / (self.live_fragments as f64 * age)
+    }
+}
+
 /// The accounts of all segments. Only under the flush lock.
 #[derive(Debug)]
 pub(crate) struct Accounts {
@@ -184,12 +194,7 @@ impl Accounts {
         if occupied * 100 <= live * u64::from(percent_max) {
             return None;
         }
-        let decline = |account: &Account| {
-            let live = account.live_bytes as f64;
-            let free = (account.written_bytes as f64 - live).max(1.0);
-            let age = (self.written - account.times.last_but_one).max(1.0);
-            (live / free).powi(2) / (account.live_fragments as f64 * age)
-        };
+        let decline = |account: &Account| account.decline(self.written);
         let mean = dead(occupied, live);
         let sparse =
             counted().filter(|(_, account)| 2.0 * dead(account.written_bytes, account.live_bytes) >= mean);
@@ -295,5 +300,167 @@ mod tests {
         accounts.add(FlashAddress::new(3 * SEGMENT + 4096, 16384), Some(Times::default()));
         assert_eq!(is_cold(&mut accounts, 5), Some(false), "segment 4, the emptier one");
         assert_eq!(is_cold(&mut accounts, 5), Some(true), "segment 3");
+    }
+
+    fn fragment(segment: u64, at: u64, length: u64) -> FlashAddress {
+        FlashAddress::new(segment * SEGMENT + at, length)
+    }
+
+    /// A segment of which `written` bytes are written and `live` are live, in one fragment updated at these times.
+    fn add(accounts: &mut Accounts, segment: u64, written: u64, live: u64, times: Times) {
+        accounts.open(segment, SEGMENT, written);
+        if live > 0 {
+            accounts.add(fragment(segment, 4096, live), Some(times));
+        }
+    }
+
+    #[test]
+    fn what_is_opened_written_and_counted_is_in_the_totals_until_it_is_closed() {
+        let mut accounts = Accounts::new(SEGMENT);
+        accounts.open(4, 4096, 100);
+        accounts.open(7, 8192, 0);
+        accounts.set_allocated(4, 12_288);
+        accounts.set_allocated(5, 4096);
+        assert_eq!([4, 5, 7].map(|segment| accounts.allocated(segment)), [12_288, 0, 8192]);
+        for (segment, fragments) in [(4, 1000), (4, 24), (5, 9), (7, 300)] {
+            accounts.written(segment, 4096, fragments);
+        }
+        let (first, second, third) = (fragment(4, 4096, 64), fragment(4, 8192, 128), fragment(7, 4096, 256));
+        for address in [first, second, third] {
+            accounts.add(address, None);
+        }
+        let mut totals = Totals {
+            segments: 2,
+            dead_segments: 0,
+            allocated_bytes: 20_480,
+            written_bytes: 1424,
+            live_bytes: 448,
+        };
+        assert_eq!(accounts.totals(), totals);
+        assert!(accounts.remove(second, true).is_some() && accounts.remove(third, false).is_some());
+        (totals.dead_segments, totals.live_bytes) = (1, 64);
+        assert_eq!(accounts.totals(), totals);
+        assert_eq!(accounts.segments().collect::<Vec<_>>(), [4, 7]);
+        // Segment 7 is of the second stream.
+        assert_eq!(accounts.dead([0, 8]).collect::<Vec<_>>(), [7]);
+        assert_eq!(accounts.dead([9, 7]).count(), 0);
+        accounts.close(7);
+        assert_eq!(accounts.segments().collect::<Vec<_>>(), [4]);
+        assert_eq!((accounts.allocated(7), accounts.remove(third, true)), (0, None));
+    }
+
+    #[test]
+    fn the_times_of_a_segment_are_the_means_of_what_was_put_there() {
+        let mut accounts = Accounts::new(SEGMENT);
+        accounts.open(0, SEGMENT, SEGMENT);
+        accounts.written(0, 64, 0);
+        let mut put = |at, times| {
+            accounts.add(fragment(0, at, 64), times);
+            accounts.accounts[&0].times
+        };
+        let first = Times { last: 8.0, last_but_one: 4.0 };
+        assert_eq!(put(4096, Some(first)), first);
+        let second = Some(Times { last: 16.0, last_but_one: 6.0 });
+        assert_eq!(put(8192, second), Times { last: 12.0, last_but_one: 5.0 });
+        // Of what is not known it is now.
+        let mean = put(12_288, None);
+        assert!((mean.last - 88.0 / 3.0).abs() < 1e-9 && (mean.last_but_one - 74.0 / 3.0).abs() < 1e-9);
+
+        // A page that changes brings the last time but one half-way to now; one that is moved takes its times along.
+        let mut accounts = Accounts::new(SEGMENT);
+        add(&mut accounts, 0, SEGMENT, 64, first);
+        accounts.add(fragment(0, 8192, 64), Some(first));
+        accounts.written(0, 64, 0);
+        assert_eq!(accounts.remove(fragment(0, 4096, 64), false), Some(first));
+        let changed = accounts.remove(fragment(0, 8192, 64), true);
+        assert_eq!(changed, Some(Times { last: 64.0, last_but_one: 34.0 }));
+    }
+
+    #[test]
+    fn the_decline_is_of_live_and_free_bytes_of_fragments_and_of_age() {
+        let account = |written_bytes, live_bytes, live_fragments| Account {
+            written_bytes,
+            live_bytes,
+            live_fragments,
+            times: Times { last: 9.0, last_but_one: 4.0 },
+            ..Account::default()
+        };
+        assert_eq!(account(3072, 1024, 4).decline(20.0), 0.25 / (4.0 * 16.0));
+        assert_eq!(account(3072, 2048, 1).decline(20.0), 4.0 / 16.0);
+        // Neither a full segment nor one that was filled just now divides by nothing.
+        assert_eq!(account(1024, 1024, 4).decline(20.0), 1024.0 * 1024.0 / 64.0);
+        assert_eq!(account(3072, 1024, 4).decline(4.0), 0.25 / 4.0);
+        let parts = [(0, 0), (4, 1), (1, 4), (8, 8)].map(|(written, live)| dead(written, live));
+        assert_eq!(parts, [0.0, 0.75, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn fragments_that_died_do_not_make_cleaning_dearer() {
+        let mut accounts = Accounts::new(SEGMENT);
+        accounts.open(0, SEGMENT, SEGMENT);
+        for at in [4096, 8192, 12_288] {
+            accounts.add(fragment(0, at, 64), None);
+        }
+        accounts.remove(fragment(0, 4096, 64), false);
+        let Account { live_fragments, fragments, live_bytes, .. } = accounts.accounts[&0];
+        assert_eq!((live_fragments, fragments, live_bytes), (2, 3, 128));
+    }
+
+    #[test]
+    fn a_segment_is_filled_in_vain_if_all_is_sparse_and_so_is_it() {
+        let in_vain = |own: (u64, u64), other: (u64, u64), percent_max| {
+            let mut accounts = Accounts::new(SEGMENT);
+            add(&mut accounts, 0, own.0, own.1, Times::default());
+            add(&mut accounts, 1, other.0, other.1, Times::default());
+            assert!(!accounts.is_filled_in_vain(2, percent_max), "there is no such segment");
+            accounts.is_filled_in_vain(0, percent_max)
+        };
+        // Exactly as much as is allowed, and a little more.
+        assert!(!in_vain((4096, 2048), (4096, 2048), 200));
+        assert!(in_vain((4096, 1984), (4096, 2048), 200));
+        // Less than a sixteenth is written.
+        assert!(!in_vain((4032, 64), (8192, 64), 200));
+        // Of this one half as much is dead as of all, and less.
+        assert!(in_vain((8192, 6144), (8192, 2048), 110));
+        assert!(!in_vain((8192, 7168), (8192, 2048), 110));
+    }
+
+    #[test]
+    fn a_victim_is_asked_for_only_beyond_the_bound_and_dead_segments_do_not_count() {
+        let mut accounts = Accounts::new(SEGMENT);
+        add(&mut accounts, 0, 16_384, 8192, Times::default());
+        add(&mut accounts, 2, SEGMENT, 0, Times::default());
+        assert_eq!(accounts.victim([9, 9], 200), None, "as much as is allowed");
+        let victim = Victim { segment: 0, allocated: SEGMENT, live_bytes: 8192, is_cold: true };
+        assert_eq!(accounts.victim([9, 9], 199), Some(victim));
+        assert_eq!(accounts.victim([9, 9], 110), None, "it is being cleaned");
+    }
+
+    #[test]
+    fn a_segment_that_is_nearly_full_is_not_cleaned_however_old_it_is() {
+        let mut accounts = Accounts::new(SEGMENT);
+        accounts.written(9, 1 << 40, 0);
+        add(&mut accounts, 0, SEGMENT, 15 << 12, Times::default());
+        add(&mut accounts, 2, SEGMENT, 8 << 12, Times { last: 1e12, last_but_one: 1e12 });
+        let victims: Vec<_> = std::iter::from_fn(|| accounts.victim([9, 9], 105)).collect();
+        assert_eq!(victims.iter().map(|victim| victim.segment).collect::<Vec<_>>(), [2, 0]);
+        // Once the other is being cleaned it is compared with itself alone.
+        assert!(!victims[0].is_cold && victims[1].is_cold);
+    }
+
+    #[test]
+    fn the_mean_age_is_weighed_by_what_is_live() {
+        for (last, other, is_cold) in [(10.0, 12.0, true), (12.0, 10.0, false), (10.0, 10.0, true)] {
+            let mut accounts = Accounts::new(SEGMENT);
+            add(&mut accounts, 0, SEGMENT, 64, Times { last, last_but_one: 0.0 });
+            add(&mut accounts, 1, SEGMENT, 192, Times { last: other, last_but_one: 0.0 });
+            let victim = accounts.victim([1, 1], 110).unwrap();
+            assert_eq!((victim.segment, victim.is_cold), (0, is_cold));
+        }
+        // A little that is much older hardly moves the mean.
+        let mut accounts = Accounts::new(SEGMENT);
+        add(&mut accounts, 0, SEGMENT, 1024, Times { last: 100.0, last_but_one: 0.0 });
+        add(&mut accounts, 1, SEGMENT, 64, Times::default());
+        assert!(!accounts.victim([1, 1], 110).unwrap().is_cold);
     }
 }

@@ -26,6 +26,11 @@ type Place = (u32, Box<[u8]>);
 /// About what the map takes for a page besides its low key: the entry, as much again that is free, and what an allocation costs.
 const PLACE_BYTES: u64 = 2 * size_of::<(PageId, Place)>() as u64 + 16;
 
+/// About what is taken for a page with this low key.
+fn place_bytes(low_key: &[u8]) -> u64 {
+    PLACE_BYTES + low_key.len() as u64
+}
+
 /// What an image is made of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Written {
@@ -122,13 +127,13 @@ impl Images {
     /// Notes the place of a page (I4, I5).
     pub(crate) fn note_place(&mut self, table: &MappingTable, page: PageId, tree: u32, low_key: &[u8]) {
         self.take_place(page);
-        self.places_bytes += PLACE_BYTES + low_key.len() as u64;
+        self.places_bytes += place_bytes(low_key);
         self.places.insert(page, (tree, low_key.into()));
         if !self.is_begun && self.places_bytes > self.places_bytes_max.max(2 * self.kept_bytes) {
             let mut forgotten = 0;
             self.places.retain(|&page, (_, low_key)| {
                 let is_kept = !table.is_adopted(page);
-                forgotten += if is_kept { 0 } else { PLACE_BYTES + low_key.len() as u64 };
+                forgotten += if is_kept { 0 } else { place_bytes(low_key) };
                 is_kept
             });
             self.places_bytes -= forgotten;
@@ -165,7 +170,7 @@ impl Images {
     /// The place of a page that no image has named. It is named now, or nobody will ask for it.
     pub(crate) fn take_place(&mut self, page: PageId) -> Option<(u32, Vec<u8>)> {
         let (tree, low_key) = self.places.remove(&page)?;
-        self.places_bytes -= PLACE_BYTES + low_key.len() as u64;
+        self.places_bytes -= place_bytes(&low_key);
         Some((tree, low_key.into_vec()))
     }
 
@@ -191,5 +196,152 @@ impl Images {
         self.changes_bytes += written.bytes;
         self.gone_pages += written.gone;
         self.numbers.push(number);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const FEW: u64 = 8 * BLOCK_BYTES as u64;
+    const ONE: u64 = PLACE_BYTES + 8;
+
+    fn written(bytes: u64, pages: u64, gone: u64) -> Written {
+        Written { bytes, pages, gone }
+    }
+
+    fn table(pages: u64) -> MappingTable {
+        let table = MappingTable::new();
+        (0..=pages).for_each(|page| table.reserve(PageId(page)));
+        table
+    }
+
+    /// Images with room for ten places, and a table in which all pages count but for the first eight.
+    fn ten() -> (Images, MappingTable) {
+        let table = table(40);
+        (9..=40).for_each(|page| table.set_adopted(PageId(page)));
+        (Images::new(0, written(100, 0, 0), 10 * ONE), table)
+    }
+
+    fn note(images: &mut Images, table: &MappingTable, pages: std::ops::RangeInclusive<u64>) {
+        for page in pages {
+            images.note_place(table, PageId(page), 7, &page.to_be_bytes());
+        }
+        let places = images.places.values().map(|(_, low_key)| place_bytes(low_key));
+        assert_eq!(images.places_bytes(), places.sum::<u64>());
+    }
+
+    #[test]
+    fn the_next_image_is_whole_when_those_behind_it_are_as_long_or_half_of_its_pages_are_gone() {
+        let is_whole = |whole: Written, changes: &[Written]| {
+            let mut images = Images::new(3, whole, 1 << 20);
+            (4..).zip(changes).for_each(|(number, &written)| images.build_on(number, written));
+            assert_eq!(images.newest(), 3 + changes.len() as u64);
+            assert_eq!(images.numbers(), (3..=images.newest()).collect::<Vec<_>>());
+            images.begin()
+        };
+        let half = [written(10, 0, 3), written(10, 0, 2)];
+        assert!(!is_whole(written(FEW + 1, 10, 0), &half));
+        assert!(is_whole(written(FEW + 1, 10, 0), &[half[0], half[0]]));
+        // A few small ones beside a small whole one are no matter.
+        assert!(!is_whole(written(FEW, 10, 0), &[half[0], half[0]]));
+        assert!(!is_whole(written(100, 10, 0), &[written(100, 1, 0), written(FEW, 1, 0)]));
+        assert!(is_whole(written(100, 10, 0), &[written(101, 1, 0), written(FEW, 1, 0)]));
+    }
+
+    #[test]
+    fn what_an_image_has_taken_and_lost_makes_the_next_whole() {
+        let table = table(3);
+        let mut images = Images::new(0, written(100, 1, 0), 1 << 20);
+        assert!(!images.begin());
+        images.renew();
+        assert!(images.begin());
+        images.completed(&table, 1, true, written(200, 1, 0));
+        assert!(!images.begin());
+        images.begin_to_take();
+        assert!(images.begin());
+        images.completed(&table, 2, false, written(100 + FEW, 1, 0));
+        assert_eq!(images.numbers(), [1, 2]);
+        assert!(!images.begin());
+        images.build_on(3, written(101, 0, 0));
+        assert!(images.begin());
+        images.completed(&table, 4, true, written(50, 1, 0));
+        assert_eq!(images.numbers(), [4]);
+        assert!(!images.begin());
+    }
+
+    #[test]
+    fn a_page_is_noted_once_until_its_note_is_taken() {
+        let table = table(5);
+        let mut images = Images::new(0, written(100, 1, 0), 1 << 20);
+        for page in [3, 1, 3, 2, 1] {
+            images.note(&table, PageId(page));
+        }
+        assert_eq!(images.take_changed(), [3, 1, 2].map(PageId));
+        assert!(images.take_changed().is_empty());
+        // A whole image takes notes without the list: what is noted since stays in it, once.
+        for page in [4, 5, 4] {
+            images.note(&table, PageId(page));
+            assert!(table.take_changed(PageId(page)));
+        }
+        images.note(&table, PageId(4));
+        images.completed(&table, 1, true, written(100, 1, 0));
+        assert_eq!(images.take_changed(), [PageId(4)]);
+    }
+
+    #[test]
+    fn a_place_is_given_out_once_and_counted_until_then() {
+        let (mut images, table) = ten();
+        images.note_place(&table, PageId(1), 7, b"");
+        // The entry and as much again, and an allocation.
+        let entry = size_of::<(PageId, Place)>() as u64;
+        assert!((2 * entry..4 * entry).contains(&images.places_bytes()));
+        images.note_place(&table, PageId(1), 8, b"low");
+        images.note_place(&table, PageId(2), 9, b"other");
+        assert_eq!(images.places_bytes(), 2 * PLACE_BYTES + 8);
+        assert_eq!(images.take_place(PageId(1)), Some((8, b"low".to_vec())));
+        assert_eq!((images.take_place(PageId(1)), images.places_bytes()), (None, PLACE_BYTES + 5));
+        assert_eq!(images.take_place(PageId(2)), Some((9, b"other".to_vec())));
+        assert_eq!(images.places_bytes(), 0);
+    }
+
+    #[test]
+    fn places_that_are_too_many_are_forgotten_but_for_those_of_pages_that_do_not_count() {
+        let (mut images, table) = ten();
+        note(&mut images, &table, 1..=10);
+        assert_eq!(images.places_bytes(), 10 * ONE);
+        assert!(!images.begin());
+        // Not from the scan start of an image on.
+        note(&mut images, &table, 11..=15);
+        assert_eq!(images.places_bytes(), 15 * ONE);
+        images.give_up();
+        note(&mut images, &table, 16..=16);
+        assert_eq!(images.places_bytes(), 8 * ONE);
+        assert!(images.begin(), "what was forgotten is found by a whole one");
+        images.give_up();
+        // Twice as much as was kept, and no more.
+        note(&mut images, &table, 9..=16);
+        assert_eq!(images.places_bytes(), 16 * ONE);
+        note(&mut images, &table, 17..=17);
+        assert_eq!(images.places_bytes(), 8 * ONE);
+        images.completed(&table, 1, true, written(100, 1, 0));
+        assert!(!images.begin());
+    }
+
+    #[test]
+    fn an_image_is_wanted_at_half_of_the_places_beside_those_that_stay() {
+        let (mut images, table) = ten();
+        note(&mut images, &table, 1..=5);
+        assert!(!images.are_places_many());
+        note(&mut images, &table, 6..=6);
+        assert!(images.are_places_many());
+        note(&mut images, &table, 7..=8);
+        // An image has left these.
+        images.completed(&table, 1, false, written(100, 1, 0));
+        assert!(!images.begin());
+        note(&mut images, &table, 9..=21);
+        assert!(!images.are_places_many());
+        note(&mut images, &table, 22..=22);
+        assert!(images.are_places_many());
     }
 }

@@ -454,6 +454,7 @@ impl Segments {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::page_id::PageId;
 
     #[test]
     fn only_segments_have_segment_names() {
@@ -463,5 +464,291 @@ mod tests {
         {
             assert_eq!(segment_index(name), None, "{name}");
         }
+    }
+
+    use crate::fragment::Marshal;
+    use crate::node::{OwnedNode, PageDescriptor};
+    use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
+
+    const SEGMENT: u64 = 64 << 10;
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+
+    fn segments(directory: impl Directory + 'static, store: u64) -> Segments {
+        Segments::new(Arc::new(directory), store, SEGMENT, false)
+    }
+
+    /// A position of these offsets.
+    fn at(offsets: [u64; STREAMS]) -> Position {
+        Position { sequence: 9, offsets, chain: 5 }
+    }
+
+    #[test]
+    fn a_store_is_cut_into_segments_of_two_streams() {
+        let segments = segments(MemoryDirectory::new(), 7);
+        assert_eq!([0, SEGMENT - 1, SEGMENT, 5 * SEGMENT].map(|offset| segments.index(offset)), [0, 0, 1, 5]);
+        assert_eq!(
+            [0, SEGMENT, 5 * SEGMENT, 6 * SEGMENT].map(|offset| segments.stream(offset)),
+            [0, 1, 1, 0]
+        );
+        assert_eq!([0, 1, 6].map(Segments::following), [2, 3, 8]);
+        assert_eq!([0, 3].map(|index| segments.start(index)), [BLOCK, 3 * SEGMENT + BLOCK]);
+        assert_eq!([0, 3 * SEGMENT + 5].map(|offset| segments.end(offset)), [SEGMENT, 4 * SEGMENT]);
+        assert_eq!(segments.origin(), Position { sequence: 1, offsets: [BLOCK, SEGMENT + BLOCK], chain: 0 });
+        assert_eq!(segments.indexes_at(at([4 * SEGMENT + 8, 3 * SEGMENT])), [4, 3]);
+        // A header and a block for that of the buffer are not for fragments.
+        assert_eq!(segments.fragment_bytes_max(), 14 * BLOCK);
+    }
+
+    #[test]
+    fn the_next_buffer_lies_behind_the_last_or_in_the_next_segment_of_its_stream() {
+        let segments = segments(MemoryDirectory::new(), 7);
+        let begin = 3 * SEGMENT + 8 * BLOCK;
+        assert_eq!(segments.behind(begin, begin + BLOCK), begin + BLOCK);
+        assert_eq!(segments.behind(begin, 4 * SEGMENT - BLOCK), 4 * SEGMENT - BLOCK);
+        assert_eq!(segments.behind(begin, 4 * SEGMENT), 5 * SEGMENT + BLOCK);
+    }
+
+    #[test]
+    fn what_lies_before_and_between_positions_is_told_by_stream() {
+        let segments = segments(MemoryDirectory::new(), 7);
+        let tail = at([4 * SEGMENT + 2 * BLOCK, 3 * SEGMENT + 3 * BLOCK]);
+        for (offset, is_before) in [
+            (tail.offsets[0] - 64, true),
+            (tail.offsets[0], false),
+            (3 * SEGMENT + 2 * BLOCK, true),
+            (tail.offsets[1], false),
+            (tail.offsets[1] + 64, false),
+        ] {
+            assert_eq!(segments.is_before(offset, tail), is_before, "{offset}");
+        }
+        // Of the first stream two segments and a block, of the other one and two.
+        assert_eq!(
+            segments.bytes_between(segments.origin(), tail),
+            2 * SEGMENT + BLOCK + SEGMENT + 2 * BLOCK
+        );
+        assert_eq!(segments.bytes_between(at([SEGMENT * 4 + BLOCK, tail.offsets[1]]), tail), BLOCK);
+        assert_eq!(segments.bytes_between(tail, segments.origin()), 0);
+    }
+
+    #[test]
+    fn a_segment_grows_by_sixteenths_of_whole_blocks() {
+        let small = segments(MemoryDirectory::new(), 7);
+        assert_eq!(small.pieces(BLOCK, 1), 2 * BLOCK);
+        assert_eq!(small.pieces(3 * SEGMENT + BLOCK, BLOCK), 2 * BLOCK);
+        assert_eq!(small.pieces(SEGMENT - BLOCK, 3 * BLOCK), SEGMENT, "no further than its end");
+        let large = Segments::new(Arc::new(MemoryDirectory::new()), 7, 16 * 5 * BLOCK, false);
+        assert_eq!(large.pieces(large.start(2), 1), 5 * BLOCK);
+        assert_eq!(large.pieces(large.start(2) + 4 * BLOCK, 1), 10 * BLOCK);
+        assert_eq!(large.create(2, 6 * BLOCK).unwrap(), 10 * BLOCK);
+        assert_eq!(large.extend(large.start(2) + 9 * BLOCK, BLOCK).unwrap(), 15 * BLOCK);
+        // What is allocated already stays.
+        assert_eq!(large.extend(large.start(2), 1).unwrap(), 15 * BLOCK);
+        assert_eq!(large.file(2).unwrap().length().unwrap(), 15 * BLOCK);
+    }
+
+    #[test]
+    fn blocks_that_lie_close_are_one_read_of_limited_length() {
+        assert_eq!(blocks_of(FlashAddress::new(3 * BLOCK, 64)), (3 * BLOCK, 4 * BLOCK));
+        assert_eq!(blocks_of(FlashAddress::new(3 * BLOCK + 64, 4096)), (3 * BLOCK, 5 * BLOCK));
+        assert_eq!(blocks_of(FlashAddress::new(4 * BLOCK - 64, 64)), (3 * BLOCK, 4 * BLOCK));
+        let stretch = |from, to| Stretch { from: from * BLOCK, to: to * BLOCK, fragments: Vec::new() };
+        let takes = |stretch: Stretch, from, to| stretch.takes(from * BLOCK, to * BLOCK);
+        assert!(takes(stretch(1, 3), 5, 6) && !takes(stretch(1, 3), 6, 7));
+        assert!(takes(stretch(10, 70), 70, 74) && !takes(stretch(10, 70), 70, 75));
+        assert!(takes(stretch(10, 74), 11, 12), "it has that already");
+        assert!(!takes(stretch(0, 1), 9, 10));
+    }
+
+    #[test]
+    fn a_header_is_of_its_store_its_number_and_its_length() {
+        let ours = segments(MemoryDirectory::new(), 7);
+        assert_eq!(ours.create(4, BLOCK).unwrap(), 2 * BLOCK);
+        assert_eq!(ours.check_header(4).unwrap(), 2 * BLOCK);
+        assert_eq!((ours.is_foreign(4).unwrap(), ours.is_foreign(6).unwrap()), (false, false));
+        let Err(LlamaError::Corrupt { file, offset: 0, found, .. }) = ours.check_header(6) else { panic!() };
+        assert_eq!((file, &found[..]), (segment_name(6), "no such file"));
+        let header = |store, segment_bytes, index| {
+            let directory = Arc::new(MemoryDirectory::new());
+            Segments::new(directory, store, segment_bytes, false).header(index)
+        };
+        let mended = |change: &dyn Fn(&mut AlignedBuffer)| {
+            let mut block = header(7, SEGMENT, 4);
+            change(&mut block);
+            let crc = crc32c::crc32c(&block[4..]);
+            write_u32(&mut block, 0, crc);
+            block
+        };
+        let mut torn = header(8, SEGMENT, 4);
+        torn[100] ^= 1;
+        // A header, where it is wrong, and whether it is a sound one of another store.
+        let cases = [
+            (header(8, SEGMENT, 4), Some(16), true),
+            (header(7, SEGMENT, 5), Some(24), false),
+            (header(7, 2 * SEGMENT, 4), Some(32), false),
+            (mended(&|block| block[4] ^= 1), Some(0), false),
+            (mended(&|block| (block[4], block[16]) = (0, 8)), Some(0), false),
+            (torn, Some(0), false),
+            (mended(&|block| block[8] += 1), None, false),
+        ];
+        let file = ours.file(4).unwrap();
+        for (block, wrong, is_foreign) in &cases {
+            file.write_at(block, 0).unwrap();
+            match (ours.check_header(4), wrong) {
+                (Err(LlamaError::Corrupt { offset, .. }), Some(wrong)) => assert_eq!(offset, *wrong),
+                (Err(LlamaError::Version { found, .. }), None) => assert_eq!(found, FORMAT_VERSION + 1),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(ours.is_foreign(4).unwrap(), *is_foreign);
+        }
+        // A file that is as long as a header, and one that is not.
+        for (bytes, is_foreign) in [(BLOCK, true), (BLOCK - 1, false)] {
+            let directory = MemoryDirectory::new();
+            let file = directory.open(&segment_name(4), OpenMode::CreateNew, false).unwrap();
+            file.write_at(&header(8, SEGMENT, 4)[..bytes as usize], 0).unwrap();
+            let ours = segments(directory, 7);
+            ours.open(4, OpenMode::ReadWrite).unwrap();
+            assert_eq!(ours.is_foreign(4).unwrap(), is_foreign);
+            let expected = if is_foreign { 16 } else { bytes };
+            assert!(
+                matches!(ours.check_header(4), Err(LlamaError::Corrupt { offset, .. }) if offset == expected)
+            );
+            assert_eq!(ours.indexes(), [4]);
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_without_a_store_if_it_is_whole() {
+        let of = |segment_bytes, index| {
+            Segments::new(Arc::new(MemoryDirectory::new()), 7, segment_bytes, false).header(index)
+        };
+        let sound = of(SEGMENT, 4);
+        let decoded = SegmentHeader { store: 7, segment_bytes: SEGMENT };
+        assert_eq!(SegmentHeader::decode(&sound, 4), Ok(decoded));
+        let reason = |block: &[u8], index| SegmentHeader::decode(block, index).unwrap_err();
+        for short in [0, 4, 8, 100, BLOCK_BYTES - 1] {
+            assert_eq!(reason(&sound[..short], 4), "the segment's header is damaged");
+        }
+        for (at, is_mended) in [(4, true), (100, false)] {
+            let mut block = of(SEGMENT, 4);
+            block[at] ^= 1;
+            let crc = crc32c::crc32c(&block[4..]);
+            if is_mended {
+                write_u32(&mut block, 0, crc);
+            }
+            assert_eq!(reason(&block, 4), "the segment's header is damaged");
+        }
+        assert_eq!(reason(&sound, 5), "the header of segment 4");
+        for impossible in [0, SEGMENT + 1, (1 << 30) + BLOCK] {
+            assert!(!SegmentHeader::may_have(impossible));
+        }
+        assert!(SegmentHeader::may_have(BLOCK) && SegmentHeader::may_have(1 << 30));
+        assert_eq!(reason(&of((1 << 30) + BLOCK, 4), 4), "the header of segment 4");
+        let mut newer = of(SEGMENT, 4);
+        newer[8] += 1;
+        let crc = crc32c::crc32c(&newer[4..]);
+        write_u32(&mut newer, 0, crc);
+        assert_eq!(reason(&newer, 4), format!("a segment of format version {}", FORMAT_VERSION + 1));
+    }
+
+    #[test]
+    fn a_segment_that_was_left_is_made_anew_and_one_that_is_gone_may_be_removed() {
+        let disk = SimulatedDisk::new(1);
+        let segments = segments(disk.directory(), 7);
+        let left = segments.directory.open(&segment_name(2), OpenMode::CreateNew, false).unwrap();
+        left.write_at(&[9; 9], 20_000).unwrap();
+        assert_eq!(segments.create(2, BLOCK).unwrap(), 2 * BLOCK);
+        assert_eq!(segments.check_header(2).unwrap(), 2 * BLOCK);
+        segments.remove(2).unwrap();
+        segments.remove(2).unwrap();
+        assert!(segments.file(2).is_none() && disk.directory().list().unwrap().is_empty());
+        // Another failure is told.
+        for is_creating in [true, false] {
+            disk.set_faults(FaultPlan::new().fail(Operation::Remove, 0, FaultKind::Refuse));
+            let failed = if is_creating { segments.create(2, BLOCK).err() } else { segments.remove(2).err() };
+            assert!(failed.is_some_and(|error| !error.is_not_found()));
+        }
+        // The space of one that could not be made is given back.
+        disk.set_faults(FaultPlan::new().fail(Operation::Sync, 0, FaultKind::Refuse));
+        assert!(segments.create(2, BLOCK).is_err());
+        assert!(segments.file(2).is_none() && disk.directory().list().unwrap().is_empty());
+    }
+
+    /// Two full segments; each byte tells where it lies.
+    fn numbered(disk: &SimulatedDisk) -> Segments {
+        let segments = segments(disk.directory(), 7);
+        for index in 0..2 {
+            segments.create(index, SEGMENT).unwrap();
+            let bytes: Vec<u8> = (0..SEGMENT).map(|within| (index * 100 + within / 64) as u8).collect();
+            segments.file(index).unwrap().write_at(&bytes, 0).unwrap();
+        }
+        segments
+    }
+
+    #[test]
+    fn what_is_read_together_is_what_lies_there_in_as_few_reads_as_the_rules_allow() {
+        let disk = SimulatedDisk::new(1);
+        let segments = numbered(&disk);
+        let fragment = |block: u64, within: u64| FlashAddress::new(block * BLOCK + within, 128);
+        // Neighbours, one behind a gap of two blocks, one behind a gap of three, and one of the next segment.
+        let cases: [(&[FlashAddress], u64); 5] = [
+            (&[fragment(3, 64)], 1),
+            (&[fragment(6, 0), fragment(3, 64), fragment(3, 192)], 1),
+            (&[fragment(3, 64), fragment(7, 0)], 2),
+            (&[fragment(15, 64), fragment(16, 64)], 2),
+            (&[], 0),
+        ];
+        for (addresses, reads) in cases {
+            let before = disk.count(Operation::Read);
+            let read = segments.read_many(addresses);
+            assert_eq!(disk.count(Operation::Read) - before, reads);
+            for (read, &address) in read.into_iter().zip(addresses) {
+                let read = read.unwrap();
+                assert_eq!(read.address(), address);
+                let (index, within) = (address.offset() / SEGMENT, address.offset() % SEGMENT / 64);
+                let expected = [[(index * 100 + within) as u8; 64], [(index * 100 + within + 1) as u8; 64]];
+                assert_eq!(read.bytes(), expected.concat());
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_of_each_and_hinders_no_other() {
+        let disk = SimulatedDisk::new(1);
+        let segments = numbered(&disk);
+        let addresses = [2 * BLOCK, 7 * SEGMENT + 320, 3 * BLOCK].map(|offset| FlashAddress::new(offset, 64));
+        // The read of two neighbours fails, and then that of one of them alone.
+        let refuse = |plan: FaultPlan, read| plan.fail(Operation::Read, read, FaultKind::Refuse);
+        disk.set_faults(refuse(refuse(FaultPlan::new(), 0), 2));
+        let read = segments.read_many(&addresses);
+        assert!(read[0].is_ok());
+        let Err(LlamaError::Corrupt { file, offset: 320, expected, found }) = &read[1] else { panic!() };
+        let said = (file.as_str(), expected.as_str(), found.as_str());
+        assert_eq!(said, (&segment_name(7)[..], "a fragment", "no such segment"));
+        assert!(matches!(read[2], Err(LlamaError::Device(_))));
+        let defect = Defect::new(8, "this", "that");
+        let Err::<(), _>(LlamaError::Corrupt { file, offset: 328, expected, found }) =
+            Err(segments.corrupt(7 * SEGMENT + 320, defect))
+        else {
+            panic!()
+        };
+        assert_eq!((file, &expected[..], &found[..]), (segment_name(7), "this", "that"));
+    }
+
+    #[test]
+    fn a_fragment_of_another_length_than_its_address_says_is_none() {
+        let disk = SimulatedDisk::new(1);
+        let segments = numbered(&disk);
+        let base = OwnedNode::base(b"base", PageDescriptor { tree: 1, low_key: b"k", root: true }, &[]);
+        let nodes = [base.as_ref()];
+        let marshal = Marshal { page: PageId(3), nodes: &nodes, previous: None, packed: None };
+        let mut bytes = vec![0; marshal.length().unwrap() as usize];
+        marshal.encode(2 * BLOCK, &mut bytes);
+        segments.file(0).unwrap().write_at(&bytes, 2 * BLOCK).unwrap();
+        let read = |length| segments.read_many(&[FlashAddress::new(2 * BLOCK, length)]).remove(0).unwrap();
+        let mut good = read(bytes.len() as u64);
+        assert_eq!(good.check().unwrap().page(), PageId(3));
+        assert_eq!(good.fragment().page(), PageId(3));
+        assert_eq!(good.payloads().collect::<Vec<_>>(), [b"base"]);
+        assert_eq!(read(bytes.len() as u64 + 64).check().unwrap_err().offset, 8);
     }
 }

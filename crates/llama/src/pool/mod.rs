@@ -276,4 +276,4 @@ unsafe fn free_slot(class: SizeClass, slot: NonNull<u8>) {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;
+mod pool_tests;
