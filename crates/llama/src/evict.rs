@@ -56,14 +56,15 @@ impl Llama {
             // Relaxed: where exactly the hand is does not matter.
             let hand = self.evict_hand.fetch_add(BATCH, Ordering::Relaxed);
             let guard = self.epochs.pin();
+            let batch = (hand..hand + BATCH.min(pages)).map(|index| PageId(index % pages + 1));
             // Most of the time goes into waiting for the nodes, and the waits of a batch overlap.
-            for index in hand..hand + BATCH.min(pages) {
-                if let Some(head) = self.snapshot(PageId(index % pages + 1), &guard).head() {
+            for page in batch.clone() {
+                if let Some(head) = self.snapshot(page, &guard).head() {
                     head.prefetch(0..1);
                 }
             }
-            for index in hand..hand + BATCH.min(pages) {
-                match self.evict(PageId(index % pages + 1), &guard) {
+            for page in batch {
+                match self.evict(page, &guard) {
                     Outcome::Evicted(bytes) => {
                         evicted.bytes += bytes;
                         evicted.pages += 1;
@@ -149,5 +150,129 @@ impl Llama {
             return Outcome::Evicted(before - after);
         }
         Outcome::Dirty
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::flush::FlushProgress;
+    use crate::node::PageDescriptor;
+    use crate::options::Options;
+    use crate::snapshot::PageState;
+    use deuteron_device::MemoryDirectory;
+    use deuteron_epoch::Epochs;
+    use std::sync::Arc;
+
+    fn put(llama: &Llama, page: PageId, payload: &[u8]) {
+        let guard = llama.pin();
+        let descriptor = PageDescriptor { tree: 1, low_key: b"", root: true };
+        let base = OwnedNode::base(payload, descriptor, &[]);
+        llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+    }
+
+    fn flush(llama: &Llama) {
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+    }
+
+    /// A store with durable pages of 100 bytes, all in memory, and what each takes there.
+    fn durable(count: u64) -> (Llama, Vec<PageId>, u64) {
+        let options = Options { memory_bytes: 1 << 20, ..Options::default() };
+        let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0;
+        let pages: Vec<_> = (0..count).map(|_| llama.allocate()).collect();
+        pages.iter().for_each(|&page| put(&llama, page, &[7; 100]));
+        flush(&llama);
+        let one = llama.memory_bytes() / count;
+        (llama, pages, one)
+    }
+
+    #[test]
+    fn the_hand_goes_round_twice_and_each_page_has_a_second_chance() {
+        for count in [10, 100, 128] {
+            let (llama, _, one) = durable(count);
+            let evicted = llama.evict_step(u64::MAX);
+            assert_eq!(evicted, Evicted { bytes: count * one, pages: count, dirty: 0, spared: count });
+            assert_eq!((llama.memory_bytes(), llama.statistics().pages_evicted), (0, count));
+        }
+        // Twice round is enough.
+        let (llama, ..) = durable(128);
+        llama.evict_step(u64::MAX);
+        assert_eq!(llama.evict_hand.load(Ordering::Relaxed), 256);
+    }
+
+    #[test]
+    fn a_step_ends_with_the_batch_that_has_freed_enough() {
+        let (llama, pages, one) = durable(128);
+        let first = llama.evict_step(64 * one);
+        assert_eq!(first, Evicted { bytes: 64 * one, pages: 64, dirty: 0, spared: 128 });
+        assert_eq!(llama.evict_step(0), Evicted::default());
+        let guard = llama.pin();
+        let is_stored = |page: &PageId| matches!(llama.snapshot(*page, &guard).state(), PageState::Stored(_));
+        assert!(pages[..64].iter().all(is_stored) && !pages[64..].iter().any(is_stored));
+        drop(guard);
+        assert_eq!(llama.evict_step(1), Evicted { bytes: 64 * one, pages: 64, dirty: 0, spared: 0 });
+    }
+
+    #[test]
+    fn a_step_looks_at_a_few_thousand_pages() {
+        let (llama, _, one) = durable(3000);
+        let expected = Evicted { bytes: 1096 * one, pages: 1096, dirty: 0, spared: 3000 };
+        assert_eq!(llama.evict_step(u64::MAX), expected);
+    }
+
+    #[test]
+    fn pages_that_are_not_durable_stay_and_are_counted() {
+        let (llama, pages, one) = durable(20);
+        pages[..5].iter().for_each(|&page| put(&llama, page, &[8; 100]));
+        let evicted = llama.evict_step(u64::MAX);
+        // Five are met once more.
+        assert_eq!(evicted, Evicted { bytes: 15 * one, pages: 15, dirty: 5, spared: 20 });
+        assert_eq!((llama.memory_bytes(), llama.dirty_pages()), (5 * one, 5));
+    }
+
+    #[test]
+    fn what_lies_below_unflushed_deltas_leaves_and_they_stay_on_a_stub() {
+        let (llama, pages, one) = durable(1);
+        let guard = llama.pin();
+        for delta in [b"first", b"other"] {
+            let delta = OwnedNode::delta(delta);
+            llama.install(pages[0], llama.snapshot(pages[0], &guard), delta, &guard).unwrap();
+        }
+        let before = llama.memory_bytes();
+        let head = llama.snapshot(pages[0], &guard).head().unwrap();
+        assert!(head.take_referenced());
+        let evicted = llama.evict_step(1);
+        assert_eq!(evicted, Evicted { bytes: before - llama.memory_bytes(), pages: 1, dirty: 0, spared: 0 });
+        assert!(evicted.bytes > one / 2 && llama.is_missing(pages[0]));
+        let head = llama.snapshot(pages[0], &guard).head().unwrap();
+        let kinds: Vec<_> = chain(head).map(|node| (node.kind(), node.payload().to_vec())).collect();
+        let delta = |payload: &[u8]| (NodeKind::Delta, payload.to_vec());
+        assert_eq!(kinds, [delta(b"other"), delta(b"first"), (NodeKind::Stub, Vec::new())]);
+        assert_eq!(llama.statistics().pages_evicted_in_part, 1);
+        // There is nothing more to leave.
+        assert!(head.take_referenced());
+        let dirty = llama.evict_step(1);
+        assert_eq!((dirty.pages, dirty.bytes, llama.dirty_pages()), (0, 0, 1));
+    }
+
+    #[test]
+    fn what_was_just_flushed_leaves_only_if_memory_is_short_and_nobody_has_read_it() {
+        let (llama, pages, one) = durable(100);
+        llama.evict_flushed(&pages);
+        assert_eq!(llama.memory_bytes(), 100 * one, "there is enough");
+        let touch = |page: PageId| {
+            let guard = llama.pin();
+            llama.snapshot(page, &guard).head().unwrap().touch();
+        };
+        touch(pages[3]);
+        // The high water is what is told of them now.
+        let most = (llama.memory.about() / 15 + 1) * 16;
+        llama.beside_pages.store((1 << 20) - most, Ordering::Relaxed);
+        llama.evict_flushed(&pages);
+        assert_eq!(llama.memory_bytes(), 100 * one);
+        llama.beside_pages.store((1 << 20) - 16, Ordering::Relaxed);
+        llama.evict_flushed(&pages[..64]);
+        assert_eq!(llama.memory_bytes(), 37 * one);
+        assert!(!llama.is_missing(pages[3]) && llama.is_missing(pages[4]));
     }
 }

@@ -358,9 +358,9 @@ impl Llama {
         }
         let passing = self.epochs.garbage_bytes() + idle;
         let places = self.places_bytes.load(Ordering::Relaxed);
-        let bytes = self.pages.end().0 * ENTRY_BYTES + index_bytes + places + passing.min(budget / 8);
+        let lasting = self.pages.end().0 * ENTRY_BYTES + index_bytes + places;
         // Relaxed: a figure.
-        self.beside_pages.store(bytes.min(budget / 4 * 3), Ordering::Relaxed);
+        self.beside_pages.store(beside_pages(budget, lasting, passing), Ordering::Relaxed);
     }
 
     /// How many bytes the resident pages may take: the budget but for what was [counted](Llama::recount) last.
@@ -434,6 +434,11 @@ impl Llama {
     }
 }
 
+/// What is taken from the pages' share of a budget: a quarter of it is left to them, and of what comes and goes an eighth counts.
+fn beside_pages(budget: u64, lasting: u64, passing: u64) -> u64 {
+    (lasting + passing.min(budget / 8)).min(budget / 4 * 3)
+}
+
 /// The base of a page in memory, if it adopts or disowns pages and no flush has taken that.
 pub(crate) fn untold_kin(state: PageState<'_>) -> Option<NodeRef<'_>> {
     match state {
@@ -457,5 +462,148 @@ impl Drop for Llama {
                 unsafe { free_chain(head, 0) };
             }
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::flush::FlushProgress;
+    use crate::node::PageDescriptor;
+    use deuteron_device::MemoryDirectory;
+    use deuteron_fuzz::Meter;
+
+    fn open(options: Options) -> Llama {
+        Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0
+    }
+
+    fn put(llama: &Llama, page: PageId, payload: &[u8]) {
+        let guard = llama.pin();
+        let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
+        let base = OwnedNode::base(payload, descriptor, &[]);
+        llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+    }
+
+    #[test]
+    fn a_quarter_of_the_budget_is_left_to_pages_and_an_eighth_counts_what_passes() {
+        for (lasting, passing, taken) in [(100, 50, 150), (100, 100, 200), (100, 101, 200), (0, 9, 9)] {
+            assert_eq!(beside_pages(800, lasting, passing), taken);
+        }
+        assert_eq!(
+            (beside_pages(800, 599, 0), beside_pages(800, 601, 0), beside_pages(800, 600, 50)),
+            (599, 600, 600)
+        );
+    }
+
+    #[test]
+    fn what_lies_beside_the_pages_is_counted_anew() {
+        let llama = open(Options { memory_bytes: 1 << 20, ..Options::tiny_for_tests() });
+        let pages: Vec<_> = (0..10).map(|_| llama.allocate()).collect();
+        let left = |index_bytes| {
+            llama.recount(index_bytes);
+            (1 << 20) - llama.pages_bytes_max()
+        };
+        // Of ten pages, and of identifier 0: 80 bytes each.
+        assert_eq!(left(1000), 11 * 80 + 1000);
+        pages.iter().for_each(|&page| put(&llama, page, &[7; 500]));
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        let places = llama.lock_flusher().images.places_bytes();
+        assert!(places >= 10 * 64);
+        assert_eq!(left(1000), 11 * 80 + 1000 + places);
+        // What is replaced is kept for whoever may read it.
+        let guard = llama.pin();
+        pages.iter().for_each(|&page| put(&llama, page, &[8; 500]));
+        let garbage = llama.epochs.garbage_bytes();
+        assert!(garbage >= 5000);
+        assert_eq!(left(0), 11 * 80 + places + garbage);
+        // While somebody flushes the places are what they were.
+        let flusher = llama.lock_flusher();
+        assert_eq!(left(0), 11 * 80 + places + garbage);
+        drop((flusher, guard));
+    }
+
+    #[test]
+    fn memory_is_short_over_what_pages_may_have_and_spare_below_half_of_it() {
+        let llama = open(Options { memory_bytes: 1 << 20, ..Options::tiny_for_tests() });
+        // Large enough to be told at once.
+        put(&llama, llama.allocate(), &[7; 20_000]);
+        let about = llama.memory.about();
+        assert!(about > 20_000 && about == llama.memory_bytes());
+        let is_short = |most: u64| {
+            llama.beside_pages.store((1 << 20) - most, Ordering::Relaxed);
+            assert_eq!(llama.pages_bytes_max(), most);
+            (llama.over_budget(), llama.has_spare_memory())
+        };
+        assert_eq!(is_short(about), (false, false));
+        assert_eq!(is_short(about - 1), (true, false));
+        assert_eq!(is_short(2 * about), (false, false));
+        assert_eq!(is_short(2 * about + 2), (false, true));
+        is_short(1600);
+        assert_eq!(llama.high_water(), 1500);
+    }
+
+    #[test]
+    fn a_page_leaves_a_sixteenth_and_a_block_of_the_longest_fragment() {
+        let llama = open(Options::tiny_for_tests());
+        assert_eq!(llama.page_bytes_max(), 14 * 4096 / 16 * 15 - 4096);
+    }
+
+    #[test]
+    fn as_many_dirty_pages_are_counted_as_are_asked_for() {
+        let llama = open(Options::tiny_for_tests());
+        (0..5).for_each(|_| put(&llama, llama.allocate(), b"dirty"));
+        assert_eq!((llama.dirty_pages(), llama.dirty_pages_up_to(3), llama.dirty_pages_up_to(9)), (5, 3, 5));
+    }
+
+    #[test]
+    #[should_panic(expected = "of other epochs")]
+    fn a_guard_of_other_epochs_is_refused() {
+        let (llama, other) = (open(Options::tiny_for_tests()), Epochs::new());
+        let guard = other.pin();
+        llama.snapshot(llama.allocate(), &guard);
+    }
+
+    #[test]
+    fn a_load_that_another_thread_does_is_awaited() {
+        let llama = open(Options::tiny_for_tests());
+        let page = llama.allocate();
+        put(&llama, page, b"page");
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        while llama.evict_step(u64::MAX).pages == 0 {}
+        let ticket = llama.loading.begin(page).unwrap();
+        std::thread::scope(|scope| {
+            let loading = scope.spawn(|| llama.load(page).unwrap());
+            while llama.counters.loads_awaited.get() == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!loading.is_finished() && llama.is_missing(page));
+            drop(ticket);
+        });
+        assert!(!llama.is_missing(page));
+        let Statistics { loads, loads_awaited, .. } = llama.statistics();
+        assert_eq!((loads, loads_awaited), (1, 1));
+    }
+
+    /// Payloads that are no slots of the pool, so that the meter sees them.
+    #[test]
+    fn what_is_replaced_freed_and_left_when_a_store_is_dropped_is_given_back() {
+        const LARGE: usize = 50_000;
+        Meter::begin();
+        for round in 0..40 {
+            let options = Options { segment_bytes: 1 << 20, ..Options::tiny_for_tests() };
+            let epochs = Epochs::with_threshold(0);
+            let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, epochs).unwrap().0;
+            let (kept, freed) = (llama.allocate(), llama.allocate());
+            for _ in 0..3 {
+                put(&llama, kept, &[round; LARGE]);
+                put(&llama, freed, &[round; LARGE]);
+                while llama.epochs.collect() > 0 {}
+            }
+            let guard = llama.pin();
+            llama.free_page(freed, llama.snapshot(freed, &guard), &guard).unwrap();
+            let delta = OwnedNode::delta(&[round; LARGE]);
+            llama.install(kept, llama.snapshot(kept, &guard), delta, &guard).unwrap();
+        }
+        assert!(Meter::peak() < 20 * LARGE, "{} bytes were held", Meter::peak());
     }
 }

@@ -111,6 +111,10 @@ mod tests {
             }
         });
         loading.wait(PageId(5));
+        for shard in &loading.shards {
+            let list = shard.list();
+            assert_eq!((list.pages.len(), list.waiting), (0, 0), "nobody loads or waits any more");
+        }
     }
 
     #[test]

@@ -88,4 +88,34 @@ mod tests {
         assert_eq!(counter.sum(), 800_000);
         assert!(counter.sum().abs_diff(counter.about()) <= (1 << 20) / 16);
     }
+
+    #[test]
+    fn the_total_is_told_once_enough_has_gathered() {
+        // A 512th of the budget, for each of 32 shards.
+        let counter = ByteCounter::new(1 << 20);
+        counter.change(2047, 0);
+        assert_eq!((counter.about(), counter.sum()), (0, 2047));
+        counter.change(9, 9);
+        counter.change(1, 0);
+        assert_eq!((counter.about(), counter.sum()), (2048, 2048));
+        counter.change(0, 2047);
+        assert_eq!((counter.about(), counter.sum()), (2048, 1));
+        counter.change(0, 1);
+        assert_eq!((counter.about(), counter.sum()), (0, 0));
+        // Less than nothing is none.
+        counter.change(0, 5);
+        assert_eq!((counter.about(), counter.sum()), (0, 0));
+    }
+
+    #[test]
+    fn threads_have_shards_of_their_own() {
+        let counter = ByteCounter::new(1 << 20);
+        std::thread::scope(|scope| {
+            for _ in 0..SHARDS {
+                scope.spawn(|| counter.change(1, 0));
+            }
+        });
+        let used = counter.shards.iter().filter(|shard| shard.0.load(Ordering::Relaxed) > 0).count();
+        assert!(used > SHARDS / 4, "{used} shards");
+    }
 }

@@ -821,4 +821,84 @@ mod tests {
         second.unlink();
         first.unlink();
     }
+
+    #[test]
+    fn a_node_that_nobody_publishes_is_freed_with_what_it_holds() {
+        deuteron_fuzz::Meter::begin();
+        // Too large for a slot, so that the allocator sees it.
+        let large = vec![7; 50_000];
+        for _ in 0..20 {
+            let mut delta = OwnedNode::delta(&large);
+            let base = OwnedNode::delta(b"below");
+            delta.link(base.as_ref());
+            delta.unlink();
+            drop(delta);
+            // SAFETY: not published.
+            drop(unsafe { OwnedNode::from_raw(OwnedNode::delta(&large).into_raw()) });
+        }
+        assert!(deuteron_fuzz::Meter::peak() < 4 * large.len());
+    }
+
+    #[test]
+    fn a_head_has_its_second_chance_while_new_or_touched_until_it_is_taken() {
+        let delta = OwnedNode::delta(b"delta");
+        let node = delta.as_ref();
+        assert!(!node.is_touched());
+        assert!(node.take_referenced() && !node.take_referenced());
+        node.touch();
+        node.touch();
+        assert!(node.is_touched() && node.take_referenced());
+        assert!(!node.is_touched() && !node.take_referenced());
+    }
+
+    #[test]
+    fn each_kind_is_known_by_what_it_has() {
+        let address = FlashAddress::new(8192, 128);
+        let descriptor = PageDescriptor { tree: 3, low_key: b"low", root: true };
+        let nodes = [
+            (OwnedNode::base(b"base", descriptor, &[]), NodeKind::Base, Some(descriptor), None),
+            (OwnedNode::delta(b"delta"), NodeKind::Delta, None, None),
+            (OwnedNode::stub(address), NodeKind::Stub, None, Some(address)),
+            (OwnedNode::seal(), NodeKind::Seal, None, None),
+        ];
+        for (node, kind, descriptor, flash) in &nodes {
+            let node = node.as_ref();
+            assert_eq!((node.kind(), node.descriptor(), node.flash()), (*kind, *descriptor, *flash));
+            assert_eq!(
+                (node.is_sealed(), node.is_partial()),
+                (*kind == NodeKind::Seal, *kind == NodeKind::Stub)
+            );
+            assert!(node.next().is_none() && !node.is_near() && !node.chain_has_kin());
+            assert_eq!(node.chain_length(), usize::from(*kind == NodeKind::Delta));
+            assert_eq!(node.delta_bytes(), if *kind == NodeKind::Delta { 5 } else { 0 });
+            assert_eq!(node.chain_memory(), charge(node.layout()));
+            assert!(format!("{node:?}").contains(&format!("{kind:?}")));
+        }
+        // A seal is no delta, and closes what is below.
+        let [(base, ..), (delta, ..), _, (seal, ..)] = nodes;
+        let (mut delta, mut seal) = (delta, seal);
+        delta.link(base.as_ref());
+        seal.link(delta.as_ref());
+        assert_eq!((seal.as_ref().chain_length(), seal.as_ref().delta_bytes()), (1, 5));
+        seal.unlink();
+        delta.unlink();
+    }
+
+    #[test]
+    fn slack_is_what_was_asked_for_in_pieces_of_128_and_1920_at_most() {
+        let descriptor = PageDescriptor { tree: 3, low_key: b"low", root: true };
+        for (asked, given) in [(0, 0), (127, 0), (128, 128), (1000, 896), (1920, 1920), (5000, 1920)] {
+            let base = OwnedNode::base_with_slack(b"base", descriptor, &[], asked);
+            assert_eq!(base.as_ref().slack_bytes(), given);
+            // Each delta of a byte takes 48 bytes.
+            let mut taken = 0;
+            // SAFETY: the base is dropped last.
+            while let Some(delta) = unsafe { OwnedNode::delta_in_slack(1, base.as_ref()) } {
+                taken += 48;
+                assert!(delta.as_ref().is_near() && taken <= given);
+                assert_eq!(delta.as_ref().as_ptr().addr() + taken, base.as_ref().as_ptr().addr());
+            }
+            assert!(given - taken < 48);
+        }
+    }
 }

@@ -86,3 +86,51 @@ impl Options {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_is_refused_beyond_its_bounds_and_taken_at_them() {
+        type Set = fn(&mut Options, u64);
+        let settings: [(&str, Set, &[u64], &[u64]); 5] = [
+            (
+                "segment_bytes",
+                |options, value| options.segment_bytes = value,
+                &[64 << 10, 1 << 30, 68 << 10],
+                &[60 << 10, (1 << 30) + 4096, (64 << 10) + 1, 0],
+            ),
+            (
+                "flush_buffer_bytes",
+                |options, value| options.flush_buffer_bytes = value as usize,
+                &[4096, 1 << 30],
+                &[0, 4095, 6000, (1 << 30) + 4096],
+            ),
+            ("fragments_max", |options, value| options.fragments_max = value as usize, &[1, 8], &[0, 9]),
+            (
+                "space_amplification_percent_max",
+                |options, value| options.space_amplification_percent_max = value as u32,
+                &[110, 1000],
+                &[109, 0],
+            ),
+            ("memory_bytes", |options, value| options.memory_bytes = value, &[4096, 1 << 40], &[4095, 0]),
+        ];
+        for (name, set, good, bad) in settings {
+            let validated = |value| {
+                let mut options = Options::default();
+                set(&mut options, value);
+                options.validate()
+            };
+            assert!(good.iter().all(|&value| validated(value).is_ok()), "{name}");
+            for &value in bad {
+                let refused = validated(value);
+                assert!(
+                    matches!(refused, Err(LlamaError::Options { setting, .. }) if setting == name),
+                    "{name} {value}"
+                );
+            }
+        }
+        assert!(Options::tiny_for_tests().validate().is_ok());
+    }
+}

@@ -100,3 +100,66 @@ impl PageReader {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::fragment::Marshal;
+    use crate::node::{OwnedNode, PageDescriptor};
+    use crate::options::Options;
+    use deuteron_device::MemoryDirectory;
+    use deuteron_epoch::Epochs;
+    use std::sync::Arc;
+
+    /// A store whose first segment holds, for each of these, a fragment of page 1 at that block, on top of another.
+    fn store(fragments: &[(u64, Option<u64>)]) -> Llama {
+        let options = Options { direct: false, ..Options::tiny_for_tests() };
+        let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0;
+        llama.allocate();
+        llama.store.segments.create(0, 60_000).unwrap();
+        let file = llama.store.segments.file(0).unwrap();
+        let base = OwnedNode::base(b"base", PageDescriptor { tree: 1, low_key: b"", root: true }, &[]);
+        let delta = OwnedNode::delta(b"delta");
+        for &(block, previous) in fragments {
+            let node = if previous.is_some() { delta.as_ref() } else { base.as_ref() };
+            let previous = previous.map(|block| at(block).1);
+            let marshal = Marshal { page: PageId(1), nodes: &[node], previous, packed: None };
+            let mut bytes = vec![0; 128];
+            marshal.encode(block * 4096, &mut bytes);
+            file.write_at(&bytes, block * 4096).unwrap();
+        }
+        llama
+    }
+
+    fn at(block: u64) -> (PageId, FlashAddress) {
+        (PageId(1), FlashAddress::new(block * 4096, 128))
+    }
+
+    #[test]
+    fn a_page_of_as_many_fragments_as_there_may_be_is_read_link_by_link() {
+        let row: Vec<_> = (1..=9).map(|block| (block, (block > 1).then_some(block - 1))).collect();
+        let llama = store(&row);
+        let read = llama.read_pages(&[at(8), at(3)]);
+        for (chain, newest) in read.into_iter().zip([8, 3]) {
+            let found: Vec<_> = chain.unwrap().iter().map(ReadFragment::address).collect();
+            assert_eq!(found, (1..=newest).rev().map(|block| at(block).1).collect::<Vec<_>>());
+        }
+        let Err(LlamaError::Corrupt { offset, expected, .. }) = &llama.read_pages(&[at(9)])[0] else {
+            panic!()
+        };
+        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 8 fragments"));
+    }
+
+    #[test]
+    fn links_in_a_circle_and_the_fragments_of_another_page_are_reported() {
+        let llama = store(&[(1, Some(2)), (2, Some(1)), (3, None)]);
+        assert!(matches!(&llama.read_pages(&[at(1)])[0], Err(LlamaError::Corrupt { .. })));
+        let other = [(PageId(2), at(3).1), at(3)];
+        llama.allocate();
+        let read = llama.read_pages(&other);
+        let Err(LlamaError::Corrupt { offset, expected, found, .. }) = &read[0] else { panic!() };
+        assert_eq!((*offset, &expected[..], &found[..]), (3 * 4096 + 16, "page 2", "page 1"));
+        assert_eq!(read[1].as_ref().unwrap().len(), 1);
+        assert!(llama.read_pages(&[]).is_empty());
+    }
+}
