@@ -706,3 +706,21 @@ impl Llama {
         self.pages.recycle(&pages);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fragment_that_nearly_fills_its_block_is_lengthened_to_its_end() {
+        let block = BLOCK_BYTES as u64;
+        // A sixteenth of what it takes, and a step more.
+        assert_eq!(padding(128, 3776), 192);
+        assert_eq!(padding(64, 3776), 0);
+        assert_eq!(padding(0, block), 0);
+        assert_eq!(padding(BLOCK_BYTES, block - 256), 0);
+        assert_eq!(padding(BLOCK_BYTES + 64, block - 256), 192);
+        // Long ones are of many blocks in any case.
+        assert_eq!(padding(128, 2 * block - 192), 0);
+    }
+}

@@ -496,4 +496,183 @@ mod tests {
         assert_eq!(image_number("store-image-3"), None);
         assert!(is_unfinished_image("store-image-0000000000000003.tmp"));
     }
+
+    fn directory() -> Arc<dyn Directory> {
+        Arc::new(MemoryDirectory::new())
+    }
+
+    fn bytes(directory: &Arc<dyn Directory>) -> Vec<u8> {
+        let file = directory.open(&image_name(3), OpenMode::Read, false).unwrap();
+        let mut bytes = vec![0; file.length().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    /// What is said of an image of these bytes: where, what was expected, and what was found.
+    fn refused(bytes: &[u8]) -> (u64, String, String) {
+        let directory = directory();
+        directory.open(&image_name(3), OpenMode::CreateNew, false).unwrap().write_at(bytes, 0).unwrap();
+        let verified = verify_image(&*directory, 3, false).err();
+        match (read_image(&*directory, 3, false), verified) {
+            (Err(LlamaError::Corrupt { offset, expected, found, .. }), Some(_)) => (offset, expected, found),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn mend(block: &mut [u8]) {
+        let used = HEADER_BYTES + read_u32(block, 32) as usize;
+        let crc = crc32c::crc32c(&block[4..used]);
+        write_u32(block, 0, crc);
+    }
+
+    #[test]
+    fn an_image_is_as_long_as_its_records_and_says_how_many_there_are() {
+        let directory = directory();
+        let image = write(&directory, 20_000);
+        let Written { bytes, pages, gone } = image.written();
+        assert_eq!((pages, gone), (13_334, 6666));
+        let records = 6667 * 40 + 6667 * 24 + 6666 * 12;
+        assert!((records..records + 6 * BLOCK_BYTES as u64).contains(&bytes), "{bytes}");
+        assert_eq!(verify_image(&*directory, 3, true).unwrap(), bytes);
+        assert_eq!(super::tests::bytes(&directory).len() as u64, bytes);
+        let mut writer = ImageWriter::create(&directory, true, &image.start).unwrap();
+        image.pages[..6].iter().for_each(|page| writer.add(page).unwrap());
+        let Written { bytes, pages, gone } = writer.finish(PageId(7)).unwrap();
+        assert_eq!((bytes, pages, gone), (3 * 4096, 4, 2));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        let directory = directory();
+        write(&directory, 3);
+        let sound = bytes(&directory);
+        assert_eq!(sound.len(), 3 * 4096);
+        for block in 0..3 {
+            let at = block * 4096;
+            let mut bad = sound.clone();
+            bad[at + 4] ^= 1;
+            assert_eq!(refused(&bad).0, at as u64 + 4);
+            let mut bad = sound.clone();
+            write_u32(&mut bad, at + 32, 1 << 20);
+            assert_eq!(refused(&bad).0, at as u64 + 32);
+            let mut bad = sound.clone();
+            bad[at + 41] ^= 1;
+            assert_eq!(refused(&bad).0, at as u64);
+            assert_eq!(refused(&sound[..at + 4095]).0, at as u64);
+            assert_eq!(refused(&sound[..at]).2, "the end of the file");
+            let mut newer = sound.clone();
+            write_u32(&mut newer, at + 8, FORMAT_VERSION + 1);
+            mend(&mut newer[at..at + 4096]);
+            let other = super::tests::directory();
+            other.open(&image_name(3), OpenMode::CreateNew, false).unwrap().write_at(&newer, 0).unwrap();
+            let read = read_image(&*other, 3, false);
+            assert!(matches!(read, Err(LlamaError::Version { found, .. }) if found == FORMAT_VERSION + 1));
+        }
+    }
+
+    #[test]
+    fn a_block_of_another_place_image_or_store_is_none_of_this_one() {
+        let directory = directory();
+        write(&directory, 3);
+        let sound = bytes(&directory);
+        // The number of the block, the store, the number of the image.
+        for (block, field) in [(0, 12), (0, 24), (1, 12), (1, 16), (1, 24), (2, 12), (2, 16), (2, 24)] {
+            let mut bad = sound.clone();
+            bad[block * 4096 + field] ^= 4;
+            mend(&mut bad[block * 4096..(block + 1) * 4096]);
+            let (_, expected, _) = refused(&bad);
+            assert_eq!(expected, format!("block {block} of image 3"), "{field}");
+        }
+    }
+
+    #[test]
+    fn a_start_that_cannot_be_is_none() {
+        let sound = write(&directory(), 0).start;
+        let read = |start: ImageStart| {
+            let directory = directory();
+            let mut writer = ImageWriter::create(&directory, false, &start).unwrap();
+            writer.finish(PageId(1)).unwrap();
+            writer.publish().unwrap();
+            read_image(&*directory, start.number, false)
+        };
+        let of = |offsets| Position { offsets, ..sound.start };
+        assert!(read(sound.clone()).is_ok_and(|image| !image.start.is_whole()));
+        assert!(read(ImageStart { previous: 3, ..sound.clone() }).is_ok_and(|image| image.start.is_whole()));
+        for start in [
+            ImageStart { previous: 4, ..sound.clone() },
+            ImageStart { start: of([0, 4096]), ..sound.clone() },
+            ImageStart { start: of([4096, 0]), ..sound.clone() },
+            ImageStart { segment_bytes: 0, ..sound.clone() },
+            ImageStart { segment_bytes: 6000, ..sound.clone() },
+        ] {
+            let refused = read(start);
+            assert!(
+                matches!(&refused, Err(LlamaError::Corrupt { expected, .. }) if expected == "the start of an image"),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_is_none() {
+        let record = |page: u64, kind: u32, addresses: &[u64]| {
+            let mut bytes = [&page.to_le_bytes()[..], &kind.to_le_bytes()].concat();
+            bytes.extend_from_slice(&(addresses.len() as u32).to_le_bytes());
+            addresses.iter().for_each(|address| bytes.extend_from_slice(&address.to_le_bytes()));
+            bytes.extend_from_slice(&[7, 0, 0, 0, 3, 0, 0, 0]);
+            bytes.extend_from_slice(b"key");
+            bytes
+        };
+        let read = |bytes: &[u8]| Records { bytes }.page();
+        let address = FlashAddress::new(8192, 128).to_raw();
+        let described = read(&record(5, DESCRIBED, &[address])).unwrap();
+        assert_eq!((described.fragments.len(), described.place), (1, Some((7, b"key".to_vec()))));
+        assert_eq!(read(&record(5, KNOWN, &[address; 8])).unwrap().place, None);
+        assert_eq!(read(&record(5, GONE, &[])).unwrap().fragments.len(), 0);
+        for bad in [
+            record(0, KNOWN, &[address]),
+            record(5, 0, &[address]),
+            record(5, 4, &[address]),
+            record(5, KNOWN, &[]),
+            record(5, DESCRIBED, &[]),
+            record(5, KNOWN, &[address; 9]),
+            record(5, KNOWN, &[0]),
+        ] {
+            assert_eq!(read(&bad), None, "{bad:?}");
+        }
+        let whole = record(5, DESCRIBED, &[address]);
+        assert!((0..whole.len()).all(|bytes| read(&whole[..bytes]).is_none()));
+    }
+
+    #[test]
+    fn the_last_block_says_how_many_records_there_are() {
+        let directory = directory();
+        let start = write(&directory, 3).start;
+        directory.remove(&image_name(3)).unwrap();
+        let mut writer = ImageWriter::create(&directory, false, &start).unwrap();
+        writer.pages += 1;
+        writer.finish(PageId(4)).unwrap();
+        writer.publish().unwrap();
+        let read = read_image(&*directory, 3, false);
+        assert!(
+            matches!(&read, Err(LlamaError::Corrupt { expected, .. }) if expected == "1 pages"),
+            "{read:?}"
+        );
+    }
+
+    #[test]
+    fn what_an_attempt_has_left_is_replaced_unless_it_cannot_be_removed() {
+        use deuteron_device::{FaultKind, FaultPlan, Operation, SimulatedDisk};
+        let disk = SimulatedDisk::new(1);
+        let directory: Arc<dyn Directory> = Arc::new(disk.directory());
+        let start = write(&directory, 3).start;
+        drop(ImageWriter::create(&directory, false, &start).unwrap());
+        let names = directory.list().unwrap();
+        assert!(names.len() == 2 && is_unfinished_image(&names[1]) && !is_unfinished_image(&names[0]));
+        assert!(!is_unfinished_image("store-image-3.tmp"));
+        drop(ImageWriter::create(&directory, false, &start).unwrap());
+        directory.remove(&names[1]).unwrap();
+        disk.set_faults(FaultPlan::new().fail(Operation::Remove, 0, FaultKind::Refuse));
+        assert!(ImageWriter::create(&directory, false, &start).is_err());
+    }
 }

@@ -682,3 +682,274 @@ fn put_on(fragments: &mut Fragments, previous: Option<FlashAddress>, address: Fl
     }
     fragments.newest().is_some() && fragments.push(address)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::checkpoint::CheckpointProgress;
+    use crate::flush::FlushProgress;
+    use crate::node::{OwnedNode, PageDescriptor};
+    use crate::segments::segment_name;
+    use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
+
+    const SEGMENT: u64 = 64 << 10;
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+
+    fn tiny() -> Options {
+        Options { flush_buffer_bytes: 16 << 10, direct: false, ..Options::tiny_for_tests() }
+    }
+
+    fn open(directory: &MemoryDirectory, options: &Options) -> Result<(Llama, Vec<u64>), LlamaError> {
+        let (llama, found) = Llama::open(Arc::new(directory.clone()), options.clone(), Epochs::new())?;
+        Ok((llama, found.pages.iter().map(|page| page.page.0).collect()))
+    }
+
+    /// A new page, the first of its tree, of so many bytes, alone in a flush buffer.
+    fn buffer(llama: &Llama, bytes: usize) {
+        let page = llama.allocate();
+        let descriptor = PageDescriptor { tree: 7, low_key: &page.0.to_be_bytes(), root: true };
+        let guard = llama.pin();
+        let base = OwnedNode::base(&vec![page.0 as u8; bytes], descriptor, &[]);
+        llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+        drop(guard);
+        assert!(matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { pages: 1, .. }));
+    }
+
+    /// Pages 1, 2 and so on of so many bytes, each in its buffer.
+    fn buffers(options: &Options, bytes: &[usize]) -> MemoryDirectory {
+        let directory = MemoryDirectory::new();
+        let (llama, _) = open(&directory, options).unwrap();
+        bytes.iter().for_each(|&bytes| buffer(&llama, bytes));
+        directory
+    }
+
+    fn checkpoint(llama: &Llama) {
+        let mut checkpoint = llama.checkpoint_begin(b"").unwrap();
+        while llama.checkpoint_flush_step(&mut checkpoint).unwrap() != CheckpointProgress::Done {}
+        llama.checkpoint_finish(checkpoint).unwrap();
+    }
+
+    fn read(directory: &MemoryDirectory, index: u64) -> Vec<u8> {
+        let file = directory.open(&segment_name(index), OpenMode::Read, false).unwrap();
+        let mut bytes = vec![0; file.length().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    fn write(directory: &MemoryDirectory, index: u64, at: u64, bytes: &[u8]) {
+        let file = directory.open(&segment_name(index), OpenMode::ReadWrite, false).unwrap();
+        file.write_at(bytes, at).unwrap();
+    }
+
+    fn cut(directory: &MemoryDirectory, index: u64, length: usize) {
+        let bytes = read(directory, index);
+        directory.remove(&segment_name(index)).unwrap();
+        directory.open(&segment_name(index), OpenMode::CreateNew, false).unwrap();
+        write(directory, index, 0, &bytes[..length]);
+    }
+
+    /// Where an error is: the segment, the offset in its file, and what was found.
+    fn place(opened: Result<(Llama, Vec<u64>), LlamaError>) -> (u64, u64, String) {
+        match opened.map(|(_, pages)| pages) {
+            Err(LlamaError::Corrupt { file, offset, found, .. }) => {
+                (segment_index(&file).unwrap(), offset, found)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_damaged_buffer_is_the_tail_if_no_later_one_lies_behind_it() {
+        // Four blocks that fill what is allocated, and four buffers of three blocks that fill the segment and begin the next.
+        let cases = [(vec![3000; 4], vec![1, 2, 3, 4]), (vec![11_000; 6], vec![1, 4, 7, 10, 13, 32 + 1])];
+        for (bytes, blocks) in cases {
+            let last = blocks.len() as u64;
+            let (_, pages) = open(&buffers(&tiny(), &bytes), &tiny()).unwrap();
+            assert_eq!(pages, (1..=last).collect::<Vec<_>>());
+            // In the buffer's header, and in its fragment.
+            for within in [24, 500] {
+                for (number, block) in (1..).zip(&blocks) {
+                    let directory = buffers(&tiny(), &bytes);
+                    let (segment, at) = (block / 16, block % 16 * BLOCK);
+                    write(&directory, segment, at + within, &[0xee]);
+                    let opened = open(&directory, &tiny());
+                    if number == last {
+                        assert_eq!(opened.unwrap().1, (1..last).collect::<Vec<_>>());
+                    } else {
+                        let found = format!("damage, and behind it flush buffer {}", number + 1);
+                        assert_eq!(place(opened), (segment, at, found));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_later_buffer_is_found_however_far_behind_the_tail_it_lies() {
+        let large = Options { segment_bytes: 4 << 20, ..tiny() };
+        let directory = buffers(&large, &[3000, 1_500_000, 3000]);
+        write(&directory, 0, 2 * BLOCK + 500, &[0xee]);
+        let found = "damage, and behind it flush buffer 3".to_owned();
+        assert_eq!(place(open(&directory, &large)), (0, 2 * BLOCK, found));
+    }
+
+    #[test]
+    fn a_buffer_of_another_history_of_the_store_is_not_taken_for_the_next() {
+        let directory = buffers(&tiny(), &[3000]);
+        let (llama, _) = open(&directory, &tiny()).unwrap();
+        (0..2).for_each(|_| buffer(&llama, 2900));
+        drop(llama);
+        let third = read(&directory, 0)[3 * 4096..4 * 4096].to_vec();
+        // The second is written once more, with something else in it.
+        write(&directory, 0, 2 * BLOCK, &[0; 2 * 4096]);
+        let (llama, pages) = open(&directory, &tiny()).unwrap();
+        assert_eq!(pages, [1]);
+        buffer(&llama, 2800);
+        drop(llama);
+        write(&directory, 0, 3 * BLOCK, &third);
+        assert_eq!(open(&directory, &tiny()).unwrap().1, [1, 2]);
+    }
+
+    #[test]
+    fn segments_without_a_durable_buffer_are_removed_but_none_of_another_store() {
+        let directory = buffers(&tiny(), &[3000]);
+        let (llama, _) = open(&directory, &tiny()).unwrap();
+        for index in [1, 2, 3, 4] {
+            llama.store.segments.create(index, 4096).unwrap();
+        }
+        drop(llama);
+        write(&directory, 3, 0, &[0xee; 4096]);
+        assert_eq!(open(&directory, &tiny()).unwrap().1, [1]);
+        let segments = |directory: &MemoryDirectory| -> Vec<u64> {
+            directory.list().unwrap().iter().filter_map(|name| segment_index(name)).collect()
+        };
+        assert_eq!(segments(&directory), [0]);
+
+        let other = Segments::new(Arc::new(directory.clone()), 8, SEGMENT, false);
+        other.create(2, 4096).unwrap();
+        assert_eq!(place(open(&directory, &tiny())).0, 2);
+        assert_eq!(segments(&directory), [0, 2]);
+    }
+
+    #[test]
+    fn a_segment_that_is_missed_or_too_short_is_reported() {
+        let sound = || {
+            let directory = buffers(&tiny(), &[11_000; 6]);
+            let (llama, _) = open(&directory, &tiny()).unwrap();
+            checkpoint(&llama);
+            directory
+        };
+        assert_eq!(open(&sound(), &tiny()).unwrap().1, [1, 2, 3, 4, 5, 6]);
+        // That of the tail.
+        let directory = sound();
+        directory.remove(&segment_name(2)).unwrap();
+        assert_eq!(place(open(&directory, &tiny())), (2, 4 * BLOCK, "no such file".to_owned()));
+        // One before the scan start: 64 + 4 + 8 + 11,000 bytes from the last buffer's 13th block on.
+        let fragment = 13 * BLOCK + 128;
+        let end = fragment + 11_076_u64.next_multiple_of(64);
+        let directory = sound();
+        cut(&directory, 0, end as usize);
+        assert_eq!(open(&directory, &tiny()).unwrap().1.len(), 6);
+        cut(&directory, 0, end as usize - 1);
+        assert_eq!(
+            place(open(&directory, &tiny())),
+            (0, fragment, format!("a segment of {} bytes", end - 1))
+        );
+    }
+
+    #[test]
+    fn what_was_written_of_a_segment_is_what_lies_before_the_tail() {
+        let directory = buffers(&tiny(), &[11_000; 6]);
+        let length = |index| read(&directory, index).len() as u64;
+        let (llama, _) = open(&directory, &tiny()).unwrap();
+        let flusher = llama.lock_flusher();
+        let totals = flusher.accounts.totals();
+        assert_eq!(totals.written_bytes, length(0) + 4 * BLOCK);
+        assert_eq!((totals.allocated_bytes, totals.segments), (length(0) + length(2), 2));
+        assert_eq!(totals.live_bytes, 6 * 11_076_u64.next_multiple_of(64));
+        let tail =
+            Position { sequence: 7, offsets: [2 * SEGMENT + 4 * BLOCK, SEGMENT + BLOCK], ..flusher.position };
+        assert_eq!(flusher.position, tail);
+    }
+
+    #[test]
+    fn each_opening_that_writes_is_an_incarnation_of_its_own() {
+        let directory = buffers(&tiny(), &[]);
+        for incarnation in [1, 2, 3] {
+            let (llama, _) = open(&directory, &tiny()).unwrap();
+            assert_eq!(llama.lock_flusher().incarnation, incarnation);
+            buffer(&llama, 100);
+        }
+    }
+
+    #[test]
+    fn what_was_found_is_made_durable_before_anything_is_written_behind_it() {
+        let disk = SimulatedDisk::new(1);
+        let opened = || Llama::open(Arc::new(disk.directory()), tiny(), Epochs::new());
+        let llama = opened().unwrap().0;
+        buffer(&llama, 3000);
+        drop(llama);
+        let counts = || (disk.count(Operation::Write), disk.count(Operation::SyncDirectory));
+        let (writes, syncs) = counts();
+        drop(opened().unwrap());
+        assert_eq!(counts(), (writes + 1, syncs + 1));
+        for operation in [Operation::Write, Operation::SyncDirectory] {
+            disk.set_faults(FaultPlan::new().fail(operation, 0, FaultKind::Refuse));
+            assert!(opened().is_err());
+        }
+        disk.set_faults(FaultPlan::new());
+        assert_eq!(opened().unwrap().1.pages.len(), 1);
+    }
+
+    #[test]
+    fn images_that_were_not_finished_are_removed() {
+        let left = "store-image-0000000000000000.tmp";
+        // An attempt to make the store has left it, and the next one has finished it.
+        let directory = MemoryDirectory::new();
+        directory.open(left, OpenMode::CreateNew, false).unwrap();
+        open(&directory, &tiny()).unwrap();
+        assert_eq!(directory.list().unwrap(), ["store-image-0000000000000000"]);
+        let disk = SimulatedDisk::new(1);
+        let opened = || Llama::open(Arc::new(disk.directory()), tiny(), Epochs::new());
+        drop(opened().unwrap());
+        disk.directory().open(left, OpenMode::CreateNew, false).unwrap();
+        disk.set_faults(FaultPlan::new().fail(Operation::Remove, 0, FaultKind::Refuse));
+        assert!(opened().is_err());
+        disk.set_faults(FaultPlan::new());
+        opened().unwrap();
+        assert_eq!(disk.directory().list().unwrap(), ["store-image-0000000000000000"]);
+    }
+
+    #[test]
+    fn a_delta_is_put_on_what_it_lies_on_and_on_nothing_else() {
+        let address = |number: u64| FlashAddress::new(number * 4096, 64);
+        let of = |numbers: &[u64]| {
+            let mut fragments = Fragments::default();
+            numbers.iter().for_each(|&number| assert!(fragments.push(address(number))));
+            fragments
+        };
+        let put = |numbers: &[u64], previous: u64| {
+            let mut fragments = of(numbers);
+            let is_put = put_on(&mut fragments, Some(address(previous)), address(9));
+            (is_put, fragments)
+        };
+        assert_eq!(put(&[1, 2, 3], 3), (true, of(&[1, 2, 3, 9])));
+        assert_eq!(put(&[1, 2, 3], 1), (true, of(&[1, 9])));
+        assert!(!put(&[1, 2, 3], 4).0 && !put(&[], 1).0);
+        assert!(!put(&[1, 2, 3, 4, 5, 6, 7, 8], 8).0, "there is no room");
+    }
+
+    #[test]
+    fn pages_are_sorted_by_tree_low_key_and_identifier() {
+        let mut pages = Vec::new();
+        for (number, low_key) in (1..).zip(["", "b", "a", "aaaaaaaab", "aaaaaaaaa", "aaaaaaaa", "a\0", "a"]) {
+            for tree in [2, 1] {
+                let low_key = low_key.as_bytes().to_vec();
+                pages.push(RecoveredPage { tree, low_key, page: PageId(number * 2 + u64::from(tree)) });
+            }
+        }
+        let mut expected = pages.clone();
+        expected.sort();
+        assert_eq!(sorted(pages), expected);
+    }
+}
