@@ -952,4 +952,20 @@ mod tests {
         expected.sort();
         assert_eq!(sorted(pages), expected);
     }
+
+    #[test]
+    fn an_image_that_cannot_be_read_is_no_image_that_is_missed() {
+        let disk = SimulatedDisk::new(1);
+        let opened = || Llama::open(Arc::new(disk.directory()), tiny(), Epochs::new());
+        checkpoint(&opened().unwrap().0);
+        for number in [0, 1] {
+            let plan = FaultPlan::new().fail_in(&image_name(number), Operation::Read, 0, FaultKind::Refuse);
+            disk.set_faults(plan);
+            assert!(matches!(opened(), Err(LlamaError::Device(error)) if !error.is_not_found()));
+        }
+        disk.set_faults(FaultPlan::new());
+        disk.directory().remove(&image_name(0)).unwrap();
+        let missed = opened().err();
+        assert!(matches!(missed, Some(LlamaError::Corrupt { file, .. }) if file == image_name(0)));
+    }
 }
