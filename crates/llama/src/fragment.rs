@@ -446,6 +446,89 @@ mod tests {
     }
 
     #[test]
+    fn a_fragment_is_as_long_as_its_parts() {
+        for (payload, low_key, kin, nodes) in
+            [(60, 0, 0, 1), (0, 60, 0, 1), (61, 0, 0, 1), (100, 7, 3, 2), (9, 1, 1, 3)]
+        {
+            let low_key = vec![b'k'; low_key];
+            let pages: Vec<_> = (1..=2 * kin).map(PageId).collect();
+            let (adopts, disowns) = pages.split_at(kin as usize);
+            let descriptor = PageDescriptor { tree: 7, low_key: &low_key, root: false };
+            let base = OwnedNode::heir(&vec![1; payload], descriptor, adopts, disowns);
+            let deltas: Vec<_> = (1..nodes).map(|_| OwnedNode::delta(b"delta")).collect();
+            let all: Vec<_> = deltas.iter().chain([&base]).map(OwnedNode::as_ref).collect();
+            let marshal = Marshal { page: PageId(3), nodes: &all, previous: None, packed: None };
+            let parts = 64 + 4 * nodes + low_key.len() + 16 * kin as usize + payload + 5 * (nodes - 1);
+            assert_eq!(marshal.length(), Ok(parts.next_multiple_of(64) as u64));
+            let bytes = encode(&marshal, 8192);
+            let fragment = Fragment::decode(&bytes, 8192).unwrap();
+            assert_eq!(fragment.payloads(None).map(<[u8]>::len).sum::<usize>(), payload + 5 * (nodes - 1));
+            assert_eq!(
+                (fragment.adopts().count(), fragment.disowns().count()),
+                (adopts.len(), disowns.len())
+            );
+            assert_eq!(fragment.descriptor(), Some(descriptor));
+        }
+    }
+
+    #[test]
+    fn what_saves_less_than_an_eighth_is_not_compressed() {
+        let mut random = 1u64;
+        let mut noise = || {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 56) as u8
+        };
+        let descriptor = PageDescriptor { tree: 7, low_key: b"low", root: false };
+        for (plain, same, is_packed) in [(2000, 100, false), (2000, 200, false), (2000, 320, true)] {
+            let payload: Vec<u8> = (0..plain).map(|at| if at < same { 7 } else { noise() }).collect();
+            let base = OwnedNode::base(&payload, descriptor, &[]);
+            let nodes = [base.as_ref()];
+            let mut marshal = Marshal { page: PageId(3), nodes: &nodes, previous: None, packed: None };
+            let saved = marshal.pack();
+            assert_eq!(saved.is_some(), is_packed, "{same} of {plain} are the same");
+            assert!(saved.is_none_or(|saved| plain - saved == marshal.packed.unwrap().len()));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_though_the_checksum_is_right() {
+        let refused = |fields: &[(usize, u32)], length: usize| {
+            let mut bytes = vec![0; 128];
+            for &(offset, value) in [(4, MAGIC), (8, 128), (12, 1), (24, 4096)].iter().chain(fields) {
+                write_u32(&mut bytes, offset, value);
+            }
+            let crc = crc32c::crc32c(&bytes[4..length]);
+            write_u32(&mut bytes, 0, crc);
+            Fragment::decode(&bytes, 4096).err().map(|defect| defect.offset)
+        };
+        assert_eq!(refused(&[], 128), None);
+        // A length that no address says, and none at all.
+        assert_eq!(refused(&[(8, 100)], 100), Some(8));
+        assert_eq!(refused(&[(8, 0)], 128), Some(8));
+        assert_eq!(refused(&[(12, 0)], 128), Some(12));
+        // Nodes, adopted pages, disowned pages and a low key that fill it, and a little more.
+        for (fill, more) in [
+            ([(12, 16), (40, 0), (56, 0), (44, 0)], (12, 17)),
+            ([(12, 2), (40, 7), (56, 0), (44, 0)], (40, 8)),
+            ([(12, 2), (40, 0), (56, 7), (44, 0)], (56, 8)),
+            ([(12, 1), (40, 0), (56, 0), (44, 60)], (44, 61)),
+            ([(12, 2), (40, 3), (56, 3), (44, 8)], (44, 9)),
+        ] {
+            assert_eq!(refused(&fill, 128), None, "{fill:?}");
+            assert_eq!(refused(&[&fill[..], &[more]].concat(), 128), Some(12), "{more:?}");
+        }
+        // A fragment below that is no address, and one that is.
+        assert_eq!(refused(&[(32, 2)], 128), Some(12));
+        let below = FlashAddress::new(1 << 20, 64).to_raw();
+        assert_eq!(refused(&[(32, below as u32), (36, (below >> 32) as u32)], 128), None);
+        // Payloads as long as the rest, and a byte more; and compressed ones, which become at most 255 times as long.
+        assert_eq!((refused(&[(64, 60)], 128), refused(&[(64, 61)], 128)), (None, Some(64)));
+        assert_eq!((refused(&[(60, 60), (64, 61)], 128), refused(&[(60, 61)], 128)), (None, Some(64)));
+        assert_eq!(refused(&[(60, 4), (64, 1020)], 128), None);
+        assert_eq!(refused(&[(60, 4), (64, 1021)], 128), Some(64));
+    }
+
+    #[test]
     fn fuzz_fragments() {
         let descriptor = PageDescriptor { tree: 7, low_key: b"low", root: true };
         let base = OwnedNode::heir(&[7; 900], descriptor, &[PageId(5), PageId(6)], &[PageId(7)]);

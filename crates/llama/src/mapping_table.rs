@@ -267,23 +267,27 @@ impl MappingTable {
         chunk.words[slot].compare_exchange(expected, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
+    /// The word with the dirty bit of `page`, and the bit.
+    #[inline]
+    fn dirty_bit(&self, page: PageId) -> (&AtomicU64, u64) {
+        let (chunk, slot) = self.entry(page);
+        (&chunk.dirty[slot / 64], 1 << (slot % 64))
+    }
+
     /// Sets the dirty bit; whether it was clear. After the change that makes the page dirty (M2).
     #[inline]
     pub(crate) fn mark_dirty(&self, page: PageId) -> bool {
-        let (chunk, slot) = self.entry(page);
-        let bit = 1 << (slot % 64);
+        let (word, bit) = self.dirty_bit(page);
         store_load_fence();
         // Looked at first: the line is shared by 512 pages, and most of what is written is dirty already.
-        chunk.dirty[slot / 64].load(Ordering::SeqCst) & bit == 0
-            && chunk.dirty[slot / 64].fetch_or(bit, Ordering::SeqCst) & bit == 0
+        word.load(Ordering::SeqCst) & bit == 0 && word.fetch_or(bit, Ordering::SeqCst) & bit == 0
     }
 
     /// Clears the dirty bit; whether it was set. The word must be read afterwards, by
     /// [`MappingTable::word_after_take_dirty`] (M2).
     pub(crate) fn take_dirty(&self, page: PageId) -> bool {
-        let (chunk, slot) = self.entry(page);
-        let bit = 1 << (slot % 64);
-        let taken = chunk.dirty[slot / 64].fetch_and(!bit, Ordering::SeqCst) & bit != 0;
+        let (word, bit) = self.dirty_bit(page);
+        let taken = word.fetch_and(!bit, Ordering::SeqCst) & bit != 0;
         store_load_fence();
         taken
     }
@@ -296,8 +300,8 @@ impl MappingTable {
 
     /// Whether the dirty bit is set.
     pub(crate) fn is_dirty(&self, page: PageId) -> bool {
-        let (chunk, slot) = self.entry(page);
-        chunk.dirty[slot / 64].load(Ordering::SeqCst) & (1 << (slot % 64)) != 0
+        let (word, bit) = self.dirty_bit(page);
+        word.load(Ordering::SeqCst) & bit != 0
     }
 
     /// The first dirty page in `from..end`, if there is one.
@@ -527,6 +531,119 @@ mod tests {
         assert!(table.try_claim(PageId(1)).is_some());
     }
 
+    /// What a page's entry says.
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    struct Entry {
+        word: u64,
+        is_dirty: bool,
+        holds: u64,
+        is_adopted: bool,
+        wants_rewrite: bool,
+        is_disowned: bool,
+        is_changed: bool,
+        is_claimed: bool,
+        fragments: Fragments,
+    }
+
+    /// At the edges of words of dirty bits, and of chunks.
+    const EDGES: [u64; 12] = [1, 2, 63, 64, 65, 127, 1023, 1024, 1087, 1088, 3071, 3072];
+
+    fn look(table: &MappingTable, page: PageId) -> Entry {
+        let claim = table.try_claim(page);
+        Entry {
+            word: table.word(page),
+            is_dirty: table.is_dirty(page),
+            holds: u64::from(table.is_held(page)),
+            is_adopted: table.is_adopted(page),
+            wants_rewrite: table.wants_rewrite(page),
+            is_disowned: table.is_disowned(page),
+            is_changed: table.is_changed(page),
+            is_claimed: claim.is_none(),
+            fragments: table.fragments(page),
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn each_entry_is_one_of_its_own(
+            steps in proptest::collection::vec((0..EDGES.len(), 0..15u8), 0..200),
+        ) {
+            let table = MappingTable::new();
+            EDGES.iter().for_each(|&page| table.reserve(PageId(page)));
+            let mut model = [Entry::default(); EDGES.len()];
+            let mut claims: [Option<Claim<'_>>; EDGES.len()] = [const { None }; EDGES.len()];
+            for (number, (index, step)) in (1..).zip(steps) {
+                let (page, entry) = (PageId(EDGES[index]), &mut model[index]);
+                match step {
+                    0 | 1 => assert_eq!(table.mark_dirty(page), !std::mem::replace(&mut entry.is_dirty, true)),
+                    2 => assert_eq!(table.take_dirty(page), std::mem::take(&mut entry.is_dirty)),
+                    3 => {
+                        table.hold(page);
+                        entry.holds += 1;
+                    }
+                    4 if entry.holds > 0 => {
+                        table.release(page);
+                        entry.holds -= 1;
+                    }
+                    5 => (table.set_adopted(page), entry.is_adopted = true).0,
+                    6 => (table.clear_adopted(page), entry.is_adopted = false).0,
+                    7 => (table.set_rewrite(page), entry.wants_rewrite = true).0,
+                    8 => (table.clear_rewrite(page), entry.wants_rewrite = false).0,
+                    9 => (table.set_disowned(page), entry.is_disowned = true).0,
+                    10 => assert_eq!(table.set_changed(page), !std::mem::replace(&mut entry.is_changed, true)),
+                    11 => assert_eq!(table.take_changed(page), std::mem::take(&mut entry.is_changed)),
+                    12 => {
+                        let word = FlashAddress::new(64 * number, 64).to_raw();
+                        assert!(!table.replace(page, entry.word ^ 2, word));
+                        assert!(table.replace(page, entry.word, word));
+                        (entry.word, entry.fragments) = (word, Fragments::default());
+                        assert!(entry.fragments.push(FlashAddress::new(64 * number, 64)));
+                        table.set_fragments(page, entry.fragments);
+                        assert_eq!(table.word_after_take_dirty(page), word);
+                    }
+                    13 => {
+                        claims[index] = if entry.is_claimed { None } else { table.try_claim(page) };
+                        entry.is_claimed = claims[index].is_some();
+                    }
+                    14 if entry.holds == 0 => {
+                        assert!(table.replace(page, entry.word, 0));
+                        table.reset(page);
+                        // The images do not know yet that it is gone.
+                        let &mut Entry { is_changed, is_claimed, .. } = entry;
+                        *entry = Entry { is_changed, is_claimed, ..Entry::default() };
+                    }
+                    _ => {}
+                }
+                for (&page, entry) in EDGES.iter().zip(&model) {
+                    assert_eq!(look(&table, PageId(page)), Entry { holds: entry.holds.min(1), ..*entry });
+                }
+            }
+            let dirty: Vec<_> = EDGES.iter().zip(&model).filter(|(_, entry)| entry.is_dirty).collect();
+            let dirty: Vec<_> = dirty.into_iter().map(|(&page, _)| PageId(page)).collect();
+            assert_eq!(table.dirty_pages(PageId(3073)).collect::<Vec<_>>(), dirty);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "released more often than held")]
+    fn a_release_without_its_hold_is_refused() {
+        let table = MappingTable::new();
+        table.reserve(PageId(1));
+        table.release(PageId(1));
+    }
+
+    #[test]
+    fn a_table_gives_its_chunks_back() {
+        deuteron_fuzz::Meter::begin();
+        for _ in 0..30 {
+            let table = MappingTable::new();
+            table.reserve(PageId(1));
+            table.reserve(PageId(1));
+        }
+        // Eighty bytes and a bit an entry.
+        assert!(deuteron_fuzz::Meter::peak() < 3 * FIRST_CHUNK as usize * 81);
+    }
+
     #[test]
     fn fragments_are_a_stack_of_bounded_height() {
         let mut fragments = Fragments::default();
@@ -555,6 +672,10 @@ mod tests {
         assert!(four.are_enough(5), "384 bytes and 320 are more than 640");
         assert_eq!(four.up_to(FlashAddress::new(12_288, 320)), Some(three));
         assert_eq!(four.up_to(FlashAddress::new(20_480, 64)), None);
+        let older: Vec<_> =
+            four.older_than(FlashAddress::new(12_288, 320)).map(FlashAddress::offset).collect();
+        assert_eq!(older, [4096, 8192]);
+        assert_eq!(four.older_than(FlashAddress::new(20_480, 64)).count(), 0);
     }
 }
 

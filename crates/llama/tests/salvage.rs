@@ -48,6 +48,9 @@ fn four_buffers() -> MemoryDirectory {
     directory
 }
 
+/// Where bytes are lost, and how many.
+type Lost<'a> = &'a [(u64, u64)];
+
 /// Where the fragment of page `number` (from 1) of [`four_buffers`] lies.
 fn offset(number: u64) -> u64 {
     let (buffer, fragment) = ((number - 1) / 3, (number - 1) % 3);
@@ -175,7 +178,7 @@ fn of_a_sound_store_everything_is_found_with_its_place_and_order() {
 fn what_is_lost_with_damaged_bytes_is_what_lay_there() {
     let no_fragment = |buffer: u64| format!("no sound fragment in flush buffer {buffer}");
     // The pages that are damaged, and the losses: the first byte and how many.
-    let cases: [(&[u64], &[(u64, u64)]); 6] = [
+    let cases: [(&[u64], Lost<'_>); 6] = [
         (&[5], &[(offset(5), FRAGMENT)]),
         (&[4], &[(offset(4), FRAGMENT)]),
         // Behind the last fragment nothing says where it ended.
@@ -367,7 +370,8 @@ fn the_newest_image_that_can_be_read_tells_of_pages() {
         low_key: number.to_be_bytes().to_vec(),
         fragments: vec![offset(number)],
     };
-    let cases: [(&[&str], Option<&[u8]>, u64); 4] = [
+    type UserData = Option<&'static [u8]>;
+    let cases: [(&[&str], UserData, u64); 4] = [
         (&[], Some(b"second"), 4),
         (&["store-image-0000000000000002"], Some(b"first"), 3),
         (&["store-image-0000000000000002", "store-image-0000000000000001"], Some(b""), 0),
