@@ -1,0 +1,140 @@
+//! Which pages are prepared together ahead of a flush, and which are united.
+
+use deuteron_device::MemoryDirectory;
+use deuteron_epoch::Epochs;
+use deuteron_llama::{FlushProgress, Llama, Options, OwnedNode, PageDescriptor, PageId};
+use std::sync::Arc;
+
+/// The fragments of a page of 1000 bytes and of a delta on it.
+const FRAGMENTS: u64 = 1088 + 128;
+
+fn open(memory_bytes: u64) -> Llama {
+    let options = Options { fragments_max: 2, memory_bytes, ..Options::default() };
+    Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::with_threshold(0)).unwrap().0
+}
+
+fn put(llama: &Llama, page: PageId) {
+    let guard = llama.pin();
+    let snapshot = llama.snapshot(page, &guard);
+    let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
+    let node = match snapshot.is_free() {
+        true => OwnedNode::base(&[7; 1000], descriptor, &[]),
+        false => OwnedNode::delta(b"delta"),
+    };
+    llama.install(page, snapshot, node, &guard).unwrap();
+}
+
+fn flush(llama: &Llama) {
+    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+}
+
+/// Of `count` identifiers these have pages of two fragments, which are not in memory.
+fn stored(llama: &Llama, count: u64, numbers: impl Iterator<Item = u64>) -> Vec<PageId> {
+    for _ in 0..count {
+        llama.allocate();
+    }
+    let pages: Vec<_> = numbers.map(PageId).collect();
+    for _ in 0..2 {
+        pages.iter().for_each(|&page| put(llama, page));
+        flush(llama);
+    }
+    while llama.memory_bytes() > 0 {
+        llama.evict_step(u64::MAX);
+    }
+    pages
+}
+
+/// As [`stored`], with a change on each: they must be read before they can be flushed.
+fn due(llama: &Llama, count: u64, numbers: impl Iterator<Item = u64>) {
+    stored(llama, count, numbers).into_iter().for_each(|page| put(llama, page));
+}
+
+/// The lengths of the rows that are prepared, until none is any more.
+fn rows(llama: &Llama) -> Vec<u64> {
+    let mut before = 0;
+    let steps = std::iter::from_fn(|| {
+        llama.prepare_step().unwrap().then(|| {
+            let now = llama.statistics().rows_pages;
+            now - std::mem::replace(&mut before, now)
+        })
+    });
+    steps.collect()
+}
+
+#[test]
+fn a_row_has_thirty_two_pages_and_four_rows_wait_for_the_flush() {
+    let llama = open(16 << 20);
+    due(&llama, 200, 1..=200);
+    assert_eq!(rows(&llama), [32; 4]);
+    assert_eq!(llama.statistics().loads, 128);
+    // Once the flush has passed them there is room for others; it prepares those itself that nobody has.
+    flush(&llama);
+    assert!(llama.statistics().rows_pages >= 200);
+    assert!(!llama.prepare_step().unwrap());
+}
+
+#[test]
+fn a_row_is_of_a_stretch_of_identifiers() {
+    let llama = open(16 << 20);
+    due(&llama, 1100, [1, 1024, 1025].into_iter());
+    assert_eq!(rows(&llama), [2, 1]);
+}
+
+#[test]
+fn a_row_takes_its_part_of_the_memory() {
+    // Beside the first page there is room for exactly five.
+    let llama = open(64 * 5 * FRAGMENTS);
+    due(&llama, 20, 1..=20);
+    assert_eq!(rows(&llama), [6, 6, 6, 2]);
+    let llama = open(64 * (5 * FRAGMENTS - 1));
+    due(&llama, 20, 1..=20);
+    assert_eq!(rows(&llama), [5; 4]);
+}
+
+#[test]
+fn pages_far_ahead_of_the_flush_are_left_alone() {
+    for (number, expected) in [(8192, &[1][..]), (8193, &[])] {
+        let llama = open(16 << 20);
+        due(&llama, 8200, [number].into_iter());
+        assert_eq!(rows(&llama), expected, "{number}");
+    }
+}
+
+#[test]
+fn neighbours_that_are_due_soon_are_taken_along_though_they_are_clean() {
+    let llama = open(16 << 20);
+    let pages = stored(&llama, 10, 1..=6);
+    put(&llama, pages[2]);
+    // From the first that is due on.
+    assert_eq!(rows(&llama), [4]);
+    // What has one fragment only, or is in memory, is not.
+    let llama = open(16 << 20);
+    let pages = stored(&llama, 10, [1, 2, 3, 4, 6].into_iter());
+    put(&llama, PageId(5));
+    flush(&llama);
+    while llama.memory_bytes() > 0 {
+        llama.evict_step(u64::MAX);
+    }
+    llama.load(pages[4]).unwrap();
+    put(&llama, pages[2]);
+    assert_eq!(rows(&llama), [2]);
+}
+
+#[test]
+fn pages_of_several_fragments_are_united_a_row_at_a_time() {
+    let llama = open(16 << 20);
+    let pages = stored(&llama, 71, (1..=70).filter(|number| number % 7 != 0));
+    assert_eq!(pages.len(), 60);
+    // One of one fragment, and one that is free.
+    put(&llama, PageId(7));
+    flush(&llama);
+    let next = llama.unite_step(PageId(1)).unwrap();
+    assert_eq!(next, Some(PageId(pages[31].0 + 1)));
+    let figures = llama.statistics();
+    assert_eq!((figures.rows_pages, figures.loads), (32, 32));
+    assert_eq!(llama.unite_step(next.unwrap()).unwrap(), None);
+    let figures = llama.statistics();
+    assert_eq!((figures.rows_pages, figures.loads), (60, 60));
+    assert_eq!(llama.unite_step(PageId(71)).unwrap(), None);
+    assert_eq!(llama.unite_step(PageId(72)).unwrap(), None);
+}
