@@ -61,19 +61,18 @@ impl Core {
         let horizon = self.find_oldest_active().max(self.forced_horizon());
         let start = self.clock_hand.fetch_add(buckets, Ordering::Relaxed);
         let mut dropped = false;
-        let mut guard = self.epochs.pin();
-        for offset in 0..buckets {
-            if offset % GUARD_BUCKETS == GUARD_BUCKETS - 1 {
-                guard.repin();
+        for first in (0..buckets).step_by(GUARD_BUCKETS) {
+            let guard = self.epochs.pin();
+            for offset in first..buckets.min(first + GUARD_BUCKETS) {
+                let bucket = (start + offset) % self.table.buckets();
+                self.table.for_each_in_bucket(bucket, &guard, |record| {
+                    dropped |= self.maintain(record, horizon, &guard);
+                    let spared = record.take_referenced() && !self.account.is_over_hard();
+                    if !spared && self.account.is_over_target() {
+                        dropped |= self.evict(record, &guard);
+                    }
+                });
             }
-            let bucket = (start + offset) % self.table.buckets();
-            self.table.for_each_in_bucket(bucket, &guard, |record| {
-                dropped |= self.maintain(record, horizon, &guard);
-                let spared = record.take_referenced() && !self.account.is_over_hard();
-                if !spared && self.account.is_over_target() {
-                    dropped |= self.evict(record, &guard);
-                }
-            });
         }
         dropped
     }

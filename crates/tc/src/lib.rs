@@ -123,6 +123,8 @@ pub use transaction::{Committed, Transaction};
 #[cfg(all(test, not(loom)))]
 mod change_tests;
 #[cfg(all(test, not(loom)))]
+mod collect_tests;
+#[cfg(all(test, not(loom)))]
 mod isolation_tests;
 #[cfg(all(test, not(loom)))]
 mod model_tests;

@@ -85,7 +85,7 @@ impl MvccTable {
         let stripe_shift = if buckets > 1 << 10 { 4 } else { 0 };
         let stripe = || Stripe { floor: AtomicU64::new(0), generation: AtomicU64::new(0) };
         MvccTable {
-            buckets: new_buckets(buckets),
+            buckets: ZeroedArray::new(buckets),
             stripes: (0..buckets >> stripe_shift).map(|_| stripe()).collect(),
             stripe_shift,
             hasher: FixedState::with_seed(seed),
@@ -280,16 +280,6 @@ impl MvccTable {
         }
         all
     }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-fn new_buckets(buckets: usize) -> ZeroedArray<AtomicPtr<Record>> {
-    ZeroedArray::new(buckets)
-}
-
-#[cfg(any(loom, shuttle))]
-fn new_buckets(buckets: usize) -> ZeroedArray<AtomicPtr<Record>> {
-    (0..buckets).map(|_| AtomicPtr::new(ptr::null_mut())).collect()
 }
 
 #[cfg(all(test, not(loom)))]

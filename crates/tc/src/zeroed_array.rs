@@ -80,13 +80,17 @@ impl<T> Drop for ZeroedArray<T> {
 
 /// Loom's and shuttle's atomics own memory, and zeros do not make one.
 #[cfg(any(loom, shuttle))]
-impl<T> FromIterator<T> for ZeroedArray<T> {
-    fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> ZeroedArray<T> {
-        let elements: Box<[T]> = elements.into_iter().collect();
-        let len = elements.len();
-        // SAFETY: a box is not null.
-        let start = unsafe { NonNull::new_unchecked(Box::into_raw(elements).cast()) };
-        ZeroedArray { start, len, mapped_bytes: 0 }
+mod loom_elements {
+    use super::{NonNull, ZeroedArray};
+    use crate::sync::AtomicPtr;
+
+    impl<T> ZeroedArray<AtomicPtr<T>> {
+        pub(crate) fn new(len: usize) -> ZeroedArray<AtomicPtr<T>> {
+            let elements: Box<[_]> = (0..len).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
+            // SAFETY: a box is not null.
+            let start = unsafe { NonNull::new_unchecked(Box::into_raw(elements).cast()) };
+            ZeroedArray { start, len, mapped_bytes: 0 }
+        }
     }
 }
 

@@ -1,0 +1,418 @@
+//! What the collector keeps, drops and evicts: chains of versions made by hand, and what is left of them (rules R11, R12).
+
+use crate::linked::Linked;
+use crate::record::{REMOVED, Record};
+use crate::sync::{Ordering, lock};
+use crate::test_bed::{Bed, TABLE, roomy};
+use crate::transaction_table::SlotIndex;
+use crate::version::{PRUNED, Version, VersionState, Written};
+use crate::{Stall, TcError, TcOptions, TransactionComponent};
+use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_epoch::Guard;
+use deuteron_log::LogOptions;
+use std::ptr;
+
+/// A version of a chain made by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Is {
+    Committed(u64),
+    Aborted,
+    /// Its writer has not stamped it.
+    Pending,
+    /// What is below has been dropped.
+    Pruned,
+}
+use Is::{Aborted, Committed, Pending, Pruned};
+
+/// Of nobody.
+const SLOT: SlotIndex = SlotIndex(0);
+
+/// A record in the table with these versions, the newest first. Committed ones have their records in the log at their timestamps.
+fn record<'g>(bed: &Bed, key: &[u8], chain: &[Is], guard: &'g Guard<'_>) -> Linked<'g, Record> {
+    let core = &bed.tc().core;
+    let mut head = ptr::null_mut();
+    for is in chain.iter().rev() {
+        if *is == Pruned {
+            head = PRUNED;
+            continue;
+        }
+        let at = if let Committed(at) = *is { at } else { 0 };
+        let version = Version::allocate_written(SLOT, Lsn(at), Written::Logged, 0);
+        // SAFETY: just allocated.
+        let new = unsafe { &*version };
+        new.next.store(head, Ordering::Relaxed);
+        core.account.add(new.bytes());
+        match is {
+            Committed(at) => new.stamp_committed(Timestamp(*at), Lsn(*at)),
+            Aborted => new.stamp_aborted(),
+            _ => {}
+        }
+        head = version;
+    }
+    let key = core.table.key(TABLE, key);
+    let new = Record::allocate(key, Timestamp(0), 0);
+    // SAFETY: just allocated.
+    unsafe { (*new).head.store(head, Ordering::Relaxed) };
+    core.table.insert(key, new, guard).unwrap_or_else(|_| panic!("there is one already"))
+}
+
+/// What is in a record's chain.
+fn chain(record: &Record) -> Vec<Is> {
+    let (mut found, mut current) = (Vec::new(), record.head.load(Ordering::Relaxed));
+    while current != PRUNED {
+        // SAFETY: the callers have a guard.
+        let Some(version) = (unsafe { current.as_ref() }) else { return found };
+        found.push(match version.state() {
+            VersionState::Committed(at) => Committed(at.0),
+            VersionState::Aborted => Aborted,
+            VersionState::Pending(_) => Pending,
+        });
+        current = version.next.load(Ordering::Relaxed);
+    }
+    found.push(Pruned);
+    found
+}
+
+fn is_there(bed: &Bed, key: &[u8]) -> bool {
+    let core = &bed.tc().core;
+    core.table.find(core.table.key(TABLE, key), &bed.epochs.pin()).is_some()
+}
+
+/// Until there is nothing to do but what the test makes.
+fn quiet() -> std::sync::Arc<Bed> {
+    let bed = roomy();
+    bed.settle();
+    assert!(!bed.tc().collect_step());
+    bed
+}
+
+#[test]
+fn maintenance_drops_what_everybody_has_moved_on_from_and_what_was_aborted() {
+    let cases: [(&[Is], u64, &[Is], u64); 14] = [
+        // Below the newest version that all see nothing is kept; a version at the horizon is not seen by all.
+        (&[Committed(9), Committed(7), Committed(5)], 8, &[Committed(9), Committed(7), Pruned], 1),
+        (&[Committed(9), Committed(7), Committed(5)], 10, &[Committed(9), Pruned], 2),
+        (&[Committed(9), Committed(7), Committed(5)], 9, &[Committed(9), Committed(7), Pruned], 1),
+        (&[Committed(7), Committed(5)], 7, &[Committed(7), Committed(5)], 0),
+        (&[Committed(7), Committed(5)], 6, &[Committed(7), Committed(5)], 0),
+        // An end of either kind stays what it is.
+        (&[Committed(7)], 8, &[Committed(7)], 0),
+        (&[Committed(7), Pruned], 8, &[Committed(7), Pruned], 0),
+        (&[Committed(7), Pruned], 7, &[Committed(7), Pruned], 0),
+        (&[], 8, &[], 0),
+        // Aborted versions go from anywhere above.
+        (&[Aborted, Aborted, Committed(5)], 1, &[Committed(5)], 2),
+        (&[Committed(7), Aborted, Committed(5)], 1, &[Committed(7), Committed(5)], 1),
+        (&[Aborted, Pruned], 1, &[Pruned], 1),
+        // Uncommitted ones stay, and above them nothing is cut off that they belong to (V2).
+        (&[Pending, Committed(7), Committed(5)], 9, &[Pending, Committed(7), Pruned], 1),
+        (&[Committed(7), Pending, Committed(5)], 9, &[Committed(7), Pending, Committed(5)], 0),
+    ];
+    for (before, horizon, after, dropped) in cases {
+        let bed = roomy();
+        let guard = bed.epochs.pin();
+        let record = record(&bed, b"k", before, &guard);
+        let worked = bed.tc().core.maintain(&record, Timestamp(horizon), &guard);
+        assert_eq!(chain(&record), after, "{before:?} below {horizon}");
+        assert_eq!(worked, dropped > 0, "{before:?} below {horizon}");
+        assert_eq!(bed.tc().statistics().versions_dropped, dropped, "{before:?} below {horizon}");
+    }
+}
+
+#[test]
+fn nobody_maintains_a_record_that_somebody_maintains_or_that_is_gone() {
+    let bed = roomy();
+    let core = &bed.tc().core;
+    let guard = bed.epochs.pin();
+    let busy = record(&bed, b"busy", &[Committed(9), Committed(5)], &guard);
+    let other = busy.try_maintain();
+    assert!(!core.maintain(&busy, Timestamp(10), &guard) && !core.evict(&busy, &guard));
+    drop(other);
+    assert!(core.maintain(&busy, Timestamp(10), &guard));
+    let gone = record(&bed, b"gone", &[], &guard);
+    gone.head.store(REMOVED, Ordering::SeqCst);
+    assert!(!core.maintain(&gone, Timestamp(10), &guard) && !core.evict(&gone, &guard));
+    assert_eq!(gone.head.load(Ordering::SeqCst), REMOVED);
+}
+
+#[test]
+fn a_record_is_settled_once_its_newest_version_is_applied() {
+    let bed = roomy();
+    let core = &bed.tc().core;
+    let guard = bed.epochs.pin();
+    // Everything below 8 is applied.
+    bed.tc().report_progress(Lsn(8), Lsn(8), Timestamp(8));
+    let cases: [(&[Is], bool); 10] = [
+        (&[], true),
+        (&[Pruned], true),
+        (&[Committed(7)], true),
+        (&[Committed(8)], false),
+        (&[Committed(7), Pending], true),
+        (&[Committed(9), Committed(7)], false),
+        (&[Aborted, Committed(7)], true),
+        (&[Aborted, Pruned], true),
+        (&[Pending, Committed(7)], false),
+        (&[Aborted], true),
+    ];
+    for (number, (versions, settled)) in cases.into_iter().enumerate() {
+        let record = record(&bed, &[number as u8], versions, &guard);
+        assert_eq!(core.is_settled(&record), settled, "{versions:?}");
+        // Only what is settled is evicted, and of that only what has no version that its writer holds on to.
+        let evicted = core.evict(&record, &guard);
+        assert_eq!(evicted, settled && !versions.contains(&Pending), "{versions:?}");
+        assert_eq!(is_there(&bed, &[number as u8]), !evicted);
+    }
+    assert_eq!(bed.tc().statistics().evictions, 6);
+    let gone = record(&bed, b"gone", &[], &guard);
+    gone.head.store(REMOVED, Ordering::SeqCst);
+    assert!(core.is_settled(&gone));
+}
+
+#[test]
+fn a_base_is_settled_whatever_has_been_applied() {
+    let bed = roomy();
+    let core = &bed.tc().core;
+    let guard = bed.epochs.pin();
+    let record = record(&bed, b"k", &[], &guard);
+    let base = Version::allocate_base(Timestamp(7), Some(b"value"), ptr::null_mut());
+    record.head.store(base, Ordering::SeqCst);
+    assert!(core.is_settled(&record));
+    // A copy of a version whose commit record is known is one when that is applied.
+    // SAFETY: in the chain, under the guard.
+    unsafe { (*base).stamp_committed(Timestamp(7), Lsn(7)) };
+    assert!(!core.is_settled(&record));
+    bed.tc().report_progress(Lsn(8), Lsn(8), Timestamp(7));
+    assert!(!core.is_settled(&record));
+    bed.tc().report_progress(Lsn(8), Lsn(8), Timestamp(8));
+    assert!(core.is_settled(&record));
+    core.account.add(Version::base_bytes(Some(b"value")));
+}
+
+#[test]
+fn what_the_index_refers_to_is_not_evicted() {
+    let bed = roomy();
+    let core = &bed.tc().core;
+    let guard = bed.epochs.pin();
+    let record = record(&bed, b"k", &[], &guard);
+    assert!(record.set_queued());
+    assert!(!core.evict(&record, &guard));
+    assert!(!record.clear_queued());
+    assert!(core.evict(&record, &guard));
+}
+
+#[test]
+fn a_writer_prunes_beneath_itself_what_everybody_has_moved_on_from() {
+    let cases: [(&[Is], &[Is]); 7] = [
+        (&[Pending, Committed(1), Committed(0)], &[Pending, Committed(1), Pruned]),
+        // The horizon is 2.
+        (&[Pending, Committed(2), Committed(1)], &[Pending, Committed(2), Committed(1)]),
+        (&[Pending, Committed(3), Committed(1)], &[Pending, Committed(3), Committed(1)]),
+        (&[Pending, Committed(1), Pruned], &[Pending, Committed(1), Pruned]),
+        (&[Pending, Aborted, Committed(3)], &[Pending, Committed(3)]),
+        (&[Pending, Pending, Aborted], &[Pending, Pending, Aborted]),
+        (&[Pending], &[Pending]),
+    ];
+    for (before, after) in cases {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        let mut tx = bed.begin();
+        bed.begin().abort();
+        bed.tc().force_horizon(Timestamp(2));
+        assert_eq!(core.known_horizon(), Timestamp(2));
+        let guard = bed.epochs.pin();
+        let record = record(&bed, b"k", before, &guard);
+        let new = record.head.load(Ordering::SeqCst);
+        core.prune_below(&record, new, &mut tx.workspace.recycler, &guard);
+        assert_eq!(chain(&record), after, "{before:?}");
+        tx.abort();
+    }
+}
+
+#[test]
+fn a_hot_record_keeps_a_short_chain_without_a_collector() {
+    let bed = roomy();
+    for round in 0..10u8 {
+        bed.put(b"k", &[round]);
+        // Whoever looks for the oldest active transaction moves the horizon.
+        bed.tc().horizon();
+    }
+    let core = &bed.tc().core;
+    let guard = bed.epochs.pin();
+    let record = core.table.find(core.table.key(TABLE, b"k"), &guard).unwrap();
+    assert!(chain(&record).len() <= 3, "{:?}", chain(&record));
+    assert!(bed.tc().statistics().versions_dropped >= 7);
+}
+
+#[test]
+fn a_rollback_takes_its_versions_out_of_the_chains() {
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    let mut tx = bed.begin();
+    tx.put(TABLE, b"k", b"2").unwrap();
+    tx.put(TABLE, b"new", b"2").unwrap();
+    tx.abort();
+    let core = &bed.tc().core;
+    let guard = bed.epochs.pin();
+    for (key, left) in [(&b"k"[..], 1), (b"new", 0)] {
+        let record = core.table.find(core.table.key(TABLE, key), &guard).unwrap();
+        assert_eq!(chain(&record).len(), left);
+    }
+    assert_eq!(bed.tc().statistics().versions_dropped, 2);
+}
+
+#[test]
+fn the_sweep_spares_once_what_was_used_and_evicts_only_when_memory_is_short() {
+    let bed = quiet();
+    let core = &bed.tc().core;
+    let buckets = core.table.buckets();
+    let sweep = || core.sweep(buckets);
+    let make = |key: &[u8], used: bool| {
+        let guard = bed.epochs.pin();
+        let record = record(&bed, key, &[], &guard);
+        if used {
+            record.set_referenced();
+        }
+    };
+    make(b"used", true);
+    make(b"unused", false);
+    assert!(!sweep() && is_there(&bed, b"used") && is_there(&bed, b"unused"), "there is room");
+    make(b"used now", true);
+    let budget = bed.tc().memory_budget() as usize;
+    // Above the target and below the budget.
+    core.account.add(budget * 7 / 8);
+    assert!(core.account.is_over_target() && !core.account.is_over_hard());
+    assert!(sweep(), "the first sweep has taken their chance");
+    assert!(!is_there(&bed, b"used") && !is_there(&bed, b"unused") && is_there(&bed, b"used now"));
+    assert!(sweep() && !is_there(&bed, b"used now"), "spared once");
+    assert!(!sweep());
+    // Beyond the budget nothing is spared.
+    make(b"used", true);
+    core.account.add(budget / 4);
+    assert!(core.account.is_over_hard());
+    assert!(sweep() && !is_there(&bed, b"used"));
+    core.account.subtract(budget * 7 / 8 + budget / 4);
+}
+
+#[test]
+fn the_sweep_goes_on_where_the_last_one_ended_and_comes_round() {
+    let bed = roomy();
+    let core = &bed.tc().core;
+    let buckets = core.table.buckets();
+    let keys: Vec<[u8; 2]> = (0..300u16).map(u16::to_be_bytes).collect();
+    {
+        let guard = bed.epochs.pin();
+        for key in &keys {
+            record(&bed, key, &[Aborted], &guard);
+        }
+    }
+    let dropped = || bed.tc().statistics().versions_dropped;
+    let (mut parts, mut seen) = (0, Vec::new());
+    while dropped() < 300 {
+        assert_eq!(core.sweep(buckets / 16), dropped() > seen.last().copied().unwrap_or_default());
+        seen.push(dropped());
+        parts += 1;
+    }
+    assert!(parts <= 16, "all buckets in one round");
+    assert!(seen[0] < 100, "a part of them at a time");
+    assert!(!core.sweep(buckets));
+}
+
+/// A bed whose log is small, and gets room only by `Bed::step`.
+fn stuck() -> std::sync::Arc<Bed> {
+    let stalled = |_: &Bed| Err("nobody works".to_string());
+    let options = TcOptions { memory_bytes: 1 << 20, clock_lease: 1 << 20, ..TcOptions::default() };
+    let dc = std::sync::Arc::new(deuteron_contract::MemoryDc::new());
+    let (log, proxy) = (LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
+    let bed = Bed::open(dc, options, &log, proxy, stalled).unwrap();
+    bed.settle();
+    bed
+}
+
+fn fill_log(tc: &TransactionComponent) {
+    let abort = deuteron_log::Record::Abort { transaction: TransactionId(u64::MAX >> 8) };
+    while tc.core.append(&abort).is_ok() {}
+}
+
+#[test]
+fn aborts_that_found_no_room_in_the_log_are_told_later() {
+    let bed = stuck();
+    let tc = bed.tc();
+    let untold = || lock(&tc.core.untold_aborts).len();
+    let written = |key: &[u8]| {
+        let mut tx = bed.begin();
+        tx.put(TABLE, key, b"1").unwrap();
+        tx
+    };
+    written(b"a").abort();
+    assert_eq!(untold(), 0, "there is room");
+    let (first, second) = (written(b"b"), written(b"c"));
+    fill_log(tc);
+    first.abort();
+    second.abort();
+    assert_eq!(untold(), 2, "and an abort does not wait");
+    while tc.collect_step() {}
+    assert_eq!(untold(), 2, "and the collector says that it can do nothing about it");
+    // What cannot wait for itself fails with what the host says.
+    assert!(matches!(bed.begin().put(TABLE, b"d", b"1"), Err(TcError::Stopped { .. })));
+    assert_eq!(untold(), 2, "of a transaction that the log knows nothing of there is nothing to tell");
+    let before = tc.statistics().stalls;
+    while bed.duty(0) | bed.duty(1) | bed.duty(3) {}
+    assert!(tc.collect_step());
+    assert_eq!((untold(), tc.statistics().stalls), (0, before));
+    bed.settle();
+    assert!(!tc.collect_step());
+}
+
+#[test]
+fn a_step_of_the_collector_says_whether_there_was_anything_to_do() {
+    let bed = quiet();
+    let tc = bed.tc();
+    // Of a record that is posted.
+    bed.put(b"k", b"1");
+    assert!(!tc.collect_step(), "not posted yet");
+    let settled = tc.statistics().settled;
+    while bed.duty(0) | bed.duty(1) {}
+    assert!(tc.collect_step());
+    assert_eq!(tc.statistics().settled, settled + 1);
+    assert!(!tc.collect_step());
+    // Of memory that is short.
+    let budget = tc.memory_budget() as usize;
+    tc.core.account.add(budget * 7 / 8);
+    let mut worked = 0;
+    for _ in 0..2 * tc.core.table.buckets() / 1024 {
+        worked += usize::from(tc.collect_step());
+    }
+    assert_eq!((worked, is_there(&bed, b"k")), (1, false));
+    tc.core.account.subtract(budget * 7 / 8);
+}
+
+#[test]
+fn what_lies_in_the_log_before_its_new_start_is_aborted_and_nothing_else() {
+    let bed = roomy();
+    let tc = bed.tc();
+    assert_eq!(tc.oldest_writer(), None);
+    let mut early = bed.begin();
+    early.put(TABLE, b"a", b"1").unwrap();
+    let first = tc.oldest_writer().expect("it has written");
+    let mut late = bed.begin();
+    late.put(TABLE, b"b", b"1").unwrap();
+    let idle = bed.begin();
+    assert_eq!(tc.oldest_writer(), Some(first), "the one that writes for the longest");
+    assert_eq!(tc.abort_writers_before(first), 0, "it lies at the new start");
+    assert_eq!(tc.abort_writers_before(Lsn(first.0 + 1)), 1);
+    assert_eq!(tc.abort_writers_before(Lsn(first.0 + 1)), 0, "once");
+    early.commit().unwrap_err();
+    assert!(tc.oldest_writer().unwrap() > first);
+    late.commit().unwrap();
+    assert_eq!(tc.oldest_writer(), None);
+    drop(idle);
+}
+
+#[test]
+fn a_stall_is_told_to_the_host_and_counted() {
+    let bed = stuck();
+    let before = bed.tc().statistics().stalls;
+    let error = bed.tc().core.stall(Stall::Memory).unwrap_err();
+    assert!(matches!(error, TcError::Stopped { reason } if reason == "nobody works"));
+    assert_eq!(bed.tc().statistics().stalls, before + 1);
+}
