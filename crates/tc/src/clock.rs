@@ -70,4 +70,14 @@ mod tests {
         assert!(!clock.is_covered(clock.tick()));
         assert_eq!(clock.last(), Timestamp(13));
     }
+
+    #[test]
+    fn the_ceiling_only_rises() {
+        let clock = Clock::new(Timestamp(10));
+        assert_eq!((clock.ceiling(), clock.last()), (Timestamp(10), Timestamp(10)));
+        assert!(clock.is_covered(Timestamp(10)) && !clock.is_covered(Timestamp(11)));
+        clock.raise_ceiling(Timestamp(20));
+        clock.raise_ceiling(Timestamp(15));
+        assert_eq!(clock.ceiling(), Timestamp(20));
+    }
 }

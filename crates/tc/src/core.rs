@@ -319,3 +319,333 @@ impl Drop for Core {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::test_bed::{Bed, TABLE, bed, roomy};
+    use crate::{BeginOptions, ConflictCause, Isolation};
+    use deuteron_contract::{Direction, MemoryDc};
+    use deuteron_log::LogOptions;
+
+    /// A bed in which whoever has to wait is told that nobody works.
+    fn stuck(options: TcOptions) -> Arc<Bed> {
+        let stalled = |_: &Bed| Err("nobody works".to_string());
+        let (log, proxy) = (LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
+        Bed::open(Arc::new(MemoryDc::new()), options, &log, proxy, stalled).expect("a new log")
+    }
+
+    fn leases(clock_lease: u64) -> Arc<Bed> {
+        stuck(TcOptions { clock_lease, memory_bytes: 1 << 20, ..TcOptions::default() })
+    }
+
+    #[test]
+    fn the_horizon_is_forced_to_the_present_at_most_and_never_back() {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        (0..9).for_each(|_| bed.begin().abort());
+        core.force_horizon(Timestamp(4));
+        assert_eq!(core.forced_horizon(), Timestamp(4));
+        core.force_horizon(Timestamp(2));
+        assert_eq!(core.forced_horizon(), Timestamp(4));
+        core.force_horizon(Timestamp::MAX);
+        assert_eq!(core.forced_horizon().0, core.clock.last().0 + 1, "whoever begins next is not too old");
+        assert_eq!((core.present(), core.retained_from()), (core.forced_horizon(), Timestamp::MAX));
+        assert_eq!(bed.tc().statistics().horizon_forced, 3);
+        assert!(core.known_horizon() >= core.forced_horizon());
+        assert_eq!(bed.begin().get(TABLE, b"k").unwrap(), None);
+    }
+
+    #[test]
+    fn the_horizon_that_is_known_is_the_one_that_was_looked_up_last() {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        let tx = bed.begin();
+        (0..9).for_each(|_| bed.begin().abort());
+        assert_eq!(core.horizon(), tx.timestamp());
+        assert_eq!((core.known_horizon(), core.known_oldest_active()), (tx.timestamp(), tx.timestamp()));
+        drop(tx);
+        assert!(core.known_horizon() < core.horizon(), "nobody has looked since");
+        assert_eq!(core.known_horizon().0, core.clock.last().0 + 1);
+    }
+
+    #[test]
+    fn what_an_old_transaction_holds_back_is_given_up_half_by_half() {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        let old = bed.begin();
+        (0..100).for_each(|_| bed.begin().abort());
+        let (from, to) = (old.timestamp().0, core.clock.last().0);
+        for given_up in [50, 75, 88, 94] {
+            core.force_horizon_some_way();
+            let forced = core.forced_horizon().0;
+            assert_eq!((forced - from, to), (given_up + 1, core.clock.last().0));
+        }
+        (0..10).for_each(|_| core.force_horizon_some_way());
+        assert_eq!(core.forced_horizon().0, to + 1, "all of it, in the end");
+    }
+
+    #[test]
+    fn whoever_finds_no_memory_is_patient_gives_up_old_readers_and_is_told_in_the_end() {
+        let stalled = |_: &Bed| Ok(());
+        let (log, proxy) = (LogOptions::default(), deuteron_proxy::Options::tiny_for_tests());
+        let bed = Bed::open(Arc::new(MemoryDc::new()), TcOptions::tiny_for_tests(), &log, proxy, stalled);
+        let bed = bed.expect("a new log");
+        let tc = bed.tc();
+        bed.settle();
+        let start = tc.statistics().stalls;
+        tc.core.account.add(1 << 20);
+        assert!(matches!(tc.core.make_room(), Err(TcError::MemoryExhausted)));
+        let statistics = tc.statistics();
+        assert_eq!(statistics.stalls - start, MEMORY_ROUNDS_MAX as u64);
+        assert_eq!(statistics.horizon_forced, (MEMORY_ROUNDS_MAX / MEMORY_ROUNDS_PATIENT) as u64);
+        tc.core.account.subtract(1 << 20);
+        tc.core.make_room().expect("there is room");
+        // Between the budget and the limit one helps, and goes on.
+        tc.core.account.add((64 << 10) - (tc.core.account.used() as usize) + (8 << 10));
+        assert!(tc.core.account.is_over_hard() && !tc.core.account.is_over_limit());
+        tc.core.make_room().expect("there is room");
+        assert_eq!(tc.statistics().stalls - start, MEMORY_ROUNDS_MAX as u64);
+    }
+
+    #[test]
+    fn a_dropped_table_is_known_by_its_number_and_others_are_not_touched() {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        let bits: BTreeSet<u64> = (0..64).map(|table| Core::dropped_bit(TableId(table))).collect();
+        assert_eq!((bits.len(), bits.iter().map(|bit| bit.count_ones()).max()), (64, Some(1)));
+        assert_eq!(Core::dropped_bit(TableId(67)), Core::dropped_bit(TableId(3)));
+        assert!(!core.is_dropped(TableId(3)));
+        core.drop_table(TableId(3));
+        assert!(core.is_dropped(TableId(3)));
+        assert!(!core.is_dropped(TableId(67)) && !core.is_dropped(TableId(4)));
+        core.drop_table(TableId(67));
+        assert!(core.is_dropped(TableId(67)) && core.is_dropped(TableId(3)));
+    }
+
+    #[test]
+    fn reads_of_a_dropped_table_fail_and_who_has_read_it_cannot_commit_later() {
+        let other = TableId(2);
+        let bed = roomy();
+        bed.put(b"k", b"1");
+        for scans in [false, true] {
+            bed.put(b"push", b"1");
+            let mut tx = bed.begin();
+            if scans {
+                let (from, to) = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+                assert_eq!(tx.scan(other, from, to, Direction::Forward).count(), 0);
+            } else {
+                assert_eq!(tx.get(other, b"k").unwrap(), None);
+            }
+            bed.put(b"push", b"2");
+            tx.put(TABLE, b"push", b"3").unwrap();
+            bed.tc().drop_table(other);
+            match tx.commit().unwrap_err() {
+                TcError::Conflict(conflict) => {
+                    assert_eq!((conflict.cause, conflict.table), (ConflictCause::TableDropped, other));
+                }
+                error => panic!("{error}"),
+            }
+            lock(&bed.tc().core.dropped_tables).clear();
+        }
+        bed.tc().drop_table(other);
+        let mut tx = bed.begin();
+        assert!(matches!(tx.get(other, b"k"), Err(TcError::TableDropped { table }) if table == other));
+        let (from, to) = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        let found = tx.scan(other, from, to, Direction::Reverse).next().expect("an error");
+        assert!(matches!(found, Err(TcError::TableDropped { table }) if table == other));
+        assert_eq!(tx.get(TABLE, b"k").unwrap().as_deref(), Some(&b"1"[..]), "it lives on");
+        tx.put(TABLE, b"k", b"2").unwrap();
+        tx.commit().unwrap();
+    }
+
+    #[test]
+    fn timestamps_are_leased_when_half_of_the_last_lease_is_used_and_good_once_the_log_has_them() {
+        let bed = leases(16);
+        let core = &bed.tc().core;
+        let renew = || core.renew_ceiling().expect("the log takes it");
+        // Opening has asked for the first lease, and for a flush.
+        assert_eq!((renew(), core.clock.ceiling()), (false, Timestamp(0)));
+        assert!(bed.log.flush_step().unwrap());
+        assert_eq!((renew(), core.clock.ceiling()), (true, Timestamp(16)));
+        for _ in 0..7 {
+            core.clock.tick();
+            assert!(!renew());
+        }
+        core.clock.tick();
+        assert!(renew(), "half of it is used");
+        assert!(!renew(), "once");
+        let mut late = 0;
+        for _ in 0..20 {
+            late = core.clock.tick().0;
+        }
+        assert_eq!(late, 28);
+        assert!(!renew());
+        assert!(bed.log.flush_step().unwrap());
+        assert_eq!((renew(), core.clock.ceiling()), (true, Timestamp(32)));
+        assert!(renew() && bed.log.flush_step().unwrap() && renew());
+        assert_eq!(core.clock.ceiling(), Timestamp(48), "above what has been leased");
+    }
+
+    #[test]
+    fn nobody_uses_a_timestamp_that_a_restart_might_hand_out_again() {
+        let bed = leases(16);
+        let core = &bed.tc().core;
+        let mut early = bed.begin();
+        assert!(matches!(early.put(TABLE, b"k", b"1"), Err(TcError::Stopped { .. })));
+        assert!(matches!(core.cover(Timestamp(1)), Err(TcError::Stopped { .. })));
+        bed.settle();
+        assert!(core.cover(Timestamp(16)).is_ok());
+        assert!(matches!(core.cover(Timestamp(17)), Err(TcError::Stopped { .. })));
+        early.put(TABLE, b"k", b"1").unwrap();
+        early.commit().unwrap();
+        // A host that works lets it wait.
+        let options = TcOptions { clock_lease: 16, ..TcOptions::default() };
+        let bed = crate::test_bed::bed(options, &LogOptions::default(), deuteron_proxy::Options::default());
+        (0..100).for_each(|round: u8| bed.put(b"k", &[round]));
+        let core = &bed.tc().core;
+        assert!(core.clock.ceiling() >= core.clock.last());
+        assert!(bed.tc().statistics().stalls > 0);
+    }
+
+    #[test]
+    fn the_ceiling_is_stated_anew_with_what_has_been_asked_for_since() {
+        let bed = leases(16);
+        let states = |lsn: Lsn| {
+            bed.settle();
+            let record = bed.log.read_stable(lsn).unwrap();
+            match record.view() {
+                LogRecord::ClockCeiling { timestamp } => timestamp,
+                other => panic!("{other:?}"),
+            }
+        };
+        let tail = bed.log.tail_lsn();
+        let lsn = bed.tc().log_clock_ceiling().unwrap();
+        assert!(lsn >= tail);
+        assert_eq!(states(lsn), Timestamp(16), "of the renewal on its way");
+        assert_eq!(states(bed.tc().log_clock_ceiling().unwrap()), Timestamp(16), "of the one that counts");
+    }
+
+    #[test]
+    fn the_budget_is_what_was_set_last() {
+        let bed = roomy();
+        assert_eq!(
+            (bed.tc().memory_budget(), bed.tc().statistics().memory_budget_bytes),
+            (16 << 20, 16 << 20)
+        );
+        bed.tc().set_memory_budget(1 << 20);
+        assert_eq!((bed.tc().memory_budget(), bed.tc().statistics().memory_budget_bytes), (1 << 20, 1 << 20));
+    }
+
+    #[test]
+    fn keys_are_as_long_as_their_lengths_fit() {
+        let options = TcOptions { key_bytes_max: 1 << 20, memory_bytes: 1 << 20, ..TcOptions::default() };
+        let bed = bed(options, &LogOptions::default(), deuteron_proxy::Options::default());
+        let mut tx = bed.begin();
+        tx.put(TABLE, &[7; 65_535], b"1").unwrap();
+        assert!(matches!(
+            tx.put(TABLE, &[7; 65_536], b"1"),
+            Err(TcError::KeySize { found: 65_536, limit: 65_535 })
+        ));
+        tx.commit().unwrap();
+        assert_eq!(bed.get(&[7; 65_535]).as_deref(), Some(&b"1"[..]));
+    }
+
+    /// Every field, by actions whose counts are known.
+    #[test]
+    fn statistics_count_what_was_done() {
+        let bed = roomy();
+        bed.settle();
+        let statistics = || bed.tc().statistics();
+        let start = statistics();
+        assert_eq!((start.commits, start.reads, start.writes), (0, 0, 0));
+        bed.put(b"a", b"1");
+        bed.put(b"b", b"2");
+        assert_eq!((statistics().commits, statistics().writes, statistics().aborts), (2, 2, 0));
+        bed.begin().abort();
+        assert_eq!((statistics().aborts, statistics().commits), (1, 2));
+        // Reads: of what was written, of nothing, of the nothing that is known by now.
+        let mut tx = bed.begin();
+        tx.get(TABLE, b"a").unwrap();
+        tx.get(TABLE, b"none").unwrap();
+        assert_eq!(tx.misses(), 1);
+        tx.get(TABLE, b"none").unwrap();
+        assert_eq!((statistics().reads, statistics().misses), (0, 0), "counted when the transaction ends");
+        tx.commit().unwrap();
+        let now = statistics();
+        assert_eq!((now.reads, now.misses, now.read_cache_hits, now.commits), (3, 1, 1, 3));
+        assert_eq!((now.read_cache_fills, now.read_cache_evictions), (1, 0));
+        assert_eq!(now.read_cache_bytes, size_of::<Version>() as u64);
+        // A scan of one batch.
+        let (from, to) = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        assert_eq!(bed.begin().scan(TABLE, from, to, Direction::Forward).count(), 2);
+        assert_eq!((statistics().scan_batches, statistics().aborts), (1, 2));
+        // A conflict, after all the patience.
+        let mut first = bed.begin();
+        first.put(TABLE, b"a", b"3").unwrap();
+        let mut second = bed.begin();
+        second.put(TABLE, b"a", b"4").unwrap_err();
+        let patience = u64::from(TcOptions::default().patience);
+        let now = statistics();
+        assert_eq!((now.conflicts, now.aborts), (1, 3));
+        assert_eq!((now.waits, now.stalls - start.stalls), (patience, patience));
+        first.commit().unwrap();
+        // A transaction that is pushed, and one that moves on.
+        let (mut pushed, mut moved) = (bed.begin(), bed.begin());
+        bed.put(b"b", b"5");
+        pushed.put(TABLE, b"b", b"6").unwrap();
+        pushed.commit().unwrap();
+        moved.get_for_update(TABLE, b"b").unwrap();
+        moved.commit().unwrap();
+        let now = statistics();
+        assert_eq!((now.refreshed_commits, now.moves), (2, 1));
+        // Superseded versions are dropped, records settle and are evicted.
+        bed.settle();
+        let guard = bed.epochs.pin();
+        let core = &bed.tc().core;
+        for key in [b"a", b"b"] {
+            let record = core.table.find(core.table.key(TABLE, key), &guard).unwrap();
+            core.maintain(&record, core.horizon(), &guard);
+            assert!(core.evict(&record, &guard));
+        }
+        let now = statistics();
+        assert!(now.settled >= 2 && now.evictions == 2, "{now:?}");
+        // Of a 1, 3, 4 (aborted by its writer before it was there) and b 2, 5, 6 and its intent.
+        assert_eq!(now.versions_dropped, 1 + 3);
+        assert_eq!(now.horizon_forced, 0);
+        bed.tc().force_horizon(Timestamp(1));
+        assert_eq!(statistics().horizon_forced, 1);
+        // The clock, and how far behind it somebody is.
+        assert_eq!(now.clock, bed.tc().now().0);
+        assert_eq!(now.oldest_active_lag, 0);
+        let old = bed.begin();
+        (0..5).for_each(|_| bed.begin().abort());
+        assert_eq!((statistics().oldest_active_lag, statistics().clock), (5, now.clock + 6));
+        drop(old);
+        assert_eq!(statistics().oldest_active_lag, 0);
+        // Slots are memory, too, of which the first chunk is there from the start.
+        let slots = core.transactions.slots().count() * size_of::<crate::transaction_table::Slot>();
+        assert!(slots >= 64 * 64);
+        assert_eq!(statistics().memory_bytes, core.account.used() + slots as u64);
+    }
+
+    #[test]
+    fn only_what_may_have_to_be_looked_at_again_is_remembered() {
+        let bed = roomy();
+        let serializable = BeginOptions::default();
+        let cases = [
+            (serializable, true),
+            (BeginOptions { isolation: Isolation::Snapshot, ..serializable }, false),
+            (BeginOptions { isolation: Isolation::ReadCommitted, ..serializable }, false),
+            (BeginOptions { read_only: true, ..serializable }, false),
+        ];
+        for (options, remembers) in cases {
+            let mut tx = bed.begin_with(options);
+            tx.get(TABLE, b"k").unwrap();
+            let (from, to) = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+            assert_eq!(tx.scan(TABLE, from, to, Direction::Forward).count(), 0);
+            let remembered = (tx.workspace.reads.len(), tx.workspace.scans.len());
+            assert_eq!(remembered, if remembers { (1, 1) } else { (0, 0) }, "{options:?}");
+        }
+    }
+}

@@ -3,12 +3,29 @@
 //! Every store, swap and read-modify-write counts for the calling thread, whether or not it changes the word: each takes
 //! the cache line from the others. So does locking a mutex.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic;
 pub(crate) use std::sync::atomic::Ordering;
 
 std::thread_local! {
     static STORES: Cell<u64> = const { Cell::new(0) };
+}
+
+std::thread_local! {
+    /// What the calling thread has asked for ahead, while somebody wants to know.
+    static ASKED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
+}
+
+/// The calling thread asks for memory at an address, or for a place in the log.
+pub(crate) fn note_prefetch(address: usize) {
+    ASKED.with_borrow_mut(|asked| asked.iter_mut().for_each(|asked| asked.push(address)));
+}
+
+/// What `work` asks for ahead.
+pub(crate) fn asked(work: impl FnOnce()) -> Vec<usize> {
+    ASKED.set(Some(Vec::new()));
+    work();
+    ASKED.take().unwrap_or_default()
 }
 
 /// Stores of the calling thread so far.

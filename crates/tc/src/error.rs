@@ -273,3 +273,65 @@ impl TcError {
         )
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_has_a_word_of_its_own_and_is_named_by_the_conflict() {
+        use ConflictCause::*;
+        let causes = [
+            WriteWrite,
+            ReadChanged,
+            RangeChanged,
+            SnapshotTooOld,
+            ReadsForgotten,
+            PushedTooOften,
+            LogPinned,
+            TimestampOrder,
+            TableDropped,
+        ];
+        let words: std::collections::BTreeSet<&str> = causes.iter().map(|cause| cause.name()).collect();
+        assert_eq!(words.len(), causes.len());
+        let excluded = |key: &[u8]| Bound::Excluded(key.to_vec());
+        let places = [
+            (ConflictPlace::Key(b"k\0".to_vec()), " in table 3 on key \"k\\x00\""),
+            (
+                ConflictPlace::Range { lower: Bound::Included(b"a".to_vec()), upper: excluded(b"b") },
+                " in table 3 in range \"a\"..\"b\" (excluded)",
+            ),
+            (ConflictPlace::Transaction, ""),
+        ];
+        for cause in causes {
+            for (place, text) in &places {
+                let (own, other) = (Timestamp(2), None);
+                let conflict = Conflict { table: 3, place: place.clone(), cause, own, other };
+                let expected = format!("{} conflict{text} (own timestamp 2)", cause.name());
+                assert_eq!(conflict.to_string(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn an_operation_that_was_refused_is_harmless_and_a_failure_is_not() {
+        let table = TableId(1);
+        let refused = [
+            TcError::KeySize { found: 0, limit: 1 },
+            TcError::ValueSize { found: 2, limit: 1 },
+            TcError::ReadOnly,
+            TcError::NoSavepoint,
+            TcError::TableDropped { table },
+        ];
+        let failed = [
+            TcError::Aborted,
+            TcError::MemoryExhausted,
+            TcError::TransactionTooLarge { found: 2, limit: 1 },
+            TcError::Stopped { reason: String::new() },
+            TcError::Append(AppendError::Full),
+        ];
+        assert!(refused.iter().all(|error| error.is_harmless() && !error.is_retryable()));
+        assert!(failed.iter().all(|error| !error.is_harmless()));
+        assert!(failed.iter().all(|error| error.is_retryable() == matches!(error, TcError::MemoryExhausted)));
+    }
+}

@@ -129,6 +129,8 @@ mod isolation_tests;
 #[cfg(all(test, not(loom)))]
 mod model_tests;
 #[cfg(all(test, not(loom)))]
+mod read_tests;
+#[cfg(all(test, not(loom)))]
 mod scenario_tests;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;
@@ -136,6 +138,8 @@ mod schedule_tests;
 mod stress_tests;
 #[cfg(all(test, not(loom)))]
 mod test_bed;
+#[cfg(all(test, not(loom)))]
+mod transaction_tests;
 // The bed speaks of the component by its name, as tests and examples outside include it too.
 #[cfg(all(test, not(loom)))]
 extern crate self as deuteron_tc;

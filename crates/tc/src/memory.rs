@@ -166,4 +166,50 @@ mod tests {
         account.set_budget((3 << 30) + (100 << 20));
         assert!(account.is_over_target() && !account.is_over_soft());
     }
+
+    #[test]
+    fn each_watermark_is_passed_above_it() {
+        // Counted to the byte: the target is 600, reads no longer cache above 700, writers stall above 1000.
+        let account = Account::new(800);
+        account.add(599);
+        for used in 600..=1001 {
+            account.add(1);
+            assert_eq!(account.used(), used);
+            assert_eq!(account.is_over_target(), used > 600, "{used}");
+            assert_eq!(account.is_over_soft(), used > 700, "{used}");
+            assert_eq!(account.is_over_hard(), used > 800, "{used}");
+            assert_eq!(account.is_over_limit(), used > 1000, "{used}");
+        }
+    }
+
+    #[test]
+    fn of_reads_that_bring_records_one_in_eight_is_admitted_while_the_collector_evicts() {
+        let account = Account::new(800);
+        let admitted = || (0..8000).filter(|salt| account.admits(*salt)).count();
+        assert_eq!(admitted(), 8000);
+        account.add(600);
+        assert_eq!(admitted(), 8000);
+        account.add(1);
+        assert!((900..1100).contains(&admitted()), "{}", admitted());
+        account.add(100);
+        assert_eq!(admitted(), 0);
+    }
+
+    #[test]
+    fn every_thread_has_a_number_of_its_own_and_any_number_will_do() {
+        let account = Account::new(800);
+        let numbers: std::collections::BTreeSet<usize> = (0..300)
+            .map(|_| {
+                std::thread::scope(|scope| {
+                    let number = scope.spawn(|| {
+                        account.add(1);
+                        shard_of_thread()
+                    });
+                    number.join().unwrap()
+                })
+            })
+            .collect();
+        assert_eq!((numbers.len(), account.used()), (300, 300));
+        assert_eq!(shard_of_thread(), shard_of_thread());
+    }
 }

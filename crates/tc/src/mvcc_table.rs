@@ -328,6 +328,35 @@ mod tests {
             unsafe { Record::free(record.cast(), (*record).bytes()) };
         }
     }
+
+    #[test]
+    fn keys_spread_over_buckets_and_stripes() {
+        for (buckets, stripes) in [(1 << 10, 1 << 10), (1 << 11, 1 << 7)] {
+            let (epochs, account) = (Epochs::new(), Arc::new(Account::new(1 << 20)));
+            let mut table = MvccTable::new(buckets, 1, account);
+            assert_eq!((table.buckets(), table.fixed_bytes()), (buckets, 8 * buckets + 16 * stripes));
+            let guard = epochs.pin();
+            for number in 0..1000u32 {
+                let bytes = number.to_be_bytes();
+                let key = table.key(TableId(number % 3), &bytes);
+                assert!(table.insert(key, Record::allocate(key, Timestamp(0), 0), &guard).is_ok());
+            }
+            let mut lengths = vec![0; buckets];
+            for (bucket, length) in lengths.iter_mut().enumerate() {
+                table.for_each_in_bucket(bucket, &guard, |_| *length += 1);
+            }
+            assert_eq!(lengths.iter().sum::<usize>(), 1000);
+            assert!(lengths.iter().all(|length| *length < 12), "{lengths:?}");
+            assert!(lengths.iter().filter(|length| **length > 0).count() > buckets / 4);
+            // Keys of one table are not those of another.
+            assert_ne!(table.key(TableId(1), b"k").hash, table.key(TableId(2), b"k").hash);
+            drop(guard);
+            for record in table.take_all() {
+                // SAFETY: taken out of the table.
+                unsafe { Record::free(record.cast(), (*record).bytes()) };
+            }
+        }
+    }
 }
 
 #[cfg(all(test, loom))]

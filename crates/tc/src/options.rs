@@ -129,3 +129,16 @@ pub struct BeginOptions {
     /// nobody, and it aborts only if its versions are given up for want of memory.
     pub read_only: bool,
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_eighth_of_the_memory_is_for_buckets() {
+        let buckets = |memory_bytes| TcOptions { memory_bytes, ..TcOptions::default() }.buckets();
+        assert_eq!([0, 128, 64 << 10, 1 << 20, 3 << 20].map(buckets), [1, 1, 512, 8 << 10, 32 << 10]);
+        assert_eq!(buckets(256 << 20) * 8, (256 << 20) / 16, "pointers, a sixteenth to an eighth of it");
+        assert_eq!(buckets(1 << 60), 1 << 31);
+    }
+}

@@ -453,4 +453,96 @@ mod tests {
             unsafe { Record::free(record.cast(), (*record).bytes()) };
         }
     }
+
+    /// An index of so many records, and the records.
+    fn world(count: usize) -> (Arc<Epochs>, OrderedIndex, Vec<*mut Record>) {
+        let (epochs, index) = (Epochs::new(), OrderedIndex::new(Arc::new(Account::new(1 << 20))));
+        let records: Vec<*mut Record> = (0..count as u32)
+            .map(|number| {
+                let key = number.to_be_bytes();
+                Record::allocate(KeyRef { hash: 0, table: TableId(1), key: &key }, Timestamp(0), 0)
+            })
+            .collect();
+        for record in &records {
+            // SAFETY: freed at the end.
+            index.note(unsafe { Linked::new(*record) }.unwrap(), 0, 0);
+        }
+        (epochs, index, records)
+    }
+
+    fn end(epochs: &Arc<Epochs>, index: &OrderedIndex, records: Vec<*mut Record>) {
+        while index.settle(1000, |_| true, &epochs.pin()).0 > 0 {}
+        for record in records {
+            // SAFETY: the index refers to it no longer.
+            unsafe { Record::free(record.cast(), (*record).bytes()) };
+        }
+    }
+
+    #[test]
+    fn the_collector_gives_up_after_a_few_that_are_not_settled_more_than_are() {
+        let (epochs, index, records) = world(100);
+        let guard = epochs.pin();
+        let looked = RefCell::new(0);
+        let settle = |settled: u32, count_max| {
+            looked.replace(0);
+            let is_settled = |record: &Record| {
+                *looked.borrow_mut() += 1;
+                record.key() < &settled.to_be_bytes()[..]
+            };
+            let found = index.settle(count_max, is_settled, &guard);
+            (found, *looked.borrow())
+        };
+        assert_eq!(settle(0, 1000), ((0, 100), 9));
+        assert_eq!(settle(0, 5), ((0, 100), 5), "so many at most");
+        // The 14 that were looked at have gone behind; 20 of the oldest settle now, each looked at twice.
+        let departures = index.departures();
+        assert_eq!(settle(34, 1000), ((20, 80), 2 * 20 + 29));
+        assert_eq!(index.departures(), departures + 40, "before and after");
+        // Listed and waiting ones alike.
+        index.complete(&guard);
+        // SAFETY: alive.
+        index.note(unsafe { Linked::new(records[20]) }.unwrap(), 0, 0);
+        assert_eq!(settle(0, 1000), ((0, 81), 1 + 9));
+        drop(guard);
+        end(&epochs, &index, records);
+    }
+
+    #[test]
+    fn a_record_that_is_written_again_meanwhile_stays_and_one_that_is_gone_is_retired() {
+        for listed in [false, true] {
+            let (epochs, index, mut records) = world(2);
+            let guard = epochs.pin();
+            if listed {
+                index.complete(&guard);
+            }
+            let looks = RefCell::new(0);
+            let is_settled = |record: &Record| {
+                *looks.borrow_mut() += 1;
+                record.key() == [0; 4] && *looks.borrow() == 1
+            };
+            let departures = index.departures();
+            assert_eq!(index.settle(1, is_settled, &guard), (0, 2));
+            assert_eq!((*looks.borrow(), index.departures()), (2, departures + 1));
+            // SAFETY: alive.
+            assert!(records.iter().all(|record| unsafe { (**record).is_queued() }));
+            let mut found = 0;
+            index.complete(&guard);
+            let range = KeyRange { table: TableId(1), lower: Bound::Unbounded, upper: Bound::Unbounded };
+            index.list().walk(range, Direction::Forward, &guard, |_| {
+                found += 1;
+                true
+            });
+            assert_eq!(found, 2);
+            // Unlinked from its bucket while the index refers to it.
+            let gone = records.remove(1);
+            // SAFETY: alive.
+            assert!(unsafe { !(*gone).set_unlinked() });
+            let is_gone = |record: &Record| record.key() == [0, 0, 0, 1];
+            let before = epochs.garbage_bytes();
+            assert_eq!(index.settle(10, is_gone, &guard), (1, 1));
+            assert!(epochs.garbage_bytes() > before, "the index has retired it");
+            drop(guard);
+            end(&epochs, &index, records);
+        }
+    }
 }

@@ -253,6 +253,63 @@ mod tests {
             range(b"d", b"b").is_empty() && range(b"b", b"b").is_empty() && !range(b"b", b"c").is_empty()
         );
     }
+
+    #[test]
+    fn a_range_is_empty_if_no_key_can_be_in_it() {
+        use Bound::{Excluded, Included, Unbounded};
+        let cases: [(Bound<&[u8]>, Bound<&[u8]>, bool); 14] = [
+            (Included(b"b"), Included(b"b"), false),
+            (Included(b"c"), Included(b"b"), true),
+            (Included(b"b"), Included(b"c"), false),
+            (Excluded(b"b"), Included(b"b"), true),
+            (Included(b"b"), Excluded(b"b"), true),
+            (Excluded(b"b"), Excluded(b"b"), true),
+            (Excluded(b"b"), Included(b"c"), false),
+            (Excluded(b"b"), Excluded(b"c"), false),
+            (Unbounded, Excluded(b""), true),
+            (Unbounded, Included(b""), false),
+            (Unbounded, Excluded(b"b"), false),
+            (Unbounded, Unbounded, false),
+            (Included(b"b"), Unbounded, false),
+            (Excluded(b"b"), Unbounded, false),
+        ];
+        for (lower, upper, empty) in cases {
+            let range = KeyRange { table: TABLE, lower, upper };
+            assert_eq!(range.is_empty(), empty, "{range:?}");
+            let holds = |key: &[u8]| range.contains(TABLE, key);
+            assert!(!empty || [&b"a"[..], b"b", b"bb", b"c", b"d"].into_iter().all(|key| !holds(key)));
+            assert!(!range.contains(TableId(2), b"b"));
+        }
+    }
+
+    #[test]
+    fn the_ends_of_a_range_are_in_it_or_not_as_they_say() {
+        let with = |lower, upper| KeyRange { table: TABLE, lower, upper };
+        let inside = with(Bound::Included(&b"b"[..]), Bound::Included(&b"d"[..]));
+        let between = with(Bound::Excluded(&b"b"[..]), Bound::Excluded(&b"d"[..]));
+        let held = |range: KeyRange<'_>| [b"a", b"b", b"c", b"d", b"e"].map(|key| range.contains(TABLE, key));
+        assert_eq!(held(inside), [false, true, true, true, false]);
+        assert_eq!(held(between), [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn a_place_is_taken_once_all_who_are_active_are_later() {
+        let (epochs, ranges) = (Epochs::new(), RangeTimestamps::new(1));
+        let guard = epochs.pin();
+        let publish = |at, oldest| {
+            let ticket =
+                ranges.publish(range(b"b", b"d"), Timestamp(at), None, |_| Timestamp(oldest), &guard);
+            ticket.is_some()
+        };
+        assert!(publish(10, 5));
+        assert!(!publish(12, 10), "who began at 10 may be pushed by it");
+        assert!(publish(14, 11));
+        // Exactly as late as asked for is not later.
+        assert_eq!(ranges.latest(TABLE, b"c", Timestamp(14), &guard), None);
+        assert_eq!(ranges.latest(TABLE, b"c", Timestamp(13), &guard), Some(Timestamp(14)));
+        assert_eq!(ranges.latest(TABLE, b"x", Timestamp(12), &guard), None);
+        assert_eq!(ranges.latest(TABLE, b"x", Timestamp(11), &guard), Some(Timestamp(12)), "the floor");
+    }
 }
 
 #[cfg(all(test, loom))]

@@ -287,6 +287,8 @@ pub(crate) const VISITED_AHEAD: usize = 32;
 /// Asks for the cache line of an address, which may be any.
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    crate::counted::note_prefetch(address.addr());
     #[cfg(all(target_arch = "x86_64", not(loom), not(shuttle), not(miri)))]
     // SAFETY: a prefetch does nothing but load a line, and nothing at all for an address that is none.
     unsafe {
@@ -391,5 +393,88 @@ mod tests {
             }
             assert!(!are_equal(&key, &[&key[..], b"x"].concat()));
         }
+    }
+
+    #[test]
+    fn a_record_has_a_second_chance_until_it_is_taken() {
+        with_record(|record| {
+            assert!(!record.take_referenced());
+            // Other flags are other flags.
+            assert!(record.set_queued());
+            let _maintenance = record.try_maintain();
+            assert!(!record.take_referenced());
+            record.set_referenced();
+            record.set_referenced();
+            assert!(record.is_queued());
+            assert!(record.take_referenced() && !record.take_referenced());
+            assert!(record.try_maintain().is_none() && record.is_queued());
+            assert!(!record.clear_queued());
+        });
+    }
+
+    #[test]
+    fn the_right_that_is_kept_is_never_given_again() {
+        with_record(|record| {
+            record.try_maintain().expect("nobody has it").keep();
+            assert!(record.try_maintain().is_none());
+        });
+    }
+
+    #[test]
+    fn a_record_is_as_long_as_its_key_and_an_aligned_version_need() {
+        for (key, embedded, bytes) in [(1, 0, 49), (16, 0, 64), (1, 32, 56 + 32), (8, 40, 56 + 40)] {
+            let name = vec![7; key];
+            let key = KeyRef { hash: 7, table: TableId(1), key: &name };
+            let record = Record::allocate(key, Timestamp(5), embedded);
+            // SAFETY: just allocated.
+            unsafe {
+                assert_eq!((*record).bytes(), bytes);
+                assert_eq!(
+                    ((*record).key(), (*record).hash(), (*record).table()),
+                    (&name[..], 7, TableId(1))
+                );
+                let offset = Record::embedded(record).addr() - record.addr();
+                assert_eq!(offset, (48 + name.len()).next_multiple_of(8));
+                Record::free(record.cast(), (*record).bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_is_that_of_its_hash_its_table_and_its_key() {
+        with_record(|record| {
+            let key = KeyRef { hash: 7, table: TableId(1), key: &b"some key"[..] };
+            assert!(record.is(key));
+            assert!(!record.is(KeyRef { hash: 8, ..key }));
+            assert!(!record.is(KeyRef { table: TableId(2), ..key }));
+            assert!(!record.is(KeyRef { key: b"some kex", ..key }));
+        });
+    }
+
+    #[test]
+    fn a_fresh_record_counts_as_read_when_its_stripe_was() {
+        let account = std::sync::Arc::new(crate::memory::Account::new(1 << 20));
+        let table = crate::mvcc_table::MvccTable::new(1, 0, account);
+        let stripe = table.stripe(0);
+        stripe.raise_floor(Timestamp(7));
+        with_record(|record| {
+            assert_eq!(record.own_read_timestamp(), Timestamp(5), "its own only");
+            record.raise_read_timestamp(Timestamp(6));
+            assert_eq!(record.own_read_timestamp(), Timestamp(6));
+            assert_eq!(record.read_timestamp(stripe), Timestamp(7));
+            assert_eq!(record.own_read_timestamp(), Timestamp(7), "from now on");
+            stripe.raise_floor(Timestamp(9));
+            assert_eq!(
+                record.read_timestamp(stripe),
+                Timestamp(7),
+                "what comes to the floor later is of others"
+            );
+            record.raise_read_timestamp(Timestamp(8));
+            assert_eq!(record.read_timestamp(stripe), Timestamp(8));
+        });
+        with_record(|record| {
+            record.raise_read_timestamp(Timestamp(12));
+            assert_eq!(record.read_timestamp(stripe), Timestamp(12), "later than the floor");
+        });
     }
 }

@@ -297,4 +297,41 @@ mod tests {
         epochs.collect();
         assert_eq!(epochs.garbage_bytes(), 0);
     }
+
+    #[test]
+    fn what_is_kept_is_counted_to_the_byte() {
+        let (mut recycler, account, epochs) = world(1000);
+        (0..BATCH).for_each(|_| _ = retire(&mut recycler, &account, &epochs));
+        assert_eq!((recycler.retired_bytes, recycler.ready_bytes), (BATCH * BYTES, 0));
+        let first = recycler.take(BYTES, &epochs).expect("a batch is ready");
+        assert_eq!((recycler.retired_bytes, recycler.ready_bytes), (0, (BATCH - 1) * BYTES));
+        let second = recycler.take(BYTES, &epochs).expect("a batch is ready");
+        assert_eq!(recycler.ready_bytes, (BATCH - 2) * BYTES);
+        recycler.put_back(first, BYTES);
+        recycler.put_back(second, BYTES);
+        assert_eq!((recycler.retired_bytes, recycler.ready_bytes), (0, BATCH * BYTES));
+        recycler.empty(&account, &epochs.pin());
+        assert_eq!((recycler.retired_bytes, recycler.ready_bytes, account.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn versions_of_all_written_sizes_are_kept_and_no_others() {
+        let (mut recycler, account, epochs) = world(1 << 20);
+        for bytes in [0, SIZE_STEP, SIZE_STEP + 8, WRITTEN_BYTES_MAX, WRITTEN_BYTES_MAX + SIZE_STEP] {
+            let version = Version::allocate(bytes.max(SIZE_STEP));
+            // SAFETY: nobody has ever known it.
+            let kept = unsafe { recycler.keep(version, bytes, &account, &epochs) };
+            assert_eq!(kept, bytes == SIZE_STEP || bytes == WRITTEN_BYTES_MAX, "{bytes}");
+            if !kept {
+                // SAFETY: as above.
+                unsafe { Version::free(version.cast(), bytes.max(SIZE_STEP)) };
+            }
+        }
+        recycler.stamp(&epochs);
+        assert!(recycler.take(WRITTEN_BYTES_MAX + SIZE_STEP, &epochs).is_none());
+        let longest = recycler.take(WRITTEN_BYTES_MAX, &epochs).expect("the longest");
+        recycler.put_back(longest, WRITTEN_BYTES_MAX);
+        account.add(SIZE_STEP + WRITTEN_BYTES_MAX);
+        recycler.empty(&account, &epochs.pin());
+    }
 }

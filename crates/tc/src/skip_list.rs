@@ -323,3 +323,42 @@ impl Drop for SkipList {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::record::KeyRef;
+    use deuteron_contract::Timestamp;
+
+    #[test]
+    fn one_node_in_four_is_higher_than_another_and_all_are_accounted_for() {
+        let account = Arc::new(Account::new(1 << 20));
+        let list = SkipList::new(Arc::clone(&account));
+        let count = 4096usize;
+        let records: Vec<*mut Record> = (0..count as u32)
+            .map(|number| {
+                let name = number.to_be_bytes();
+                Record::allocate(KeyRef { hash: 0, table: TableId(1), key: &name }, Timestamp(0), 0)
+            })
+            .collect();
+        // SAFETY: freed at the end.
+        list.insert_all(records.iter().map(|record| unsafe { &**record }));
+        let (mut links, mut expected) = (0, count);
+        for level in 0..5 {
+            // SAFETY: nobody changes the list.
+            let node = |pointer: *mut Node| unsafe { pointer.as_ref() };
+            let first = node(list.head().next(level));
+            let length = std::iter::successors(first, |last| node(last.next(level))).count();
+            assert!((expected / 2..=expected * 2).contains(&length), "{length} at level {level}");
+            links += length;
+            expected /= 4;
+        }
+        let bytes = count * size_of::<Node>() + links * 8;
+        assert!((account.used() as usize).abs_diff(bytes) < 4096, "{} for {bytes}", account.used());
+        drop(list);
+        for record in records {
+            // SAFETY: the list is gone.
+            unsafe { Record::free(record.cast(), (*record).bytes()) };
+        }
+    }
+}

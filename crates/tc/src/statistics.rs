@@ -137,3 +137,33 @@ impl Counters {
         statistics
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sums_are_right_whichever_threads_add_and_subtract() {
+        let counters = Counters::new();
+        for _ in 0..300 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    counters.add(Counter::Stalls, 3);
+                    counters.subtract(Counter::Stalls, 1);
+                    let mut counts = Counts::default();
+                    counts.add(Counter::Reads);
+                    counts.add(Counter::Reads);
+                    counts.add(Counter::Commits);
+                    assert_eq!((counts.of(Counter::Reads), counts.of(Counter::Commits)), (2, 1));
+                    counters.take(&mut counts);
+                    counters.take(&mut counts);
+                });
+            });
+        }
+        let expected = TcStatistics { stalls: 600, reads: 600, commits: 300, ..TcStatistics::default() };
+        assert_eq!(counters.statistics(), expected);
+        // Taken one after the other, they may be of different moments: never less than nothing.
+        counters.subtract(Counter::Stalls, 1000);
+        assert_eq!(counters.statistics().stalls, 0);
+    }
+}

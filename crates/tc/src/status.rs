@@ -139,6 +139,18 @@ mod tests {
         word.begin(Timestamp::MAX);
         assert_eq!(word.load(), Status::Active(Timestamp::MAX));
     }
+
+    #[test]
+    fn who_pushes_itself_is_beyond_what_it_has_seen() {
+        let word = StatusWord::new();
+        word.begin(Timestamp(5));
+        assert!(word.self_push(Timestamp(4)));
+        assert_eq!(word.load(), Status::Active(Timestamp(5)), "it is beyond that already");
+        assert!(word.self_push(Timestamp(5)));
+        assert_eq!(word.load(), Status::Active(Timestamp(6)));
+        assert!(word.abort() && !word.abort());
+        assert!(!word.self_push(Timestamp(9)));
+    }
 }
 
 #[cfg(all(test, loom))]

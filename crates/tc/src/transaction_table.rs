@@ -304,6 +304,60 @@ mod tests {
         table.slot(young).end();
         assert_eq!(table.oldest_active(&clock), Timestamp(103));
     }
+
+    #[test]
+    fn a_slot_says_of_its_transaction_what_the_owner_has_said() {
+        let (table, clock) = (TransactionTable::new(), Clock::new(Timestamp(100)));
+        let slot = table.slot(table.allocate());
+        assert_eq!((slot.begin(), slot.first_lsn(), slot.waits_for()), (None, None, None));
+        table.begin(slot, &clock);
+        assert_eq!(slot.begin(), Some(Timestamp(101)));
+        slot.set_first_lsn(Lsn(8), TransactionId(5));
+        assert_eq!((slot.first_lsn(), slot.log_id()), (Some(Lsn(8)), TransactionId(5)));
+        slot.set_log_id(TransactionId(6));
+        assert_eq!((slot.first_lsn(), slot.log_id()), (Some(Lsn(8)), TransactionId(6)));
+        slot.set_commit_lsn(Lsn(16));
+        assert_eq!(slot.commit_lsn(), Lsn(16));
+        slot.set_waits_for(Some(SlotIndex(0)));
+        assert_eq!(slot.waits_for(), Some(SlotIndex(0)));
+        slot.set_waits_for(None);
+        assert_eq!(slot.waits_for(), None);
+        assert!(!slot.take_awaited());
+        slot.set_awaited();
+        assert!(slot.take_awaited() && !slot.take_awaited(), "told once");
+        slot.end();
+        assert_eq!((slot.begin(), slot.first_lsn()), (None, None));
+    }
+
+    #[test]
+    fn whoever_reads_the_past_holds_the_horizon_there() {
+        let (table, clock) = (TransactionTable::new(), Clock::new(Timestamp(100)));
+        let slot = table.slot(table.allocate());
+        slot.begin_as_of(Timestamp(50));
+        assert_eq!(table.oldest_active(&clock), Timestamp(50));
+        slot.read_from(Timestamp(60));
+        assert_eq!(table.oldest_active(&clock), Timestamp(60));
+    }
+
+    #[test]
+    fn a_declared_reader_takes_the_present_if_that_is_late_enough() {
+        let (table, clock) = (TransactionTable::new(), Clock::new(Timestamp(100)));
+        let slot = table.slot(table.allocate());
+        assert_eq!(table.begin_reader(slot, &clock, Timestamp(100)), Timestamp(100));
+        assert_eq!((slot.begin(), clock.last()), (Some(Timestamp(100)), Timestamp(100)));
+        assert_eq!(table.begin_reader(slot, &clock, Timestamp(101)), Timestamp(101));
+        assert_eq!(clock.last(), Timestamp(101));
+    }
+
+    #[test]
+    fn chunks_double_and_their_bytes_count() {
+        let table = TransactionTable::new();
+        assert_eq!(table.bytes(), 0);
+        table.allocate();
+        assert_eq!(table.bytes(), FIRST as usize * 64);
+        (0..FIRST).for_each(|_| _ = table.allocate());
+        assert_eq!((table.slots().count(), table.bytes()), (3 * FIRST as usize, 3 * FIRST as usize * 64));
+    }
 }
 
 #[cfg(all(test, loom))]

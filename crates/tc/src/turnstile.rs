@@ -75,7 +75,7 @@ impl Turnstile {
         }
     }
 
-    fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         (self.limit.0.load(Ordering::Relaxed) / ONE).clamp(1, PLACES as u32) as usize
     }
 
@@ -246,6 +246,65 @@ mod tests {
         turnstile.leave(idle);
         assert_eq!(turnstile.front.load(Ordering::SeqCst), turnstile.arrived.load(Ordering::SeqCst));
         assert!(turnstile.try_enter(0, 1).is_some());
+    }
+
+    #[test]
+    fn whoever_comes_takes_the_next_free_place_behind_its_own() {
+        let turnstile = Turnstile::new();
+        let places: Vec<usize> = (1..=5)
+            .map(|token| turnstile.try_enter(PLACES - 2, token).expect("a free place").place)
+            .collect();
+        assert_eq!(places, [PLACES - 2, PLACES - 1, 0, 1, 2]);
+        for token in 6..=PLACES as u64 {
+            assert!(turnstile.try_enter(7, token).is_some());
+        }
+        assert!(turnstile.try_enter(7, 99).is_none(), "as many as there are");
+        let pass = Pass { place: 3, token: 99 };
+        turnstile.leave(pass);
+        assert!(turnstile.try_enter(7, 99).is_none(), "who is not there gives nothing back");
+    }
+
+    #[test]
+    fn a_meeting_closes_a_quarter_or_half_a_place() {
+        let turnstile = Turnstile::new();
+        let limit = || turnstile.limit.0.load(Ordering::Relaxed);
+        let narrowed = |from: u32| {
+            turnstile.limit.0.store(from, Ordering::Relaxed);
+            turnstile.narrow();
+            limit()
+        };
+        assert_eq!(
+            [LIMIT_MAX, 400, 128, 127, 100, 96, 64].map(narrowed),
+            [LIMIT_MAX / 4 * 3, 300, 96, 95, 68, 64, 64]
+        );
+    }
+
+    /// Notes what the host hears.
+    #[derive(Default)]
+    struct Heard(std::sync::Mutex<Vec<(u32, bool)>>);
+
+    impl Host for Heard {
+        fn stalled(&self, reason: Stall) -> Result<(), String> {
+            if let Stall::Turn { number, .. } = reason {
+                self.0.lock().unwrap().push((number, false));
+            }
+            Ok(())
+        }
+
+        fn ended(&self, number: u32) {
+            self.0.lock().unwrap().push((number, true));
+        }
+    }
+
+    #[test]
+    fn the_next_in_the_queue_is_told_that_it_is_the_front() {
+        let (turnstile, heard) = (narrow(), Heard::default());
+        for token in 1..4 {
+            turnstile.enter(0, token, &heard);
+        }
+        // The first found a free place; the others were at the front at once.
+        assert_eq!(*heard.0.lock().unwrap(), [(1, true), (2, true)]);
+        assert_eq!(turnstile.front.load(Ordering::SeqCst), 2);
     }
 }
 

@@ -483,4 +483,56 @@ mod tests {
             Version::free(version.cast(), written.bytes());
         }
     }
+
+    #[test]
+    fn the_read_cache_counts_the_bytes_of_what_a_read_has_brought() {
+        for (value, bytes) in [(Some(&b"value"[..]), 37), (Some(b""), 32), (None, 32)] {
+            let version = Version::allocate_base(Timestamp(7), value, ptr::null_mut());
+            // SAFETY: just allocated.
+            let base = unsafe { &*version };
+            assert_eq!(
+                (base.cached_bytes(), base.bytes(), base.is_absent()),
+                (Some(bytes), bytes, value.is_none())
+            );
+            assert!(!base.is_unlogged() && base.commit_lsn() == Lsn(0));
+            // SAFETY: not shared.
+            unsafe { Version::free(version.cast(), base.bytes()) };
+        }
+        for written in
+            [Written::Absent, Written::Logged, Written::Large, Written::Inline(b"1"), Written::Unlogged(b"1")]
+        {
+            let version = Version::allocate_written(SlotIndex(3), Lsn(64), written, 9);
+            // SAFETY: just allocated.
+            let new = unsafe { &*version };
+            assert_eq!(new.cached_bytes(), None, "what is written is no cache: {written:?}");
+            assert_eq!(new.is_unlogged(), matches!(written, Written::Unlogged(_)), "{written:?}");
+            assert_eq!(new.lsn().is_none(), matches!(written, Written::Inline(_) | Written::Unlogged(_)));
+            assert_eq!(new.bytes(), Version::written_bytes(written));
+            // SAFETY: not shared.
+            unsafe { Version::free(version.cast(), new.bytes()) };
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "retired twice")]
+    fn a_version_that_is_retired_twice_is_noticed() {
+        let version = Version::allocate_base(Timestamp(7), None, ptr::null_mut());
+        // SAFETY: just allocated.
+        let base = unsafe { Box::from_raw(version) };
+        base.note_retired();
+        base.note_retired();
+    }
+
+    #[test]
+    fn a_value_in_pieces_is_known_for_one_until_it_is_written_anew() {
+        let version = Version::allocate_written(SlotIndex(3), Lsn(64), Written::Large, 0);
+        // SAFETY: just allocated.
+        let written = unsafe { &*version };
+        assert!(matches!(written.payload(), Payload::Large(Lsn(64))));
+        // SAFETY: nobody else knows it.
+        unsafe { written.rewrite(Lsn(72), Written::Logged) };
+        assert!(matches!(written.payload(), Payload::Logged(Lsn(72))));
+        // SAFETY: not shared.
+        unsafe { Version::free(version.cast(), written.bytes()) };
+    }
 }

@@ -84,6 +84,8 @@ impl VersionManager {
     /// Says that the value of the version at `lsn` will be read next. A hint.
     #[inline]
     pub(crate) fn prefetch(&self, lsn: Lsn) {
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        crate::counted::note_prefetch(lsn.0 as usize);
         self.log.prefetch(lsn);
     }
 
@@ -141,5 +143,42 @@ impl VersionManager {
         lsn.0 < self.o_lsn.load(Ordering::SeqCst)
             && commit_lsn.0 < self.t_lsn.load(Ordering::SeqCst)
             && at.0 < self.posted.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::test_bed::roomy;
+    use deuteron_contract::{Lsn, Timestamp};
+
+    #[test]
+    fn a_version_is_applied_if_all_three_bounds_are_beyond_it() {
+        let bed = roomy();
+        let versions = &bed.tc().core.versions;
+        let is_applied = |lsn, commit, at| versions.is_applied(Lsn(lsn), Lsn(commit), Timestamp(at));
+        assert!(!is_applied(0, 0, 0));
+        versions.report_progress(Lsn(20), Lsn(10), Timestamp(30));
+        assert!(is_applied(9, 19, 29));
+        assert!(!is_applied(10, 19, 29) && !is_applied(9, 20, 29) && !is_applied(9, 19, 30));
+        // A late report takes nothing back.
+        versions.report_progress(Lsn(5), Lsn(15), Timestamp(5));
+        assert!(is_applied(14, 19, 29) && !is_applied(15, 19, 29) && !is_applied(14, 20, 29));
+    }
+
+    #[test]
+    fn the_log_says_what_a_record_takes() {
+        let bed = roomy();
+        let versions = &bed.tc().core.versions;
+        assert_eq!(versions.value_bytes_max(7), bed.log.value_bytes_max(7));
+        assert!(versions.value_bytes_max(7) > versions.value_bytes_max(8));
+        assert_eq!(versions.piece_bytes(), bed.log.piece_bytes());
+        assert!(versions.piece_bytes() > 1);
+        // A flush that nobody has asked for is none.
+        while bed.log.flush_step().unwrap() {}
+        let append = deuteron_log::Record::Abort { transaction: deuteron_contract::TransactionId(1) };
+        let lsn = versions.append(&append).unwrap();
+        assert!(!bed.log.flush_step().unwrap());
+        versions.request_flush(Lsn(lsn.0 + 1));
+        assert!(bed.log.flush_step().unwrap() && versions.stable_lsn() > lsn);
     }
 }

@@ -376,3 +376,157 @@ impl Pool {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::test_bed::{Bed, TABLE, roomy};
+    use std::collections::BTreeSet;
+
+    fn slot_of_a_writer(bed: &Bed) -> u32 {
+        let mut tx = bed.begin();
+        tx.put(TABLE, b"k", b"1").unwrap();
+        let slot = tx.workspace.slot;
+        tx.commit().unwrap();
+        slot.0
+    }
+
+    #[test]
+    fn a_slot_that_versions_referred_to_is_used_again_when_nobody_can_look_at_it() {
+        let bed = roomy();
+        let idle = bed.begin().workspace.slot;
+        assert_eq!(bed.begin().workspace.slot, idle, "nothing refers to it");
+        assert_eq!(slot_of_a_writer(&bed), idle.0);
+        let slots: BTreeSet<u32> = (0..1000).map(|_| slot_of_a_writer(&bed)).collect();
+        assert!(!slots.contains(&idle.0) || slots.len() > SPENT_MAX, "it is spent");
+        assert!((SPENT_MAX..4 * SPENT_MAX).contains(&slots.len()), "{}", slots.len());
+        // While somebody may look at them none comes back.
+        let guard = bed.epochs.pin();
+        let slots: BTreeSet<u32> = (0..500).map(|_| slot_of_a_writer(&bed)).collect();
+        assert!(slots.len() > 400, "{}", slots.len());
+        drop(guard);
+    }
+
+    #[test]
+    fn slots_of_workspaces_without_a_place_come_back() {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        let round = || {
+            let open: Vec<_> = (0..100).map(|_| bed.begin()).collect();
+            let slots: BTreeSet<u32> = open.iter().map(|tx| tx.workspace.slot.0).collect();
+            assert_eq!(slots.len(), 100, "each has its own");
+            slots
+        };
+        let first = round();
+        bed.epochs.advance();
+        let guard = bed.epochs.pin();
+        let fresh = round().difference(&first).count();
+        assert!(fresh < 20, "those spent before the guard may be used: {fresh}");
+        assert!(round().difference(&first).count() > 80, "and those spent since may not");
+        drop(guard);
+        bed.epochs.advance();
+        let before = core.transactions.slots().count();
+        (0..5).for_each(|_| {
+            round();
+            bed.epochs.advance();
+        });
+        assert!(core.transactions.slots().count() <= before.max(256));
+    }
+
+    #[test]
+    fn buffers_are_kept_up_to_a_size() {
+        let bed = roomy();
+        for (length, kept) in [(60 << 10, true), (100 << 10, false)] {
+            bed.put(b"k", &vec![7; length]);
+            assert!(bed.get(b"k").is_some());
+            assert_eq!(bed.begin().workspace.value.capacity() >= length, kept);
+        }
+        for (length, kept) in [(CAPACITY_MAX, true), (CAPACITY_MAX + 1, false)] {
+            let mut vector = Vec::with_capacity(length);
+            vector.push(1u8);
+            clear(&mut vector);
+            assert_eq!((vector.len(), vector.capacity()), (0, if kept { length } else { 0 }));
+        }
+    }
+
+    #[test]
+    fn who_meets_another_passes_the_turnstile_for_a_while() {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        let all = core.turnstile.open();
+        {
+            let tx = bed.begin();
+            assert!(tx.workspace.contends == 0 && tx.workspace.pass.is_none());
+        }
+        {
+            let mut tx = bed.begin();
+            tx.workspace.meet();
+            tx.workspace.meet();
+        }
+        assert_eq!(core.turnstile.open(), all * 3 / 4, "once a transaction");
+        let mut passes = BTreeSet::new();
+        for round in 1..=40 {
+            let tx = bed.begin();
+            assert_eq!(
+                (tx.workspace.contends, tx.workspace.passes),
+                (CONTENDS + 1 - round, u64::from(round))
+            );
+            assert!(passes.insert(format!("{:?}", tx.workspace.pass.expect("it is inside"))));
+            assert_eq!(tx.workspace.began.is_some(), round % 16 == 0, "one in so many is timed");
+        }
+        assert!(core.turnstile.open() >= all * 3 / 4);
+        // Who does not write does not pass.
+        let reader = bed.begin_with(crate::BeginOptions { read_only: true, ..Default::default() });
+        assert!(reader.workspace.contends > 0 && reader.workspace.pass.is_none());
+        drop(reader);
+        let mut tx = bed.begin();
+        tx.workspace.meet();
+        drop(tx);
+        let tx = bed.begin();
+        assert_eq!(tx.workspace.contends, CONTENDS, "anew");
+        assert!(!tx.workspace.met);
+    }
+
+    #[test]
+    fn the_places_of_two_workspaces_are_told_apart() {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        (0..100).for_each(|_| core.turnstile.narrow());
+        assert_eq!(core.turnstile.open(), 1);
+        let mut workspaces = [core.pool.take(core), core.pool.take(core)];
+        for workspace in &mut workspaces {
+            workspace.contends = 10;
+            workspace.pass_turnstile();
+        }
+        let [first, second] = workspaces.map(|mut workspace| {
+            let pass = workspace.pass.take().expect("it is inside");
+            Pool::give_back(workspace);
+            pass
+        });
+        // The second has robbed the first of the only place.
+        assert_ne!(first, second);
+        core.turnstile.leave(first);
+        let mut third = core.pool.take(core);
+        third.contends = 1;
+        let before = bed.tc().statistics().stalls;
+        let _ = before;
+        third.pass_turnstile();
+        assert!(third.pass.is_some());
+        third.end();
+        Pool::give_back(third);
+    }
+
+    #[test]
+    fn meetings_are_those_of_transactions_and_not_of_memory() {
+        use crate::ConflictCause::*;
+        let place = || crate::ConflictPlace::Transaction;
+        let causes = [(WriteWrite, true), (ReadChanged, true), (SnapshotTooOld, false), (LogPinned, false)];
+        for (cause, meets) in causes {
+            let bed = roomy();
+            let mut tx = bed.begin();
+            tx.conflict(cause, TABLE, place(), None);
+            assert_eq!(tx.workspace.contends > 0, meets, "{cause:?}");
+            assert_eq!(bed.tc().statistics().conflicts, 1);
+        }
+    }
+}

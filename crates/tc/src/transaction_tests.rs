@@ -1,0 +1,601 @@
+//! What transactions say, wait for and leave behind: to the host, to the data component, in their workspaces.
+
+use crate::options::ConcurrencyControl;
+use crate::sync::Ordering;
+use crate::test_bed::{Bed, TABLE, bed, roomy};
+use crate::version::{Payload, Version};
+use crate::{
+    BeginOptions, ConflictCause, Host, Isolation, ScanCursor, Stall, TcError, TcOptions, Transaction,
+    TransactionComponent,
+};
+use deuteron_contract::{
+    DataComponent, DcError, DcStatistics, Direction, Lsn, MemoryDc, Operation, Record, ScanBatch,
+    ScanRequest, TableId, Timestamp,
+};
+use deuteron_device::MemoryDirectory;
+use deuteron_epoch::Epochs;
+use deuteron_log::{Log, LogOptions};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex};
+
+fn cause<T: std::fmt::Debug>(result: Result<T, TcError>) -> ConflictCause {
+    match result.expect_err("a conflict") {
+        TcError::Conflict(conflict) => conflict.cause,
+        other => panic!("{other}"),
+    }
+}
+
+fn with(options: TcOptions) -> Arc<Bed> {
+    let options = TcOptions { memory_bytes: 16 << 20, ..options };
+    bed(options, &LogOptions::default(), deuteron_proxy::Options::default())
+}
+
+/// Notes what is asked of it, and has a map do it.
+#[derive(Default)]
+struct Noting {
+    map: MemoryDc,
+    prefetched: Mutex<Vec<usize>>,
+    scanned: Mutex<Vec<usize>>,
+}
+
+impl DataComponent for Noting {
+    fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
+        self.map.get(table, key)
+    }
+    fn prefetch(&self, _: TableId, keys: &[&[u8]]) {
+        self.prefetched.lock().unwrap().push(keys.len());
+    }
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+        self.scanned.lock().unwrap().push(request.bytes_max);
+        self.map.scan(request)
+    }
+    fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
+        self.map.apply(operations)
+    }
+    fn end_of_stable_log(&self, lsn: Lsn) {
+        self.map.end_of_stable_log(lsn);
+    }
+    fn redo_scan_start_point(&self, lsn: Lsn) -> Result<(), DcError> {
+        self.map.redo_scan_start_point(lsn)
+    }
+    fn recovered_redo_scan_start_point(&self) -> Lsn {
+        self.map.recovered_redo_scan_start_point()
+    }
+    fn recovered_end_of_stable_log(&self) -> Lsn {
+        self.map.recovered_end_of_stable_log()
+    }
+    fn recovered_newest_timestamp(&self) -> Timestamp {
+        self.map.recovered_newest_timestamp()
+    }
+    fn statistics(&self) -> DcStatistics {
+        self.map.statistics()
+    }
+}
+
+/// A bed over a data component that notes, with `count` records in it.
+fn noting(options: TcOptions, count: u8) -> (Arc<Bed>, Arc<Noting>) {
+    let dc = Arc::new(Noting::default());
+    for number in 0..count {
+        let (key, value) = ([b'k', number], [7; 20]);
+        let operation =
+            Operation { table: TABLE, key: &key, value: Some(&value), timestamp: Timestamp(0), lsn: Lsn(0) };
+        dc.apply(&[operation]).unwrap();
+    }
+    let stalled = |bed: &Bed| {
+        bed.step();
+        Ok(())
+    };
+    let proxy = deuteron_proxy::Options::default();
+    let dyn_dc = Arc::clone(&dc) as Arc<dyn DataComponent>;
+    (Bed::open(dyn_dc, options, &LogOptions::default(), proxy, stalled).unwrap(), dc)
+}
+
+#[test]
+fn keys_without_a_record_are_named_to_the_data_component_unless_it_is_a_single_one() {
+    let (bed, dc) = noting(TcOptions::default(), 0);
+    bed.put(b"here", b"1");
+    let take = || std::mem::take(&mut *dc.prefetched.lock().unwrap());
+    let tx = bed.begin();
+    tx.prefetch(TABLE, &[&b"here"[..], b"a"], &[]);
+    assert_eq!(take(), []);
+    tx.prefetch(TABLE, &[&b"here"[..], b"a", b"b"], &[]);
+    assert_eq!(take(), [2]);
+    tx.prefetch(TABLE, &[], &[b"a", b"b"]);
+    assert_eq!(take(), [], "a write needs no read");
+    // Of many keys so many at a time.
+    let keys: Vec<[u8; 2]> = (0..130u16).map(u16::to_be_bytes).collect();
+    let mut tx = bed.begin();
+    tx.get_many(TABLE, &keys, |_, value| assert!(value.is_none())).unwrap();
+    assert_eq!(take(), [64, 64, 2]);
+    for key in &keys {
+        tx.add(TableId(2), key, 1).unwrap();
+    }
+    tx.commit().unwrap();
+    assert_eq!(take(), [64, 64, 2]);
+}
+
+#[test]
+fn batches_of_a_scan_grow_to_64_times_the_first_and_a_small_range_takes_one() {
+    let options = TcOptions { scan_batch_bytes: 16, ..TcOptions::default() };
+    let (bed, dc) = noting(options, 255);
+    let take = || std::mem::take(&mut *dc.scanned.lock().unwrap());
+    let mut tx = bed.begin();
+    let (lower, upper) = (Bound::Included(&b"k\x05"[..]), Bound::Included(&b"k\x05"[..]));
+    assert_eq!(tx.scan(TABLE, lower, upper, Direction::Forward).count(), 1);
+    assert_eq!(take(), [16]);
+    for direction in [Direction::Forward, Direction::Reverse] {
+        assert_eq!(tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, direction).count(), 255);
+        let asked = take();
+        assert_eq!(asked[..9], [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
+        assert!(asked.iter().all(|bytes| *bytes <= 1024));
+    }
+    // A refresh takes the largest.
+    tx.put(TABLE, b"z", b"1").unwrap();
+    bed.begin().get(TABLE, b"z").unwrap();
+    tx.commit().unwrap();
+    assert!(take().iter().all(|bytes| *bytes == 1024));
+}
+
+#[test]
+fn a_batch_takes_so_many_fresh_records_and_one_large_value() {
+    let options = TcOptions { scan_batch_records_max: 3, ..TcOptions::default() };
+    let (log, proxy) = (LogOptions::tiny_for_tests(), deuteron_proxy::Options::default());
+    let bed = bed(TcOptions { memory_bytes: 16 << 20, ..options }, &log, proxy);
+    let batches = |direction| {
+        let mut tx = bed.begin();
+        let mut cursor = ScanCursor::new(TABLE, Bound::Unbounded, Bound::Unbounded, direction);
+        let mut sizes = Vec::new();
+        while let Some(batch) = tx.scan_batch(&mut cursor).unwrap() {
+            sizes.push(batch.len());
+        }
+        assert!(cursor.is_done());
+        sizes
+    };
+    (0..10u8).for_each(|number| bed.put(&[number + 1], b"1"));
+    assert_eq!(batches(Direction::Forward), [3, 3, 3, 1]);
+    assert_eq!(batches(Direction::Reverse), [3, 3, 3, 1]);
+    // So long that it is in the log in pieces.
+    bed.put(&[2], &[7; 40 << 10]);
+    assert_eq!(batches(Direction::Forward), [2, 3, 3, 2]);
+}
+
+#[test]
+fn the_batches_of_a_scan_are_remembered_as_one_range_until_the_transaction_writes() {
+    let bed = with(TcOptions { scan_batch_records_max: 3, ..TcOptions::default() });
+    (0..10u8).for_each(|number| bed.put(&[number + 1], b"1"));
+    let (mut first, mut second) = (bed.begin(), bed.begin());
+    let mut cursor = ScanCursor::new(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+    assert!(!cursor.is_done());
+    first.scan_batch(&mut cursor).unwrap();
+    first.scan_batch(&mut cursor).unwrap();
+    assert_eq!(first.workspace.scans.len(), 1);
+    first.put(TABLE, b"own", b"1").unwrap();
+    first.scan_batch(&mut cursor).unwrap();
+    assert_eq!(first.workspace.scans.len(), 2, "its digest leaves out what is its own by now");
+    // In another transaction a cursor goes on, and that remembers its own part.
+    second.scan_batch(&mut cursor).unwrap();
+    assert_eq!(second.workspace.scans.len(), 1);
+    second.put(TABLE, b"other", b"1").unwrap();
+    assert_eq!(bed.get(b"other"), None, "which pushes it");
+    second.commit().unwrap();
+    first.commit().unwrap();
+}
+
+#[test]
+fn reads_and_scans_beyond_what_is_remembered_are_forgotten_together() {
+    let bed = with(TcOptions { reads_max: 3, ..TcOptions::default() });
+    let scan = |tx: &mut Transaction| {
+        assert_eq!(tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward).count(), 0);
+    };
+    for reads in 0..4 {
+        let mut tx = bed.begin();
+        (0..reads).for_each(|number| _ = tx.get(TABLE, &[number + 1]).unwrap());
+        assert!(!tx.workspace.reads_forgotten);
+        scan(&mut tx);
+        assert_eq!(tx.workspace.reads_forgotten, reads == 3, "{reads}");
+        if reads < 3 {
+            scan(&mut tx);
+            assert_eq!(tx.workspace.reads_forgotten, reads == 2, "{reads}");
+        }
+    }
+}
+
+/// Notes why operations wait and who is told to look again.
+#[derive(Default)]
+struct Heard {
+    stalls: Mutex<Vec<Stall>>,
+    ended: Mutex<Vec<u32>>,
+}
+
+impl Host for Heard {
+    fn stalled(&self, reason: Stall) -> Result<(), String> {
+        self.stalls.lock().unwrap().push(reason);
+        Ok(())
+    }
+    fn ends(&self, number: u32) -> u64 {
+        100 + u64::from(number)
+    }
+    fn ended(&self, number: u32) {
+        self.ended.lock().unwrap().push(number);
+    }
+}
+
+fn heard(options: TcOptions) -> (TransactionComponent, Arc<Heard>, Arc<Log>) {
+    let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
+    let log = Log::open(directory, &LogOptions::default(), Arc::clone(&epochs), Lsn(0)..Lsn(0));
+    let log = Arc::new(log.expect("a new log").0);
+    let host = Arc::new(Heard::default());
+    let options = TcOptions { memory_bytes: 1 << 20, ..options };
+    let dyn_host = Arc::clone(&host) as Arc<dyn Host>;
+    let tc =
+        TransactionComponent::open(options, Arc::clone(&log), Arc::new(MemoryDc::new()), epochs, dyn_host);
+    let tc = tc.expect("the log takes the lease");
+    while log.flush_step().expect("a log in memory does not fail") {}
+    tc.core.renew_ceiling().expect("the log has the lease");
+    (tc, host, log)
+}
+
+#[test]
+fn a_writer_waits_turn_by_turn_for_the_one_before_who_tells_it_that_it_has_ended() {
+    let (tc, host, _) = heard(TcOptions { patience: 5, ..TcOptions::default() });
+    let (mut first, mut second) = (tc.begin(), tc.begin());
+    first.put(TABLE, b"k", b"1").unwrap();
+    let number = first.workspace.slot.0;
+    assert_eq!(cause(second.put(TABLE, b"k", b"2")), ConflictCause::WriteWrite);
+    let since = 100 + u64::from(number);
+    let expected: Vec<Stall> = (0..5).map(|turn| Stall::Writer { number, since, turn }).collect();
+    assert_eq!(*host.stalls.lock().unwrap(), expected);
+    assert_eq!(tc.statistics().waits, 5);
+    assert!(host.ended.lock().unwrap().is_empty());
+    first.commit().unwrap();
+    assert_eq!(*host.ended.lock().unwrap(), [number]);
+    // Nobody waits for the next.
+    let mut third = tc.begin();
+    third.put(TABLE, b"k", b"3").unwrap();
+    third.commit().unwrap();
+    assert_eq!(host.ended.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn who_rolls_back_to_a_savepoint_tells_those_who_wait() {
+    let (tc, host, _) = heard(TcOptions { patience: 1, ..TcOptions::default() });
+    let (mut first, mut second) = (tc.begin(), tc.begin());
+    let start = first.savepoint().unwrap();
+    first.put(TABLE, b"k", b"1").unwrap();
+    second.put(TABLE, b"k", b"2").unwrap_err();
+    first.rollback_to(&start).unwrap();
+    assert_eq!(*host.ended.lock().unwrap(), [first.workspace.slot.0]);
+}
+
+#[test]
+fn only_those_wait_who_can_use_what_the_other_commits() {
+    let serializable = BeginOptions::default();
+    let cases = [
+        (ConcurrencyControl::Pushes, serializable, 3),
+        (ConcurrencyControl::Pushes, BeginOptions { isolation: Isolation::ReadCommitted, ..serializable }, 3),
+        (ConcurrencyControl::Pushes, BeginOptions { isolation: Isolation::Snapshot, ..serializable }, 0),
+        (ConcurrencyControl::TimestampOrder, serializable, 0),
+    ];
+    for (concurrency_control, options, waits) in cases {
+        let (tc, _, log) = heard(TcOptions { patience: 3, concurrency_control, ..TcOptions::default() });
+        let mut first = tc.begin();
+        first.put(TABLE, b"k", b"1").unwrap();
+        let tail = log.tail_lsn();
+        tc.begin_with(options).put(TABLE, b"k", b"2").unwrap_err();
+        assert_eq!(tc.statistics().waits, waits, "{options:?}");
+        assert_eq!(log.tail_lsn(), tail, "what is in the way already fills no log");
+        // A change waits under snapshot isolation, too: what the other commits is not in its way.
+        let mut change = tc.begin_with(options);
+        change.append(TABLE, b"k", b"2").unwrap();
+        change.commit().unwrap_err();
+        let waits_too = if concurrency_control == ConcurrencyControl::Pushes { 3 } else { 0 };
+        assert_eq!(tc.statistics().waits, waits + waits_too, "{options:?}");
+    }
+}
+
+#[test]
+fn a_chain_of_waiting_transactions_is_a_circle_if_it_comes_back_or_does_not_end() {
+    let (tc, host, _) = heard(TcOptions::default());
+    let mut open: Vec<Transaction> = (0..4).map(|_| tc.begin()).collect();
+    let slots: Vec<_> = open.iter().map(|tx| tx.workspace.slot).collect();
+    let waits = |one: usize, other: Option<usize>| {
+        tc.core.transactions.slot(slots[one]).set_waits_for(other.map(|other| slots[other]));
+    };
+    let stalls = || host.stalls.lock().unwrap().len();
+    // 1 waits for 2, that for 3, that for nobody.
+    waits(1, Some(2));
+    waits(2, Some(3));
+    assert!(open[0].wait_for(slots[1]).unwrap());
+    assert_eq!(stalls(), 1);
+    waits(3, Some(0));
+    assert!(!open[0].wait_for(slots[1]).unwrap(), "3 waits for it");
+    waits(3, Some(1));
+    assert!(!open[0].wait_for(slots[1]).unwrap(), "the others wait for each other");
+    assert_eq!((stalls(), tc.core.transactions.slot(slots[0]).waits_for()), (1, None));
+    (1..4).for_each(|one| waits(one, None));
+    // Of one that has ended nothing is to be waited for.
+    open[3].give_up();
+    assert!(open[0].wait_for(slots[3]).unwrap());
+    assert_eq!(stalls(), 1);
+}
+
+#[test]
+fn a_transaction_moves_on_only_where_that_helps() {
+    // Read committed: it reads the newest anyway.
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    let moves = |bed: &Bed| bed.tc().statistics().moves;
+    let mut tx = bed.begin_with(BeginOptions { isolation: Isolation::ReadCommitted, read_only: false });
+    bed.put(b"k", b"2");
+    assert_eq!(tx.get_for_update(TABLE, b"k").unwrap().as_deref(), Some(&b"2"[..]));
+    tx.commit().unwrap();
+    assert_eq!(moves(&bed), 0);
+    // A later reader is no reason to read anew: the writer is pushed beyond it.
+    let mut tx = bed.begin();
+    assert!(bed.get(b"k").is_some());
+    tx.get_for_update(TABLE, b"k").unwrap();
+    tx.put(TABLE, b"k", b"3").unwrap();
+    assert!(tx.commit().unwrap().timestamp > tx.timestamp());
+    assert_eq!(moves(&bed), 0);
+    // A later version is: from there on it commits where it reads.
+    let mut tx = bed.begin();
+    bed.put(b"k", b"4");
+    tx.get_for_update(TABLE, b"k").unwrap();
+    assert_eq!(tx.commit().unwrap().timestamp, tx.timestamp());
+    assert_eq!(moves(&bed), 1);
+    // As often as refreshes are allowed.
+    let bed = with(TcOptions { refreshes_max: 0, ..TcOptions::default() });
+    bed.put(b"k", b"1");
+    let mut tx = bed.begin();
+    bed.put(b"k", b"2");
+    assert_eq!(tx.get_for_update(TABLE, b"k").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(cause(tx.commit()), ConflictCause::PushedTooOften);
+    assert_eq!(moves(&bed), 0);
+}
+
+#[test]
+fn a_later_reader_of_what_is_written_is_found_before_the_log_is_filled() {
+    let concurrency_control = ConcurrencyControl::TimestampOrder;
+    let bed = with(TcOptions { concurrency_control, ..TcOptions::default() });
+    bed.put(b"k", b"1");
+    let mut tx = bed.begin();
+    let tail = |bed: &Bed| bed.log.tail_lsn();
+    let before = tail(&bed);
+    let mut later = bed.begin();
+    assert!(later.get(TABLE, b"k").unwrap().is_some());
+    assert_eq!(cause(tx.put(TABLE, b"k", b"2")), ConflictCause::TimestampOrder);
+    assert_eq!(tail(&bed), before);
+    // Who read it last may write it.
+    later.put(TABLE, b"k", b"2").unwrap();
+    later.commit().unwrap();
+}
+
+#[test]
+fn what_was_read_in_one_table_says_nothing_of_the_key_in_another() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    assert_eq!(tx.get(TableId(2), b"k").unwrap(), None);
+    assert_eq!(tx.get(TABLE, b"other").unwrap(), None);
+    bed.put(b"k", b"1");
+    tx.put(TABLE, b"k", b"2").unwrap();
+    tx.commit().unwrap();
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"2"[..]));
+}
+
+/// The payload of a key's newest version.
+fn newest<R>(bed: &Bed, key: &[u8], look: impl FnOnce(&Version) -> R) -> R {
+    let guard = bed.epochs.pin();
+    let core = &bed.tc().core;
+    let record = core.table.find(core.table.key(TABLE, key), &guard).expect("a record");
+    // SAFETY: reached through the head under the guard.
+    look(unsafe { &*record.head.load(Ordering::SeqCst) })
+}
+
+fn is_inline(bed: &Bed, key: &[u8]) -> bool {
+    newest(bed, key, |version| matches!(version.payload(), Payload::Inline(_)))
+}
+
+fn is_logged(bed: &Bed, key: &[u8]) -> bool {
+    newest(bed, key, |version| matches!(version.payload(), Payload::Logged(_)))
+}
+
+#[test]
+fn short_values_are_kept_beside_their_versions_unless_memory_is_short() {
+    let bed = roomy();
+    let bytes = |key: &[u8]| newest(&bed, key, Version::bytes);
+    let value = [7; 513];
+    bed.put(b"short", &value[..512]);
+    bed.put(b"long", &value);
+    assert!(is_inline(&bed, b"short") && is_logged(&bed, b"long"));
+    let change = |key: &[u8], length: usize| {
+        let mut tx = bed.begin();
+        tx.append(TABLE, key, &value[..length]).unwrap();
+        tx.commit().unwrap();
+    };
+    // The sum decides of what is appended.
+    change(b"appended", 500);
+    assert_eq!((is_inline(&bed, b"appended"), bytes(b"appended")), (true, 544));
+    change(b"appended", 12);
+    assert_eq!((is_inline(&bed, b"appended"), bytes(b"appended")), (true, 544));
+    change(b"appended", 1);
+    assert!(is_logged(&bed, b"appended"));
+    let mut tx = bed.begin();
+    tx.add(TABLE, b"sum", 5).unwrap();
+    tx.commit().unwrap();
+    assert_eq!((is_inline(&bed, b"sum"), bytes(b"sum")), (true, 48));
+    let core = &bed.tc().core;
+    core.account.add(14 << 20);
+    assert!(core.account.is_over_target() && !core.account.is_over_hard());
+    bed.put(b"short", b"1");
+    change(b"appended now", 1);
+    assert!(is_logged(&bed, b"short") && is_logged(&bed, b"appended now"));
+    core.account.subtract(14 << 20);
+    assert_eq!(bed.get(b"appended").map(|value| value.len()), Some(513));
+}
+
+#[test]
+fn what_is_logged_once_more_stays_where_it_was() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    for (key, value) in [(&b"short"[..], &[7; 5][..]), (b"long", &[7; 600]), (b"gone", b"")] {
+        tx.put(TABLE, key, value).unwrap();
+    }
+    tx.delete(TABLE, b"gone").unwrap();
+    let kept = tx.savepoint().unwrap();
+    tx.put(TABLE, b"given up", b"1").unwrap();
+    tx.rollback_to(&kept).unwrap();
+    assert!(tx.workspace.savepoints.relog);
+    tx.commit().unwrap();
+    assert!(!tx.workspace.savepoints.relog);
+    assert!(is_inline(&bed, b"short") && is_logged(&bed, b"long"));
+    assert!(newest(&bed, b"gone", Version::is_absent));
+    bed.settle();
+    assert_eq!(bed.dc.get(TABLE, b"long").unwrap().unwrap().value.as_deref(), Some(&[7; 600][..]));
+}
+
+#[test]
+fn what_a_transaction_cannot_give_back_before_its_end_is_accounted_for() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    let start = tx.savepoint().unwrap();
+    let mut bytes = {
+        let mut before = 0;
+        move |tx: &Transaction| {
+            let grown = tx.workspace.written_bytes as i64 - before;
+            before = tx.workspace.written_bytes as i64;
+            grown
+        }
+    };
+    // A version in steps of 16 bytes, and its record.
+    tx.put(TABLE, b"k", &[7; 100]).unwrap();
+    assert_eq!(bytes(&tx), 144 + 49);
+    // Rewritten since the same savepoint: nothing is kept aside.
+    tx.put(TABLE, b"k", &[7; 10]).unwrap();
+    assert_eq!(bytes(&tx), 0);
+    let _second = tx.savepoint().unwrap();
+    tx.put(TABLE, b"k", &[7; 20]).unwrap();
+    let ten = bytes(&tx);
+    assert!(ten > 10);
+    tx.put(TABLE, b"k", &[7; 90]).unwrap();
+    assert_eq!(bytes(&tx), 0, "kept since the last savepoint already");
+    let _third = tx.savepoint().unwrap();
+    tx.put(TABLE, b"k", &[7; 1]).unwrap();
+    assert_eq!(bytes(&tx), ten + 80, "90 bytes are kept aside instead of 10");
+    tx.rollback_to(&start).unwrap();
+    assert_eq!(tx.versions_written(), 0);
+    let given_back = bytes(&tx);
+    assert_eq!(given_back, -(144 + 49));
+    // What is noted takes memory, too: more of a longer key and a longer piece, less of a key that is there.
+    let mut noted = |key: &[u8], length: usize| {
+        tx.append(TABLE, key, &vec![7; length]).unwrap();
+        bytes(&tx)
+    };
+    let (short, again, longer) = (noted(b"a", 1), noted(b"a", 2), noted(b"longer", 1));
+    assert_eq!(longer - short, 5);
+    assert!(again > 2 && short > again + 1);
+    assert_eq!(noted(b"a", 1002) - again, 1000);
+}
+
+#[test]
+fn a_transaction_takes_half_of_the_memory_at_most() {
+    let bed = crate::test_bed::tiny();
+    // Noted changes of 8-byte keys, about 100 bytes each; half of the memory is 32 KiB.
+    let mut tx = bed.begin();
+    let (noted, error) = (0..5_000u64)
+        .find_map(|number| Some((number, tx.add(TABLE, &number.to_be_bytes(), 1).err()?)))
+        .expect("an error");
+    assert!(matches!(error, TcError::TransactionTooLarge { found: 1, limit: 0 }), "{error}");
+    assert!((150..600).contains(&noted), "{noted}");
+    let mut tx = bed.begin();
+    let (written, error) = (0..5_000u64)
+        .find_map(|number| Some((number as usize, tx.put(TABLE, &number.to_be_bytes(), b"").err()?)))
+        .expect("an error");
+    match error {
+        TcError::TransactionTooLarge { found, limit } => assert_eq!((found, limit), (written + 1, written)),
+        error => panic!("{error}"),
+    }
+    assert!((150..600).contains(&written), "{written}");
+}
+
+#[test]
+fn values_and_savepoints_have_their_limits_to_the_byte_and_their_own_numbers() {
+    let bed = with(TcOptions { value_bytes_max: 100, key_bytes_max: 10, ..TcOptions::default() });
+    let mut tx = bed.begin();
+    tx.put(TABLE, &[7; 10], &[7; 100]).unwrap();
+    assert!(matches!(tx.put(TABLE, b"k", &[7; 101]), Err(TcError::ValueSize { found: 101, limit: 100 })));
+    assert!(matches!(tx.get(TABLE, &[7; 11]), Err(TcError::KeySize { found: 11, limit: 10 })));
+    tx.append(TABLE, b"k", &[7; 100]).unwrap();
+    assert!(matches!(tx.append(TABLE, b"l", &[7; 101]), Err(TcError::ValueSize { found: 101, limit: 100 })));
+    let outer = tx.savepoint().unwrap();
+    let inner = tx.savepoint().unwrap();
+    tx.rollback_to(&outer).unwrap();
+    let other = tx.savepoint().unwrap();
+    assert!(matches!(tx.rollback_to(&inner), Err(TcError::NoSavepoint)), "another is in its place");
+    tx.rollback_to(&other).unwrap();
+    assert_eq!(tx.versions_written(), 1);
+    tx.commit().unwrap();
+    assert_eq!(bed.get(b"k").as_deref(), Some(&[7; 100][..]));
+}
+
+#[test]
+fn a_rollback_before_the_first_change_leaves_none() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    let start = tx.savepoint().unwrap();
+    tx.add(TABLE, b"n", 1).unwrap();
+    tx.rollback_to(&start).unwrap();
+    assert_eq!(tx.commit().unwrap().durable_at, None);
+    assert_eq!(bed.get(b"n"), None);
+}
+
+#[test]
+fn a_range_that_hid_what_was_rolled_back_is_as_it_was() {
+    let bed = roomy();
+    bed.put(b"b", b"1");
+    let mut tx = bed.begin();
+    let start = tx.savepoint().unwrap();
+    tx.put(TABLE, b"b", b"own").unwrap();
+    assert_eq!(tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward).count(), 1);
+    tx.rollback_to(&start).unwrap();
+    tx.put(TABLE, b"z", b"1").unwrap();
+    assert_eq!(bed.get(b"z"), None, "which pushes it");
+    tx.commit().unwrap();
+}
+
+#[test]
+fn who_has_been_aborted_learns_it_from_its_next_read() {
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    for scans in [false, true] {
+        let (mut tx, mut reader) = (bed.begin(), bed.begin());
+        tx.put(TABLE, b"own", b"2").unwrap();
+        assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
+        let read = match scans {
+            true => tx
+                .scan(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward)
+                .next()
+                .map(|entry| entry.map(|_| ()))
+                .expect("an error"),
+            false => tx.get(TABLE, b"k").map(|_| ()),
+        };
+        assert_eq!(cause(read), ConflictCause::LogPinned);
+        assert!(matches!(tx.get(TABLE, b"k"), Err(TcError::Aborted)));
+        // Who has written nothing cannot be.
+        assert!(reader.get(TABLE, b"k").unwrap().is_some());
+    }
+}
+
+#[test]
+fn what_is_durable_is_durable_beyond_its_commit_record() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    tx.put(TABLE, b"k", b"1").unwrap();
+    bed.settle();
+    let written = tx.commit().unwrap().durable_at.expect("not yet");
+    assert!(bed.log.stable_lsn() <= written);
+    let mut reader = bed.begin();
+    assert!(reader.get(TABLE, b"k").unwrap().is_some());
+    assert_eq!(reader.commit().unwrap().durable_at, Some(written));
+    bed.settle();
+    assert!(bed.log.stable_lsn() > written);
+}
