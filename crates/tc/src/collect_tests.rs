@@ -3,7 +3,7 @@
 use crate::linked::Linked;
 use crate::record::{REMOVED, Record};
 use crate::sync::{Ordering, lock};
-use crate::test_bed::{Bed, TABLE, roomy};
+use crate::test_bed::{Bed, TABLE, bed, roomy};
 use crate::transaction_table::SlotIndex;
 use crate::version::{PRUNED, Version, VersionState, Written};
 use crate::{Stall, TcError, TcOptions, TransactionComponent};
@@ -78,6 +78,12 @@ fn is_there(bed: &Bed, key: &[u8]) -> bool {
     core.table.find(core.table.key(TABLE, key), &bed.epochs.pin()).is_some()
 }
 
+/// A bed for each of many cases.
+fn small() -> std::sync::Arc<Bed> {
+    let options = TcOptions { memory_bytes: 1 << 20, ..TcOptions::default() };
+    bed(options, &LogOptions::tiny_for_tests(), deuteron_proxy::Options::default())
+}
+
 /// Until there is nothing to do but what the test makes.
 fn quiet() -> std::sync::Arc<Bed> {
     let bed = roomy();
@@ -109,7 +115,7 @@ fn maintenance_drops_what_everybody_has_moved_on_from_and_what_was_aborted() {
         (&[Committed(7), Pending, Committed(5)], 9, &[Committed(7), Pending, Committed(5)], 0),
     ];
     for (before, horizon, after, dropped) in cases {
-        let bed = roomy();
+        let bed = small();
         let guard = bed.epochs.pin();
         let record = record(&bed, b"k", before, &guard);
         let worked = bed.tc().core.maintain(&record, Timestamp(horizon), &guard);
@@ -213,7 +219,7 @@ fn a_writer_prunes_beneath_itself_what_everybody_has_moved_on_from() {
         (&[Pending], &[Pending]),
     ];
     for (before, after) in cases {
-        let bed = roomy();
+        let bed = small();
         let core = &bed.tc().core;
         let mut tx = bed.begin();
         bed.begin().abort();

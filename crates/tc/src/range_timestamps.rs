@@ -257,7 +257,8 @@ mod tests {
     #[test]
     fn a_range_is_empty_if_no_key_can_be_in_it() {
         use Bound::{Excluded, Included, Unbounded};
-        let cases: [(Bound<&[u8]>, Bound<&[u8]>, bool); 14] = [
+        type Case = (Bound<&'static [u8]>, Bound<&'static [u8]>, bool);
+        let cases: [Case; 14] = [
             (Included(b"b"), Included(b"b"), false),
             (Included(b"c"), Included(b"b"), true),
             (Included(b"b"), Included(b"c"), false),

@@ -200,7 +200,7 @@ fn what_has_not_been_stamped_is_what_its_writer_says() {
     ];
     for (concurrency_control, protection, status, expected, after) in cases {
         let options = TcOptions { concurrency_control, memory_bytes: 1 << 20, ..TcOptions::default() };
-        let bed = bed(options, &LogOptions::default(), deuteron_proxy::Options::default());
+        let bed = bed(options, &LogOptions::tiny_for_tests(), deuteron_proxy::Options::default());
         let core = &bed.tc().core;
         let (mine, other) = (core.transactions.allocate(), core.transactions.allocate());
         let slot = core.transactions.slot(other);

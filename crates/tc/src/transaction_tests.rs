@@ -27,7 +27,7 @@ fn cause<T: std::fmt::Debug>(result: Result<T, TcError>) -> ConflictCause {
 
 fn with(options: TcOptions) -> Arc<Bed> {
     let options = TcOptions { memory_bytes: 16 << 20, ..options };
-    bed(options, &LogOptions::default(), deuteron_proxy::Options::default())
+    bed(options, &LogOptions::tiny_for_tests(), deuteron_proxy::Options::default())
 }
 
 /// Notes what is asked of it, and has a map do it.
@@ -222,7 +222,7 @@ impl Host for Heard {
 
 fn heard(options: TcOptions) -> (TransactionComponent, Arc<Heard>, Arc<Log>) {
     let (epochs, directory) = (Epochs::new(), Arc::new(MemoryDirectory::new()));
-    let log = Log::open(directory, &LogOptions::default(), Arc::clone(&epochs), Lsn(0)..Lsn(0));
+    let log = Log::open(directory, &LogOptions::tiny_for_tests(), Arc::clone(&epochs), Lsn(0)..Lsn(0));
     let log = Arc::new(log.expect("a new log").0);
     let host = Arc::new(Heard::default());
     let options = TcOptions { memory_bytes: 1 << 20, ..options };
