@@ -402,3 +402,20 @@ fn keys_named_before_are_asked_for_side_by_side() {
     stored(&bed, b"c", None, 0);
     assert_eq!(asked(|| tx.prefetch(TABLE, &[b"c"], &[])).len(), 1 + 3 + 2);
 }
+
+#[test]
+fn what_is_freed_in_the_end_is_asked_for_ahead() {
+    let bed = bed(
+        TcOptions::tiny_for_tests(),
+        &LogOptions::tiny_for_tests(),
+        deuteron_proxy::Options::tiny_for_tests(),
+    );
+    (0..50u8).for_each(|number| bed.put(&[number + 1], b"1"));
+    bed.settle();
+    let records = (1..51u8).filter(|number| has_record(&bed, &[*number])).count();
+    let buckets = bed.tc().core.table.buckets();
+    assert!(records > 32 && buckets == 512);
+    // Buckets and records 32 ahead of their turn, versions 16.
+    let expected = (buckets - 32) + (records - 32) + (records - 16);
+    assert_eq!(asked(move || drop(bed)).len(), expected);
+}

@@ -169,10 +169,13 @@ fn the_batches_of_a_scan_are_remembered_as_one_range_until_the_transaction_write
     first.scan_batch(&mut cursor).unwrap();
     first.scan_batch(&mut cursor).unwrap();
     assert_eq!(first.workspace.scans.len(), 1);
+    // In another transaction a cursor goes on, and that remembers its own part.
+    let mut third = bed.begin();
+    third.scan_batch(&mut cursor.clone()).unwrap();
+    assert_eq!(third.workspace.scans.len(), 1);
     first.put(TABLE, b"own", b"1").unwrap();
     first.scan_batch(&mut cursor).unwrap();
     assert_eq!(first.workspace.scans.len(), 2, "its digest leaves out what is its own by now");
-    // In another transaction a cursor goes on, and that remembers its own part.
     second.scan_batch(&mut cursor).unwrap();
     assert_eq!(second.workspace.scans.len(), 1);
     second.put(TABLE, b"other", b"1").unwrap();
