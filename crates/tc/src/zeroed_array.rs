@@ -86,7 +86,8 @@ mod loom_elements {
 
     impl<T> ZeroedArray<AtomicPtr<T>> {
         pub(crate) fn new(len: usize) -> ZeroedArray<AtomicPtr<T>> {
-            let elements: Box<[_]> = (0..len).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
+            let elements: Box<[AtomicPtr<T>]> =
+                (0..len).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
             // SAFETY: a box is not null.
             let start = unsafe { NonNull::new_unchecked(Box::into_raw(elements).cast()) };
             ZeroedArray { start, len, mapped_bytes: 0 }
