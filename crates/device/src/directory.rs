@@ -78,6 +78,26 @@ pub trait Directory: Send + Sync {
         1
     }
 
+    /// Does one long read in pieces, at the same time where the device can: most devices need several requests at once to be as
+    /// fast as they can be.
+    ///
+    /// # Errors
+    /// Those of [`File::read_at`], of the first piece that fails. The contents of the buffer are arbitrary then.
+    fn read_long(
+        &self,
+        file: &(dyn File + 'static),
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<(), DeviceError> {
+        if buffer.len() <= PIECE_BYTES || self.reads_at_once() == 1 {
+            return file.read_at(buffer, offset);
+        }
+        let pieces = (offset..).step_by(PIECE_BYTES).zip(buffer.chunks_mut(PIECE_BYTES));
+        let mut reads: Vec<_> = pieces.map(|(offset, piece)| ReadRequest::new(file, offset, piece)).collect();
+        self.read_many(&mut reads);
+        reads.into_iter().try_for_each(|read| read.outcome)
+    }
+
     /// What messages call this directory: a path, or a word such as `memory`.
     fn name(&self) -> String;
 
@@ -99,6 +119,9 @@ pub trait Directory: Send + Sync {
         RandomState::new().hash_one(std::process::id())
     }
 }
+
+/// A piece of a long read: about what one request brings at the full rate of a disk that has several in flight.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// An open file. All methods may be called from any thread.
 pub trait File: Any + Send + Sync {

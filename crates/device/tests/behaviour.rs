@@ -68,6 +68,7 @@ behaviour! {
     large_transfers_are_whole
     many_reads_at_once_are_each_as_one
     more_reads_than_go_at_once_are_all_done
+    a_long_read_is_that_of_its_pieces
 }
 
 /// Runs `test` on a thread to which the kernel refuses io_uring, as seccomp filters of containers do.
@@ -369,6 +370,22 @@ fn more_reads_than_go_at_once_are_all_done(directory: &dyn Directory) {
             });
         }
     });
+}
+
+fn a_long_read_is_that_of_its_pieces(directory: &dyn Directory) {
+    const BLOCKS: usize = 900;
+    let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    let written = pattern(BLOCKS * BLOCK_BYTES, 6);
+    file.write_durable_at(&written, 0).unwrap();
+    for (from, blocks) in [(0, BLOCKS), (3, BLOCKS - 3), (7, 256), (7, 257), (5, 1)] {
+        let mut buffer = AlignedBuffer::zeroed(blocks * BLOCK_BYTES);
+        directory.read_long(&*file, &mut buffer, (from * BLOCK_BYTES) as u64).unwrap();
+        assert!(buffer[..] == written[from * BLOCK_BYTES..][..blocks * BLOCK_BYTES], "{blocks} from {from}");
+    }
+    // Only the last piece lies beyond the end.
+    let mut buffer = AlignedBuffer::zeroed(BLOCKS * BLOCK_BYTES);
+    let error = directory.read_long(&*file, &mut buffer, BLOCK_BYTES as u64).unwrap_err();
+    assert_eq!(error.source.kind(), std::io::ErrorKind::UnexpectedEof);
 }
 
 /// Clones, and a reopened path, lead to the same files.

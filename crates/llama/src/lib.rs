@@ -112,6 +112,7 @@ mod segments;
 mod snapshot;
 mod statistics;
 mod store;
+mod stretch;
 mod sync;
 mod unadopted;
 

@@ -37,6 +37,7 @@ use crate::salvage::ImagedPage;
 use crate::segments::{Segments, segment_index};
 use crate::statistics::Counters;
 use crate::store::Store;
+use crate::stretch::StretchReader;
 use crate::sync::{AtomicBool, AtomicU64, Mutex};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, Loss, OpenMode, OverlayDirectory, with_causes};
 use deuteron_epoch::Epochs;
@@ -482,10 +483,9 @@ fn make_durable(segments: &Segments, last: Option<BufferHeader>) -> Result<(), L
 impl Scan<'_> {
     /// Reads buffers up to the tail.
     fn run(&mut self) -> Result<(), LlamaError> {
-        let mut bytes = AlignedBuffer::zeroed(BLOCK_BYTES);
-        while let Some((header, crc)) = self.next_buffer(&mut bytes)? {
-            let bytes = &bytes[..header.length as usize];
-            let fragments = header.fragments(bytes).expect("checked by next_buffer");
+        let mut reader = StretchReader::new(self.segments);
+        while let Some((header, crc)) = self.next_buffer(&mut reader)? {
+            let fragments = header.fragments(reader.buffer(&header)?).expect("checked by next_buffer");
             for fragment in &fragments {
                 self.apply(fragment, header.sequence);
             }
@@ -497,7 +497,7 @@ impl Scan<'_> {
             let (stream, end) = (self.segments.stream(header.offset), header.offset + header.length);
             self.position = self.position.next(stream, self.segments.behind(header.offset, end), crc);
         }
-        self.check_behind_tail()
+        self.check_behind_tail(&reader)
     }
 
     /// Where the next buffer may be.
@@ -507,47 +507,26 @@ impl Scan<'_> {
         self.position.offsets.into_iter().flat_map(move |offset| [offset, next(offset)])
     }
 
-    /// The next buffer in the row, checked; in `bytes`, which grows if it is longer.
-    fn next_buffer(&self, bytes: &mut AlignedBuffer) -> Result<Option<(BufferHeader, u32)>, LlamaError> {
+    /// The next buffer in the row, checked.
+    fn next_buffer(&self, reader: &mut StretchReader<'_>) -> Result<Option<(BufferHeader, u32)>, LlamaError> {
         for offset in self.candidates() {
-            let Some((header, crc)) = self.header_at(offset)? else { continue };
+            let Some((header, crc)) = reader.header(offset)? else { continue };
             if header.sequence != self.position.sequence || header.chain != self.position.chain {
                 continue;
             }
-            let length = header.length as usize;
-            if bytes.len() < length {
-                *bytes = AlignedBuffer::zeroed(length);
-            }
-            let bytes = &mut bytes[..length];
-            let file = self.segments.file(self.segments.index(offset)).expect("its header was read");
-            file.read_at(bytes, offset % self.segments.segment_bytes).map_err(LlamaError::Device)?;
             // A torn buffer is the tail; what lies behind it decides whether that is well.
-            if header.fragments(bytes).is_ok() {
+            if header.fragments(reader.buffer(&header)?).is_ok() {
                 return Ok(Some((header, crc)));
             }
         }
         Ok(None)
     }
 
-    fn header_at(&self, offset: u64) -> Result<Option<(BufferHeader, u32)>, LlamaError> {
-        let segments = self.segments;
-        let (within, end) = (offset % segments.segment_bytes, segments.end(offset));
-        let Some(file) = segments.file(segments.index(offset)) else { return Ok(None) };
-        let length = file.length().map_err(LlamaError::Device)?;
-        if length < within + BLOCK_BYTES as u64 {
-            return Ok(None);
-        }
-        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
-        file.read_at(&mut block, within).map_err(LlamaError::Device)?;
-        let limit = end.min(offset - within + length);
-        Ok(BufferHeader::decode(&block, segments.store, offset, limit))
-    }
-
     /// Buffers are written one after the other, each durable before the next is begun. So a later one behind the
     /// tail means that the one at the tail was durable, and is damaged.
-    fn check_behind_tail(&self) -> Result<(), LlamaError> {
+    fn check_behind_tail(&self, reader: &StretchReader<'_>) -> Result<(), LlamaError> {
         for tail in self.position.offsets {
-            if let Some(later) = self.later_behind(tail)? {
+            if let Some(later) = self.later_behind(tail, reader)? {
                 let expected = format!("flush buffer {}", self.position.sequence);
                 let found = format!("damage, and behind it flush buffer {}", later.sequence);
                 return Err(self.segments.corrupt(tail, Defect::new(0, expected, found)));
@@ -557,7 +536,11 @@ impl Scan<'_> {
     }
 
     /// A buffer of the stream behind `tail` that is not the one expected next.
-    fn later_behind(&self, tail: u64) -> Result<Option<BufferHeader>, LlamaError> {
+    fn later_behind(
+        &self,
+        tail: u64,
+        reader: &StretchReader<'_>,
+    ) -> Result<Option<BufferHeader>, LlamaError> {
         let segments = self.segments;
         let (index, end) = (segments.index(tail), segments.end(tail));
         let is_later = |header: &BufferHeader| header.sequence > self.position.sequence;
@@ -583,7 +566,7 @@ impl Scan<'_> {
         let stream = segments.stream(tail) as u64;
         let is_behind = |later: &u64| *later > index && *later % STREAMS as u64 == stream;
         for later in segments.indexes().into_iter().filter(is_behind) {
-            let header = self.header_at(segments.start(later))?.map(|(header, _)| header);
+            let header = reader.header(segments.start(later))?.map(|(header, _)| header);
             if let Some(later) = header.filter(is_later) {
                 return Ok(Some(later));
             }

@@ -115,8 +115,8 @@ impl BufferReader {
         if held > 0 {
             chunk[..held].copy_from_slice(&self.chunk[start..start + held]);
         }
-        file.read_at(&mut chunk[held..length as usize], BLOCK + (lsn - base) + held as u64)
-            .map_err(LogError::device("read a segment"))?;
+        let (missing, offset) = (&mut chunk[held..length as usize], BLOCK + (lsn - base) + held as u64);
+        self.segments.read_long(&*file, missing, offset).map_err(LogError::device("read a segment"))?;
         self.lent.push(std::mem::replace(&mut self.chunk, next));
         self.chunk_base = lsn;
         self.chunk_bytes = length;

@@ -25,7 +25,7 @@ use crate::block::{BLOCK, Mismatch, SegmentHeader};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{LogError, LogOptions};
 use deuteron_contract::Lsn;
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, File, OpenMode};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -128,6 +128,16 @@ impl Segments {
     /// The longest buffer that is written from now on. Those that are there may be longer.
     pub(crate) fn buffer_bytes_max(&self) -> u64 {
         self.buffer_bytes_max
+    }
+
+    /// A long read of a segment, as fast as the device can.
+    pub(crate) fn read_long(
+        &self,
+        file: &(dyn File + 'static),
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<(), DeviceError> {
+        self.directory.read_long(file, buffer, offset)
     }
 
     /// Makes the directory's entries durable.
