@@ -1,9 +1,8 @@
 //! Two commits beside each other: the instructions of their hot paths.
 
 use crate::regressions::{HOT_PATHS, build, count, is_valgrind_here};
-use crate::workspace::{displayed, output, root, target_directory};
+use crate::workspace::{commit, displayed, git, output, target_directory};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Counts the hot paths of two commits, each by its own examples, and prints a line for each path.
 pub fn run(revisions: [&str; 2]) -> Result<bool, String> {
@@ -40,18 +39,6 @@ fn line(name: &str, old: Option<f64>, new: Option<f64>) -> String {
     let change =
         old.zip(new).map_or(String::new(), |(old, new)| format!("{:+7.1} %", 100.0 * (new / old - 1.0)));
     format!("{name:16} {:>12} {:>12} {change}", number(old), number(new)).trim_end().into()
-}
-
-/// The commit that a name means.
-fn commit(revision: &str) -> Result<String, String> {
-    let found = output(git().args(["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")]));
-    found.map(|text| text.trim().to_owned()).map_err(|_| format!("there is no commit {revision}"))
-}
-
-fn git() -> Command {
-    let mut git = Command::new("git");
-    git.current_dir(root());
-    git
 }
 
 /// A working tree beside ours; goes when dropped.

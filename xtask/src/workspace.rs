@@ -51,6 +51,19 @@ pub fn succeeds(command: &mut Command) -> Result<bool, String> {
     }
 }
 
+/// The commit that a name means.
+pub fn commit(revision: &str) -> Result<String, String> {
+    let found = output(git().args(["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")]));
+    found.map(|text| text.trim().to_owned()).map_err(|_| format!("there is no commit {revision}"))
+}
+
+/// `git`, in the workspace.
+pub fn git() -> Command {
+    let mut git = Command::new("git");
+    git.current_dir(root());
+    git
+}
+
 /// Runs a command and returns its standard output; what it says on standard error is shown as it comes.
 pub fn output(command: &mut Command) -> Result<String, String> {
     let output = command

@@ -95,6 +95,18 @@ impl BufferReader {
         Ok(None)
     }
 
+    /// Whether the block at `lsn` begins a buffer of another place in this segment. (Old buffers of a recycled file are of another
+    /// segment.)
+    pub(crate) fn is_anothers(&mut self, lsn: u64) -> Result<bool, LogError> {
+        if !self.fetch(lsn, BLOCK)? {
+            return Ok(false);
+        }
+        let (identity, segment) = (self.segments.shape().identity, self.segments.base_of(lsn));
+        Ok(BufferHeader::fields(self.at(lsn, BLOCK)).is_ok_and(|header| {
+            header.identity == identity && header.base != lsn && self.segments.base_of(header.base) == segment
+        }))
+    }
+
     /// Gets `bytes` at `lsn`, which do not cross the segment's end, into the chunk; false if there is no such segment.
     fn fetch(&mut self, lsn: u64, bytes: u64) -> Result<bool, LogError> {
         if lsn >= self.chunk_base && lsn + bytes <= self.chunk_base + self.chunk_bytes {

@@ -8,7 +8,10 @@
 //! buffers, the inside of a torn buffer or the user's values do not have together with the log's identity and a
 //! checksum.
 //!
-//! Damage to the last buffer looks like a torn tail. But whoever opens the log may know up to where it had been stable, as the data component
+//! The header of another place of the same segment where the next buffer would be proves it, too: no crash puts it there, only a device that
+//! writes to the wrong place or spoils what it has.
+//!
+//! Other damage to the last buffer looks like a torn tail. But whoever opens the log may know up to where it had been stable, as the data component
 //! does, whose pages depend on it: a log that ends before that is corrupt where it ends.
 //!
 //! The last valid buffer may have been found in a cache and not on the medium (the process died, not the machine, while
@@ -183,6 +186,7 @@ fn scan(
                 let expected = format!("{} (the log was stable up to LSN {until})", mismatch.expected);
                 return Err(segments.corrupt(base, Mismatch { expected, ..mismatch }));
             }
+            None if reader.is_anothers(base)? => return Err(segments.corrupt(base, mismatch)),
             None => return Ok(scan),
             // Damaged, but nobody needs it.
             Some(later) if later <= from => {

@@ -187,6 +187,33 @@ fn segment_of_another_log_is_refused() {
     }
 }
 
+/// A crash leaves no header of one place in another; a device does that changes blocks round.
+#[test]
+fn what_belongs_elsewhere_is_no_tail() {
+    let log = closed(20);
+    let [.., one, other] = log.bases[..] else { panic!("there are many") };
+    let (first, second) = (log.bytes(one, BLOCK_BYTES), log.bytes(other, BLOCK_BYTES));
+    let put = |lsn: u64, bytes: &[u8]| {
+        let (name, offset) = Closed::place(lsn);
+        log.directory.open(&name, OpenMode::ReadWrite, false).unwrap().write_at(bytes, offset).unwrap();
+    };
+    put(one, &second);
+    put(other, &first);
+    match log.open(0).err() {
+        Some(LogError::Corrupt { file, offset, found, .. }) => {
+            assert_eq!((file, offset), Closed::place(one));
+            assert!(found.contains(&other.to_string()), "{found}");
+        }
+        different => panic!("{different:?}"),
+    }
+    // One of another segment is what its file had before it was recycled.
+    let old = log.bases.iter().find(|&&base| base & !0xffff != one & !0xffff).expect("another segment");
+    put(one, &log.bytes(*old, BLOCK_BYTES));
+    put(other, &[0; BLOCK_BYTES]);
+    let (_, recovery) = log.open(0).unwrap();
+    assert_eq!(recovery.tail(), Lsn(one));
+}
+
 /// A user who stores an image of the log in the log gets no say in where the log ends.
 #[test]
 fn image_of_a_buffer_in_a_value_is_not_a_buffer() {
