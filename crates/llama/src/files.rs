@@ -100,3 +100,43 @@ impl Llama {
         Ok(FileHold { files, _checkpointing: checkpointing, _segments: held })
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::node::{OwnedNode, PageDescriptor};
+    use crate::options::Options;
+    use deuteron_device::MemoryDirectory;
+    use deuteron_epoch::Epochs;
+
+    #[test]
+    fn a_segment_that_is_being_filled_is_copied_up_to_the_tail_and_others_whole() {
+        let options = Options { flush_buffer_bytes: 16 << 10, ..Options::tiny_for_tests() };
+        let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0;
+        // Six buffers of three blocks: five fill a segment.
+        for _ in 0..6 {
+            let page = llama.allocate();
+            let guard = llama.pin();
+            let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
+            let base = OwnedNode::base(&[7; 11_000], descriptor, &[]);
+            llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+            drop(guard);
+            llama.flush_step().unwrap();
+        }
+        let length = llama.lock_flusher().accounts.allocated(2);
+        let file = |name: String, bytes, length| StoreFile { name, bytes, length };
+        let hold = llama.hold_files().unwrap();
+        assert_eq!(
+            hold.files(),
+            [
+                file(segment_name(0), 64 << 10, 64 << 10),
+                file(segment_name(2), 4 * 4096, length),
+                file(image_name(0), 8192, 8192),
+            ]
+        );
+        assert!(length > 4 * 4096 && llama.segment_holds.is_held());
+        assert!(matches!(llama.hold_files(), Err(LlamaError::CheckpointBusy)));
+        drop(hold);
+        assert!(!llama.segment_holds.is_held() && llama.hold_files().is_ok());
+    }
+}

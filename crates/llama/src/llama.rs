@@ -606,4 +606,31 @@ mod tests {
         }
         assert!(Meter::peak() < 20 * LARGE, "{} bytes were held", Meter::peak());
     }
+
+    #[test]
+    fn deltas_are_written_in_place_into_the_slack_or_beside_it_unless_the_page_has_changed() {
+        let llama = open(Options { memory_bytes: 1 << 20, ..Options::tiny_for_tests() });
+        let (page, guard) = (llama.allocate(), llama.pin());
+        let descriptor = PageDescriptor { tree: 1, low_key: b"", root: true };
+        let base = OwnedNode::base_with_slack(b"base", descriptor, &[], 128);
+        let free = llama.snapshot(page, &guard);
+        let first = llama.install(page, free, base, &guard).unwrap();
+        let mut now = first;
+        let memory = llama.memory_bytes();
+        // Two of 48 bytes fit the slack, and are paid for; the third lies elsewhere.
+        for (number, is_near) in [(1u8, true), (2, true), (3, false)] {
+            let write = |payload: &mut [u8]| {
+                assert_eq!(payload, [0; 10]);
+                payload.fill(number);
+            };
+            now = llama.install_delta(page, now, 10, write, &guard).unwrap();
+            let head = now.head().unwrap();
+            assert_eq!((head.payload(), head.is_near()), (&[number; 10][..], is_near));
+            assert_eq!(llama.memory_bytes() > memory, !is_near);
+        }
+        assert_eq!(chain(now.head().unwrap()).count(), 4);
+        assert!(llama.install_delta(page, first, 10, |_| {}, &guard).is_none());
+        assert_eq!(llama.snapshot(page, &guard), now);
+        assert!(format!("{now:?}").contains("Delta") && format!("{free:?}").contains("Free"));
+    }
 }

@@ -874,6 +874,7 @@ mod tests {
             assert_eq!(node.chain_memory(), charge(node.layout()));
             assert!(format!("{node:?}").contains(&format!("{kind:?}")));
         }
+        assert!(format!("{:?}", nodes[1].0).contains("Delta"));
         // A seal is no delta, and closes what is below.
         let [(base, ..), (delta, ..), _, (seal, ..)] = nodes;
         let (mut delta, mut seal) = (delta, seal);

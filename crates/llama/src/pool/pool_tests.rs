@@ -160,3 +160,12 @@ fn a_store_answers_for_its_part_of_what_is_idle() {
     assert_eq!(charge(Layout::from_size_align(33, 16).expect("a layout")), 48);
     assert!(charge(Layout::from_size_align(1 << 20, 16).expect("a layout")) > 1 << 20);
 }
+
+#[test]
+fn who_has_nothing_of_what_is_out_has_no_part_of_what_is_idle() {
+    let layout = Layout::from_size_align(500, 16).expect("a layout");
+    let slot = allocate(layout).expect("there is memory");
+    assert_eq!(idle_bytes(0), 0);
+    // SAFETY: allocated above, and not used.
+    unsafe { free(slot, layout) };
+}
