@@ -7,36 +7,12 @@ use deuteron_contract::Lsn;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, MemoryDirectory, OpenMode};
 use deuteron_epoch::Epochs;
 use deuteron_log::{Log, LogError, LogOptions, Record, Recovery};
-use harness::{Owned, Pair, check_recovery, upsert};
+use harness::closed::{BLOCK, Closed, closed, place};
+use harness::{Pair, check_recovery, upsert};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-const BLOCK: u64 = BLOCK_BYTES as u64;
-
-/// A log of some segments, closed: its files, its records, and the bases of its buffers.
-struct Closed {
-    directory: MemoryDirectory,
-    model: BTreeMap<u64, Owned>,
-    bases: Vec<u64>,
-    tail: u64,
-}
-
-fn closed(buffers: u64) -> Closed {
-    let directory = MemoryDirectory::new();
-    let mut pair = Pair::create(Arc::new(directory.clone()), LogOptions::tiny_for_tests()).unwrap();
-    for number in 0..buffers {
-        pair.append(upsert(number, [100, 6000, 13_000][number as usize % 3])).unwrap();
-        pair.commit(number).unwrap();
-        pair.flush_all().unwrap();
-        while pair.proxy_step(true) {}
-    }
-    // The first record follows the header; no other lies so.
-    let firsts = pair.model.keys().map(|lsn| lsn - 64).filter(|lsn| lsn.is_multiple_of(BLOCK));
-    let bases = firsts.collect();
-    Closed { directory, tail: pair.log.tail_lsn().0, model: pair.model, bases }
-}
 
 impl Closed {
     fn open(&self, from: u64) -> Result<(Log, Recovery), LogError> {
@@ -46,30 +22,6 @@ impl Closed {
     fn open_reaching(&self, needed: Range<u64>) -> Result<(Log, Recovery), LogError> {
         let needed = Lsn(needed.start)..Lsn(needed.end);
         Log::open(Arc::new(self.directory.clone()), &LogOptions::tiny_for_tests(), Epochs::new(), needed)
-    }
-
-    fn place(lsn: u64) -> (String, u64) {
-        let base = lsn & !0xffff;
-        (format!("log-{base:016x}.seg"), lsn - base + BLOCK)
-    }
-
-    fn flip(&self, lsn: u64, mask: u8) {
-        let (name, offset) = Self::place(lsn);
-        self.flip_in(&name, offset, mask);
-    }
-
-    fn flip_in(&self, name: &str, offset: u64, mask: u8) {
-        let file = self.directory.open(name, OpenMode::ReadWrite, false).unwrap();
-        let mut byte = [0];
-        file.read_at(&mut byte, offset).unwrap();
-        file.write_at(&[byte[0] ^ mask], offset).unwrap();
-    }
-
-    fn bytes(&self, lsn: u64, length: usize) -> Vec<u8> {
-        let (name, offset) = Self::place(lsn);
-        let mut bytes = vec![0; length];
-        self.directory.open(&name, OpenMode::Read, false).unwrap().read_at(&mut bytes, offset).unwrap();
-        bytes
     }
 }
 
@@ -81,7 +33,7 @@ fn damage_before_the_last_buffer_is_corruption_with_its_place() {
         for at in [0, 12, 17, 26, 30, 34, 38, 42, 50, 64, 70, 140] {
             log.flip(base + at, 0x10);
             let error = log.open(0).err().expect("damage is noticed");
-            let place = Closed::place(base);
+            let place = place(base);
             match error {
                 LogError::Corrupt { file, offset, ref expected, .. } => {
                     assert_eq!((file, offset), place);
@@ -117,7 +69,7 @@ fn a_log_that_ends_before_it_was_stable_is_corrupt_with_its_place() {
     for until in [last + 1, log.tail, log.tail + 8] {
         match log.open_reaching(0..until).err() {
             Some(LogError::Corrupt { file, offset, expected, .. }) => {
-                assert_eq!((file, offset), Closed::place(last));
+                assert_eq!((file, offset), place(last));
                 assert!(expected.contains(&format!("stable up to LSN {until}")), "{expected}");
             }
             other => panic!("{other:?}"),
@@ -150,7 +102,7 @@ fn start_point_outside_the_log_is_corrupt_or_missing() {
         other => panic!("{other:?}"),
     };
     match log.open(log.tail + 8).err() {
-        Some(LogError::Corrupt { file, offset, .. }) => assert_eq!((file, offset), Closed::place(log.tail)),
+        Some(LogError::Corrupt { file, offset, .. }) => assert_eq!((file, offset), place(log.tail)),
         other => panic!("{other:?}"),
     }
     assert!(matches!(log.open(1 << 40).err(), Some(LogError::Corrupt { .. })));
@@ -194,14 +146,14 @@ fn what_belongs_elsewhere_is_no_tail() {
     let [.., one, other] = log.bases[..] else { panic!("there are many") };
     let (first, second) = (log.bytes(one, BLOCK_BYTES), log.bytes(other, BLOCK_BYTES));
     let put = |lsn: u64, bytes: &[u8]| {
-        let (name, offset) = Closed::place(lsn);
+        let (name, offset) = place(lsn);
         log.directory.open(&name, OpenMode::ReadWrite, false).unwrap().write_at(bytes, offset).unwrap();
     };
     put(one, &second);
     put(other, &first);
     match log.open(0).err() {
         Some(LogError::Corrupt { file, offset, found, .. }) => {
-            assert_eq!((file, offset), Closed::place(one));
+            assert_eq!((file, offset), place(one));
             assert!(found.contains(&other.to_string()), "{found}");
         }
         different => panic!("{different:?}"),

@@ -5,52 +5,21 @@
 mod harness;
 
 use deuteron_contract::{Lsn, TableId, TransactionId};
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, Loss, MemoryDirectory, OpenMode};
+use deuteron_device::{AlignedBuffer, Directory, Loss, MemoryDirectory, OpenMode};
 use deuteron_log::{LogOptions, LogSalvage, Record};
+use harness::closed::{BLOCK, Closed, closed, place};
 use harness::{Owned, Pair, upsert};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
-
-/// A log of some segments: its files, its records, and where its buffers begin.
-struct Closed {
-    directory: MemoryDirectory,
-    model: BTreeMap<u64, Owned>,
-    bases: Vec<u64>,
-    tail: u64,
-}
-
-fn closed(buffers: u64) -> Closed {
-    let directory = MemoryDirectory::new();
-    let mut pair = Pair::create(Arc::new(directory.clone()), LogOptions::tiny_for_tests()).unwrap();
-    for number in 0..buffers {
-        pair.append(upsert(number, [100, 6000, 13_000][number as usize % 3])).unwrap();
-        pair.commit(number).unwrap();
-        pair.flush_all().unwrap();
-        while pair.proxy_step(true) {}
-    }
-    let firsts = pair.model.keys().map(|lsn| lsn - 64).filter(|lsn| lsn.is_multiple_of(BLOCK));
-    let bases = firsts.collect();
-    Closed { directory, tail: pair.log.tail_lsn().0, model: pair.model, bases }
-}
-
 fn segment(lsn: u64) -> String {
-    format!("log-{:016x}.seg", lsn & !0xffff)
+    place(lsn).0
 }
 
 fn offset(lsn: u64) -> u64 {
-    BLOCK + lsn % 0x10000
+    place(lsn).1
 }
 
 impl Closed {
-    fn flip(&self, name: &str, offset: u64) {
-        let file = self.directory.open(name, OpenMode::ReadWrite, false).unwrap();
-        let mut byte = [0];
-        file.read_at(&mut byte, offset).unwrap();
-        file.write_at(&[byte[0] ^ 1], offset).unwrap();
-    }
-
     fn salvage(&self) -> LogSalvage {
         LogSalvage::scan(Arc::new(self.directory.clone())).unwrap()
     }
@@ -112,7 +81,7 @@ fn a_damaged_buffer_is_lost_with_its_place_and_no_other() {
         let base = log.bases[number];
         let end = log.end(base);
         // Anywhere in it: its magic, its header, a record.
-        log.flip(&segment(base), offset(base) + [0, 20, 90][number % 3]);
+        log.flip(base + [0, 20, 90][number % 3], 1);
         let mut salvage = log.salvage();
         assert_eq!(salvage.buffers(), sound - 1);
         // What is missing at either end nobody knows of. (Behind the last records of a segment may be a buffer without any.)
@@ -131,7 +100,7 @@ fn a_damaged_buffer_is_lost_with_its_place_and_no_other() {
 #[test]
 fn a_segment_whose_header_is_damaged_still_has_its_buffers() {
     let log = closed(20);
-    log.flip(&segment(0x10000), 8);
+    log.flip_in(&segment(0x10000), 8, 1);
     let mut salvage = log.salvage();
     assert_eq!(places(&salvage), [(segment(0x10000), 0, BLOCK)]);
     assert!(salvage.losses()[0].reason.starts_with("expected "));

@@ -1,6 +1,8 @@
 //! A log beside a plain list of what was appended to it.
 #![allow(dead_code, reason = "each scenario uses a part")]
 
+pub mod closed;
+
 use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
