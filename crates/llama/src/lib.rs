@@ -19,7 +19,7 @@
 //! | `evict`, `memory` | out of memory, within the budget |
 //! | `seal` | giving a page up |
 //! | `store`, `segments`, `accounts`, `clean` | the files, what lives in each, and emptying them |
-//! | `checkpoint`, `image`, `images`, `recovery` | images of the mapping table, and the way back from them |
+//! | `checkpoint`, `image`, `images`, `recovery`, `stretch` | images of the mapping table, and the way back from them |
 //! | `files` | the files as of a moment, for a copy |
 //! | `salvage` | every readable fragment of a damaged store |
 //! | `statistics` | counters |
