@@ -16,7 +16,7 @@ use crate::history::History;
 use crate::record::Recorder;
 use crate::recovery::{RecoveryPlan, Shares, StallHost};
 use crate::statistics::ConflictCounters;
-use crate::superblock::Superblock;
+use crate::superblock::{self, Superblock};
 use crate::{Background, Compaction, Durability, Duty, Error, Options, Stats, recovery};
 use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_canary::{Canary, is_planted};
@@ -508,8 +508,8 @@ impl Engine {
         }
         drop((hold, one_at_a_time));
         // Last, as it says that the database is whole.
-        let superblock = Superblock { log_reaches: log_end, ..self.parts.superblock };
-        archive.add(Superblock::FILE, &superblock.file())?;
+        let own = Superblock { log_reaches: log_end, ..self.parts.superblock };
+        archive.add(superblock::FILE, &own.file())?;
         Ok(BackupReport::new(archive.finish()?, log_end))
     }
 

@@ -26,7 +26,8 @@ pub const FORMAT_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"DEUTERON";
 /// What encrypted files begin with (`crates/encryption`): seen where no key is given.
 const ENCRYPTED: [u8; 8] = *b"DEUENC01";
-const FILE: &str = "superblock";
+/// Its name.
+pub const FILE: &str = "superblock";
 const FILE_UNFINISHED: &str = "superblock.new";
 
 /// The identity of a database, persisted at creation.
@@ -41,9 +42,6 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// The name of its file.
-    pub const FILE: &str = FILE;
-
     /// A superblock with a fresh identifier, for `directory`.
     pub fn new(directory: &dyn Directory) -> Self {
         let created_seconds =

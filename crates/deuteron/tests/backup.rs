@@ -247,15 +247,20 @@ fn damage_anywhere_is_refused_with_its_place_and_leaves_nothing() {
     ));
 }
 
-/// A lying device has lost what was written last: the copy would look as if that had never been.
-#[test]
-fn a_log_that_has_lost_its_end_is_not_backed_up() {
-    let disk = SimulatedDisk::new(3);
+fn five_records_on(disk: &SimulatedDisk) -> Db {
     let db = Options::tiny_for_tests().open_in(Arc::new(disk.directory())).expect("opens");
     let table = db.table("t").expect("creates");
     for number in 0..5_u8 {
         db.transact(|tx| tx.put(&table, &[b'k', number], &[number; 100])).expect("commits");
     }
+    db
+}
+
+/// A lying device has lost what was written last: the copy would look as if that had never been.
+#[test]
+fn a_log_that_has_lost_its_end_is_not_backed_up() {
+    let disk = SimulatedDisk::new(3);
+    let db = five_records_on(&disk);
     let mut segments = disk.directory().list().expect("lists");
     segments.retain(|name| name.starts_with("log-") && name.ends_with(".seg"));
     let last = segments.iter().max().expect("there is a log");
@@ -287,11 +292,7 @@ fn a_log_that_has_lost_its_end_is_not_backed_up() {
 #[test]
 fn a_backup_that_was_read_from_a_lying_device_is_the_present_or_says_so() {
     let disk = SimulatedDisk::new(3);
-    let db = Options::tiny_for_tests().open_in(Arc::new(disk.directory())).expect("opens");
-    let table = db.table("t").expect("creates");
-    for number in 0..5_u8 {
-        db.transact(|tx| tx.put(&table, &[b'k', number], &[number; 100])).expect("commits");
-    }
+    let db = five_records_on(&disk);
     let expected = records(&db, "t");
     let (mut told, mut unharmed) = (0, 0);
     for nth in 0.. {

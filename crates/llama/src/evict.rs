@@ -156,29 +156,14 @@ impl Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::flush::FlushProgress;
-    use crate::node::PageDescriptor;
     use crate::options::Options;
     use crate::snapshot::PageState;
-    use deuteron_device::MemoryDirectory;
-    use deuteron_epoch::Epochs;
-    use std::sync::Arc;
-
-    fn put(llama: &Llama, page: PageId, payload: &[u8]) {
-        let guard = llama.pin();
-        let descriptor = PageDescriptor { tree: 1, low_key: b"", root: true };
-        let base = OwnedNode::base(payload, descriptor, &[]);
-        llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
-    }
-
-    fn flush(llama: &Llama) {
-        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
-    }
+    use crate::test_bed::{flush, open, put};
 
     /// A store with durable pages of 100 bytes, all in memory, and what each takes there.
     fn durable(count: u64) -> (Llama, Vec<PageId>, u64) {
         let options = Options { memory_bytes: 1 << 20, ..Options::default() };
-        let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0;
+        let llama = open(options);
         let pages: Vec<_> = (0..count).map(|_| llama.allocate()).collect();
         pages.iter().for_each(|&page| put(&llama, page, &[7; 100]));
         flush(&llama);

@@ -104,24 +104,16 @@ impl Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::node::{OwnedNode, PageDescriptor};
     use crate::options::Options;
-    use deuteron_device::MemoryDirectory;
-    use deuteron_epoch::Epochs;
+    use crate::test_bed::{open, put_in_buffer};
 
     #[test]
     fn a_segment_that_is_being_filled_is_copied_up_to_the_tail_and_others_whole() {
         let options = Options { flush_buffer_bytes: 16 << 10, ..Options::tiny_for_tests() };
-        let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0;
+        let llama = open(options);
         // Six buffers of three blocks: five fill a segment.
         for _ in 0..6 {
-            let page = llama.allocate();
-            let guard = llama.pin();
-            let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
-            let base = OwnedNode::base(&[7; 11_000], descriptor, &[]);
-            llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
-            drop(guard);
-            llama.flush_step().unwrap();
+            put_in_buffer(&llama, |_| vec![7; 11_000]);
         }
         let length = llama.lock_flusher().accounts.allocated(2);
         let file = |name: String, bytes, length| StoreFile { name, bytes, length };

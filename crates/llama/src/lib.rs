@@ -114,6 +114,8 @@ mod statistics;
 mod store;
 mod stretch;
 mod sync;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod test_bed;
 mod unadopted;
 
 pub use checkpoint::{Checkpoint, CheckpointProgress, FlushRound};

@@ -468,21 +468,10 @@ impl Drop for Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::flush::FlushProgress;
     use crate::node::PageDescriptor;
+    use crate::test_bed::{flush, open, put};
     use deuteron_device::MemoryDirectory;
     use deuteron_fuzz::Meter;
-
-    fn open(options: Options) -> Llama {
-        Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0
-    }
-
-    fn put(llama: &Llama, page: PageId, payload: &[u8]) {
-        let guard = llama.pin();
-        let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
-        let base = OwnedNode::base(payload, descriptor, &[]);
-        llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
-    }
 
     #[test]
     fn a_quarter_of_the_budget_is_left_to_pages_and_an_eighth_counts_what_passes() {
@@ -506,7 +495,7 @@ mod tests {
         // Of ten pages, and of identifier 0: 80 bytes each.
         assert_eq!(left(1000), 11 * 80 + 1000);
         pages.iter().for_each(|&page| put(&llama, page, &[7; 500]));
-        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        flush(&llama);
         let places = llama.lock_flusher().images.places_bytes();
         assert!(places >= 10 * 64);
         assert_eq!(left(1000), 11 * 80 + 1000 + places);
@@ -568,7 +557,7 @@ mod tests {
         let llama = open(Options::tiny_for_tests());
         let page = llama.allocate();
         put(&llama, page, b"page");
-        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        flush(&llama);
         while llama.evict_step(u64::MAX).pages == 0 {}
         let ticket = llama.loading.begin(page).unwrap();
         std::thread::scope(|scope| {

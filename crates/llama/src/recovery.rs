@@ -670,9 +670,8 @@ fn put_on(fragments: &mut Fragments, previous: Option<FlashAddress>, address: Fl
 mod tests {
     use super::*;
     use crate::checkpoint::CheckpointProgress;
-    use crate::flush::FlushProgress;
-    use crate::node::{OwnedNode, PageDescriptor};
     use crate::segments::segment_name;
+    use crate::test_bed::put_in_buffer;
     use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
 
     const SEGMENT: u64 = 64 << 10;
@@ -687,15 +686,9 @@ mod tests {
         Ok((llama, found.pages.iter().map(|page| page.page.0).collect()))
     }
 
-    /// A new page, the first of its tree, of so many bytes, alone in a flush buffer.
+    /// A new page of so many bytes, alone in a flush buffer.
     fn buffer(llama: &Llama, bytes: usize) {
-        let page = llama.allocate();
-        let descriptor = PageDescriptor { tree: 7, low_key: &page.0.to_be_bytes(), root: true };
-        let guard = llama.pin();
-        let base = OwnedNode::base(&vec![page.0 as u8; bytes], descriptor, &[]);
-        llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
-        drop(guard);
-        assert!(matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { pages: 1, .. }));
+        put_in_buffer(llama, |page| vec![page.0 as u8; bytes]);
     }
 
     /// Pages 1, 2 and so on of so many bytes, each in its buffer.

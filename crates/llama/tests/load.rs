@@ -3,13 +3,13 @@
 mod harness;
 
 use deuteron_device::{
-    DeviceError, Directory, FaultKind, FaultPlan, File, MemoryDirectory, OpenMode, Operation, OsDirectory,
-    ReadRequest, SimulatedDisk,
+    Directory, FaultKind, FaultPlan, MemoryDirectory, Operation, OsDirectory, SimulatedDisk,
 };
 use deuteron_epoch::Epochs;
 use deuteron_llama::{
     FlushProgress, Llama, LlamaError, Options, OwnedNode, PageDescriptor, PageId, PageState,
 };
+use harness::watched::Watched;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -245,60 +245,25 @@ fn a_page_that_cannot_be_loaded_does_not_hinder_the_others() {
     assert_eq!(pages.iter().filter(missing).count(), 1);
 }
 
-/// Counts reads, and makes each wait until all threads that want something have had time to ask for it.
-struct Slow {
-    base: MemoryDirectory,
-    asking: Arc<AtomicU64>,
-    enough: AtomicU64,
-    reads: AtomicU64,
-}
-
-impl Directory for Slow {
-    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
-        self.base.open(name, mode, direct)
-    }
-    fn list(&self) -> Result<Vec<String>, DeviceError> {
-        self.base.list()
-    }
-    fn remove(&self, name: &str) -> Result<(), DeviceError> {
-        self.base.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
-        self.base.rename(from, to)
-    }
-    fn sync(&self) -> Result<(), DeviceError> {
-        self.base.sync()
-    }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
-        self.base.lock()
-    }
-    fn name(&self) -> String {
-        self.base.name()
-    }
-    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
-        while self.asking.load(Ordering::SeqCst) < self.enough.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-        (0..200).for_each(|_| std::thread::yield_now());
-        self.reads.fetch_add(reads.len() as u64, Ordering::SeqCst);
-        self.base.read_many(reads);
-    }
-}
-
 #[test]
 fn a_page_is_read_once_however_many_wait_for_it() {
     const THREADS: u64 = 6;
     let asking = Arc::new(AtomicU64::new(0));
-    let slow = Arc::new(Slow {
-        base: MemoryDirectory::new(),
-        asking: Arc::clone(&asking),
-        enough: AtomicU64::new(0),
-        reads: AtomicU64::new(0),
+    let enough = Arc::new(AtomicU64::new(0));
+    // Reads wait until all threads that want something have had time to ask for it.
+    let slow = Watched::new(MemoryDirectory::new(), {
+        let (asking, enough) = (Arc::clone(&asking), Arc::clone(&enough));
+        move || {
+            while asking.load(Ordering::SeqCst) < enough.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            (0..200).for_each(|_| std::thread::yield_now());
+        }
     });
     let llama = open(Arc::clone(&slow) as Arc<dyn Directory>);
     let pages = pages_on_flash(&llama, 12);
     slow.reads.store(0, Ordering::SeqCst);
-    slow.enough.store(THREADS, Ordering::SeqCst);
+    enough.store(THREADS, Ordering::SeqCst);
     std::thread::scope(|scope| {
         for thread in 0..THREADS as usize {
             let (llama, asking, mut pages) = (&llama, &asking, pages.clone());

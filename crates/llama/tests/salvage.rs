@@ -1,13 +1,15 @@
 //! What a salvage finds of a store whose bytes are damaged in known places, and what it calls lost.
 
-use deuteron_device::{DeviceError, Directory, File, Loss, MemoryDirectory, OpenMode, ReadRequest};
+mod harness;
+
+use deuteron_device::{Directory, Loss, MemoryDirectory, OpenMode};
 use deuteron_epoch::Epochs;
 use deuteron_llama::{
     CheckpointProgress, FlushProgress, FragmentPlace, FragmentReader, ImagedPage, Llama, Options, Order,
     OwnedNode, PageDescriptor, PageId, Salvage, salvage,
 };
+use harness::watched::Watched;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A page of 1000 bytes with a low key of eight takes so much.
 const FRAGMENT: u64 = 1088;
@@ -396,72 +398,6 @@ fn the_newest_image_that_can_be_read_tells_of_pages() {
     }
 }
 
-/// Counts how many files were opened, and are open.
-#[derive(Default)]
-struct Counting {
-    base: MemoryDirectory,
-    opened: AtomicUsize,
-    open: Arc<AtomicUsize>,
-}
-
-struct Counted(Arc<dyn File>, Arc<AtomicUsize>);
-
-impl Directory for Counting {
-    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
-        self.opened.fetch_add(1, Ordering::Relaxed);
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Counted(self.base.open(name, mode, direct)?, Arc::clone(&self.open))))
-    }
-    fn list(&self) -> Result<Vec<String>, DeviceError> {
-        self.base.list()
-    }
-    fn remove(&self, name: &str) -> Result<(), DeviceError> {
-        self.base.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
-        self.base.rename(from, to)
-    }
-    fn sync(&self) -> Result<(), DeviceError> {
-        self.base.sync()
-    }
-    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
-        self.base.lock()
-    }
-    fn name(&self) -> String {
-        self.base.name()
-    }
-    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
-        self.base.read_many(reads);
-    }
-}
-
-impl File for Counted {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), DeviceError> {
-        self.0.read_at(buffer, offset)
-    }
-    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<(), DeviceError> {
-        self.0.write_at(buffer, offset)
-    }
-    fn write_durable_at(&self, buffer: &[u8], offset: u64) -> Result<(), DeviceError> {
-        self.0.write_durable_at(buffer, offset)
-    }
-    fn sync(&self) -> Result<(), DeviceError> {
-        self.0.sync()
-    }
-    fn allocate(&self, length: u64) -> Result<(), DeviceError> {
-        self.0.allocate(length)
-    }
-    fn length(&self) -> Result<u64, DeviceError> {
-        self.0.length()
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.1.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn fragments_are_read_again_from_files_that_are_kept_open_sixty_four_at_most() {
     let directory = MemoryDirectory::new();
@@ -471,15 +407,15 @@ fn fragments_are_read_again_from_files_that_are_kept_open_sixty_four_at_most() {
     drop(llama);
     let (salvage, found, places) = salvaged(&directory);
     assert_eq!((found.len(), salvage.segments), (70, 70));
-    let counting = Arc::new(Counting { base: directory.clone(), ..Counting::default() });
-    let mut reader = FragmentReader::new(counting.clone());
+    let watched = Watched::new(directory.clone(), || ());
+    let mut reader = FragmentReader::new(watched.clone());
     let mut read = |number: usize| {
         let taken = |fragment: &deuteron_llama::SalvagedFragment<'_>| {
             (fragment.page.0, fragment.offset, fragment.payloads().map(<[u8]>::to_vec).collect::<Vec<_>>())
         };
         let Found { page, offset, payloads, .. } = &found[number];
         assert_eq!(reader.read(places[number], taken), Some((*page, *offset, payloads.clone())));
-        (counting.opened.load(Ordering::Relaxed), counting.open.load(Ordering::Relaxed))
+        watched.opened()
     };
     for number in (0..64).chain(0..64) {
         let (opened, open) = read(number);

@@ -9,9 +9,6 @@ pub(crate) use std::sync::atomic::Ordering;
 
 std::thread_local! {
     static STORES: Cell<u64> = const { Cell::new(0) };
-}
-
-std::thread_local! {
     /// What the calling thread has asked for ahead, while somebody wants to know.
     static ASKED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }

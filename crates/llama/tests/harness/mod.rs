@@ -7,6 +7,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod watched;
+
 pub use deuteron_device::simulated::Random;
 use deuteron_device::{CrashPolicy, Directory, SimulatedDisk};
 use deuteron_epoch::Epochs;
