@@ -18,7 +18,9 @@ use deuteron_contract::{
 };
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{ByteCounter, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId};
+use deuteron_llama::{
+    ByteCounter, Checkpoint, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId,
+};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, Weak};
@@ -450,11 +452,27 @@ impl BwTreeDc {
         }
     }
 
-    /// Under [`BwTreeDc::checkpointing`].
+    /// Makes what was applied before durable. Under [`BwTreeDc::checkpointing`].
     pub(crate) fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
+        self.take_checkpoint(lsn, Llama::checkpoint_begin)?;
+        // What had to be flushed before it could be merged has been.
+        self.tables.all().iter().for_each(|tree| tree.retry_merges());
+        Ok(())
+    }
+
+    /// Writes an image of what is durable, at the redo scan start point as it is. Under [`BwTreeDc::checkpointing`].
+    pub(crate) fn image(&self) -> Result<(), DcError> {
+        self.take_checkpoint(self.redo_scan_start_point.load(Ordering::Acquire), Llama::image_begin)
+    }
+
+    fn take_checkpoint(
+        &self,
+        lsn: u64,
+        begin: fn(&Llama, &[u8]) -> Result<Checkpoint, LlamaError>,
+    ) -> Result<(), DcError> {
         let failed = |error| error::store("checkpoint", error);
         let mut checkpoint = loop {
-            match self.llama.checkpoint_begin(&user_data::encode(lsn, self.dropped().keys().copied())) {
+            match begin(&self.llama, &user_data::encode(lsn, self.dropped().keys().copied())) {
                 Ok(checkpoint) => break checkpoint,
                 // Somebody uses the store below us.
                 Err(LlamaError::CheckpointBusy) => yield_now(),
@@ -481,10 +499,7 @@ impl BwTreeDc {
                 }
             }
         }
-        self.llama.checkpoint_finish(checkpoint).map_err(failed)?;
-        // What had to be flushed before it could be merged has been.
-        self.tables.all().iter().for_each(|tree| tree.retry_merges());
-        Ok(())
+        self.llama.checkpoint_finish(checkpoint).map_err(failed)
     }
 }
 

@@ -90,13 +90,13 @@ impl BwTreeDc {
         true
     }
 
-    /// Takes a checkpoint, at the redo scan start point as it is, if the store asks for an image. Whether it has done so.
+    /// Writes an image, if the store asks for one. Whether it has done so.
     pub(crate) fn image_step(&self) -> Result<bool, DcError> {
         if !self.llama.is_image_due() {
             return Ok(false);
         }
         let Ok(_one_at_a_time) = self.checkpointing.try_lock() else { return Ok(false) };
-        match self.checkpoint(self.redo_scan_start_point.load(Ordering::Acquire)) {
+        match self.image() {
             // What gives space back comes later in the same step.
             Err(DcError::DiskFull { .. }) => Ok(false),
             done => done.map(|()| true),

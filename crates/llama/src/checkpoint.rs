@@ -1,13 +1,14 @@
 //! Checkpoints: an image of the mapping table, so that recovery need not scan the whole store.
 //!
 //! ```text
-//! checkpoint_begin          notes which pages are dirty
+//! checkpoint_begin          notes which pages are dirty; image_begin notes none
 //! checkpoint_flush_step     flushes those, one buffer at a time, until `Done`; then notes the scan start S
 //! checkpoint_add            takes every page of every index, in order; only if the image is to be whole
 //! checkpoint_finish         makes the image durable, removes what it replaces and dead segments
 //! ```
 //!
-//! Everything installed before `checkpoint_begin` is durable after `checkpoint_finish`. Writers go on meanwhile; the
+//! Everything installed before `checkpoint_begin` is durable after `checkpoint_finish`; after `image_begin`, what was durable then
+//! is, and a recovery scans less. Writers go on meanwhile; the
 //! image is not of one moment. It need not be: whatever is flushed after S is found by the scan, and overrides what
 //! the image says of its page. So an image only has to name, for each page that counted before S, fragments that
 //! were its newest at some moment after S.
@@ -38,7 +39,7 @@ const GATHERED: usize = 512;
 const FLUSHED: &str = "the checkpoint has been flushed";
 
 /// So many segments are to be scanned by a recovery at most (about), if somebody asks whether an image is due.
-const SCANNED_SEGMENTS_MAX: u64 = 8;
+const SCANNED_SEGMENTS_MAX: u64 = 4;
 
 /// What a [`Llama::checkpoint_flush_step`] has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +135,35 @@ impl Llama {
     /// # Errors
     /// [`LlamaError::CheckpointBusy`] if another one is going on; [`LlamaError::Poisoned`].
     pub fn checkpoint_begin(&self, user_data: &[u8]) -> Result<Checkpoint, LlamaError> {
+        self.begin(user_data, |flusher| self.round(flusher))
+    }
+
+    /// Begins a checkpoint of what is durable as it is, so that a recovery scans less: it flushes nothing, but for pages whose flush has begun.
+    /// `user_data` is to promise no more than that of the checkpoint before. Waits for a flush that is going on.
+    ///
+    /// # Errors
+    /// As [`Llama::checkpoint_begin`].
+    ///
+    /// ```
+    /// # use deuteron_llama::CheckpointProgress;
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// let mut image = llama.image_begin(b"")?;
+    /// while llama.checkpoint_flush_step(&mut image)? != CheckpointProgress::Done {}
+    /// // Here the pages of the indexes are added, if the image is to be whole.
+    /// llama.checkpoint_finish(image)?;
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn image_begin(&self, user_data: &[u8]) -> Result<Checkpoint, LlamaError> {
+        self.begin(user_data, |_| FlushRound { pending: Vec::new() })
+    }
+
+    fn begin(
+        &self,
+        user_data: &[u8],
+        round: impl FnOnce(&Flusher) -> FlushRound,
+    ) -> Result<Checkpoint, LlamaError> {
         self.store.check()?;
         let active = Active::begin(&self.checkpointing)?;
         // Under the lock no page is between its dirty bit and its durable fragment.
@@ -144,7 +174,7 @@ impl Llama {
             previous: flusher.images.newest(),
             is_whole: false,
             user_data: user_data.to_vec(),
-            round: self.round(&flusher),
+            round: round(&flusher),
             writer: None,
             gathered: Vec::new(),
             _active: active,
@@ -168,8 +198,8 @@ impl Llama {
         Ok(progress)
     }
 
-    /// Whether a checkpoint should be taken for the store's own sake: a recovery would have to scan more than eight segments from the
-    /// newest image on, or what it does not say yet takes too much memory. `false` while a flush is being prepared. A few loads.
+    /// Whether an image should be [written](Llama::image_begin) for the store's own sake: a recovery would have to scan more than four
+    /// segments from the newest one on, or what it does not say yet takes too much memory. `false` while a flush is being prepared. A few loads.
     ///
     /// ```
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
