@@ -43,8 +43,8 @@ pub fn sample(quick: Quick) -> Result<Figure, String> {
         &format!("{shard}/{shards}"),
         "--test-workspace=false",
     ]);
-    // The slowest of the crates' tests take half a minute beside other work: four times that is a mutant that hangs.
-    run.args(["--timeout", "120", "--no-times", "--colors", "never", "--output"]).arg(directory.path());
+    // The slowest of the crates' tests take half a minute beside other work: twice that is a mutant that hangs.
+    run.args(["--timeout", "60", "--no-times", "--colors", "never", "--output"]).arg(directory.path());
     run.stdin(Stdio::null()).stderr(Stdio::inherit());
     eprintln!("+ {}", displayed(&run));
     // It fails if a mutant is missed.
