@@ -91,7 +91,9 @@ mod tests {
                 assert_eq!(FlashAddress::from_raw(address.to_raw()), Some(address));
             }
         }
-        assert_eq!(FlashAddress::from_raw(0), None);
-        assert_eq!(FlashAddress::from_raw(1), None);
+        // Nothing, no offset, no length, and a pointer.
+        for raw in [0, 1, 3, 1 << 16 | 1, 1 << 16 | 2] {
+            assert_eq!(FlashAddress::from_raw(raw), None, "{raw:#x}");
+        }
     }
 }

@@ -707,9 +707,59 @@ impl Llama {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::options::Options;
+    use crate::test_bed::open;
+
+    /// A page whose first fragment, of the first page of a tree, has just become durable.
+    fn durable(llama: &Llama) -> PageId {
+        let page = llama.allocate();
+        let position = llama.lock_flusher().position;
+        let taken = Taken { page, adopts: Vec::new(), disowns: Vec::new(), root: true };
+        llama.writing().durable.push((taken, position));
+        page
+    }
+
+    #[test]
+    fn what_has_become_durable_is_noted_by_whoever_takes_the_flush_lock() {
+        let llama = open(Options::tiny_for_tests());
+        let ways: [fn(&Llama); 4] = [
+            |llama| drop(llama.lock_flusher()),
+            |llama| drop(llama.try_flusher()),
+            Llama::await_flush,
+            |llama| assert_eq!(llama.flush_step().unwrap(), FlushProgress::Nothing),
+        ];
+        for take in ways {
+            let page = durable(&llama);
+            drop(llama.try_fill());
+            assert!(!llama.table.is_adopted(page));
+            take(&llama);
+            assert!(llama.table.is_adopted(page));
+        }
+    }
+
+    #[test]
+    fn pages_are_looked_for_while_a_buffer_is_being_written() {
+        let llama = open(Options::tiny_for_tests());
+        let page = durable(&llama);
+        assert!(!llama.is_writing());
+        let writing = llama.writing();
+        assert!(llama.is_writing());
+        assert_eq!(llama.flush_step().unwrap(), FlushProgress::Nothing);
+        assert!(!llama.table.is_adopted(page));
+        drop(writing);
+        assert!(!llama.is_writing());
+    }
+
+    #[test]
+    fn half_a_buffer_is_worth_writing_and_sixteen_blocks_at_least() {
+        let worth_writing = |flush_buffer_bytes| {
+            open(Options { flush_buffer_bytes, ..Options::tiny_for_tests() }).worth_writing()
+        };
+        assert_eq!([1 << 20, 160 << 10, 8 << 10].map(worth_writing), [512 << 10, 80 << 10, 64 << 10]);
+    }
 
     #[test]
     fn a_fragment_that_nearly_fills_its_block_is_lengthened_to_its_end() {

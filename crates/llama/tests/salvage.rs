@@ -203,6 +203,13 @@ fn what_is_lost_with_damaged_bytes_is_what_lay_there() {
 
 #[test]
 fn zeros_behind_the_last_fragment_are_no_loss_unless_there_are_too_many() {
+    // The last fragment itself reads as zeros, and it was written.
+    let directory = four_buffers();
+    change(&directory, FIRST, offset(6)..3 * BLOCK, |_| 0);
+    let (salvage, found, _) = salvaged(&directory);
+    let last = loss(offset(6), 3 * BLOCK - offset(6), "no sound fragment in flush buffer 2");
+    assert_eq!((pages(&found), salvage.losses), (all_but(&[6]), vec![last]));
+
     let directory = MemoryDirectory::new();
     // 11,008 bytes in three blocks.
     buffer(&open(&directory, options()), 10, content);
@@ -319,7 +326,15 @@ fn a_segment_of_another_store_or_of_no_possible_number_is_not_read() {
 fn a_file_that_ends_anywhere_is_read_to_its_end() {
     let whole = four_buffers();
     // In a segment's header, in that of a buffer, in a fragment's, in a fragment.
-    for end in [10, BLOCK + 50, BLOCK + 128 + 5, 2 * BLOCK + 70, offset(6) + 64, offset(6) + FRAGMENT - 1] {
+    for end in [
+        10,
+        BLOCK + 10,
+        BLOCK + 50,
+        BLOCK + 128 + 5,
+        2 * BLOCK + 70,
+        offset(6) + 64,
+        offset(6) + FRAGMENT - 1,
+    ] {
         for damage in [None, Some(40)] {
             let directory = MemoryDirectory::new();
             copy((&whole, FIRST), (&directory, FIRST), end);
