@@ -32,9 +32,23 @@ fn checkpoint(llama: &Llama, pages: &[PageId]) {
     llama.checkpoint_finish(checkpoint).unwrap();
 }
 
+/// Gives out identifiers, this one the last.
+fn allocate_up_to(llama: &Llama, last: u64) {
+    let given_out = llama.statistics().page_ids;
+    for _ in given_out..last {
+        llama.allocate();
+    }
+}
+
 /// `segments` segments, in each of which `live` bytes of a page are live and a larger page is dead.
 fn sparse(segments: usize, live: usize) -> (Llama, Vec<PageId>) {
+    sparse_behind(0, segments, live)
+}
+
+/// As [`sparse`], with identifiers behind this one.
+fn sparse_behind(last: u64, segments: usize, live: usize) -> (Llama, Vec<PageId>) {
     let llama = open(Options { flush_buffer_bytes: 64 << 10, ..Options::tiny_for_tests() });
+    allocate_up_to(&llama, last);
     let (mut kept, large) = (Vec::new(), llama.allocate());
     for _ in 0..segments {
         let page = llama.allocate();
@@ -96,6 +110,21 @@ fn a_step_moves_about_a_flush_buffer_of_pages() {
 }
 
 #[test]
+fn a_large_table_is_looked_over_in_several_steps_before_pages_are_moved() {
+    // The last identifiers for which the table has room without growing.
+    const LAST: u64 = 127 * 1024 - 1;
+    for (before, behind) in [(LAST, 0), (0, LAST)] {
+        let (llama, pages) = sparse_behind(before, 6, 100);
+        allocate_up_to(&llama, behind);
+        // The segment that is being filled is none of them.
+        assert_eq!(chosen(&llama), pages.len() as u64 - 1);
+        assert_eq!(llama.statistics().pages_relocated, 0);
+        while llama.clean_step_to(110).unwrap() {}
+        assert!(llama.statistics().pages_relocated >= pages.len() as u64 - 1);
+    }
+}
+
+#[test]
 fn short_pages_are_moved_a_few_hundred_at_a_time() {
     let llama = open(Options {
         flush_buffer_bytes: 256 << 10,
@@ -126,14 +155,16 @@ fn a_checkpoint_is_wanted_if_it_would_remove_segments_and_they_are_too_many() {
     let page = llama.allocate();
     assert!(!llama.wants_checkpoint(110));
     for _ in 0..12 {
-        put(&llama, page, 30_000);
+        // Half a segment with its header.
+        put(&llama, page, (32 << 10) - 64 - 4 - 8);
         flush(&llama);
     }
     let figures = llama.statistics();
     assert!(figures.dead_segments >= 4);
     let exceeded = |percent: u32| figures.disk_bytes * 100 > figures.live_bytes * u64::from(percent);
-    let percents = || (110..4000).step_by(15);
-    assert!(percents().any(exceeded) && !percents().all(exceeded));
+    // Exactly as much as is allowed is among them.
+    let percents = || (110..4000).step_by(10);
+    assert!(percents().any(|percent| exceeded(percent - 1) && !exceeded(percent)));
     for percent in percents() {
         assert_eq!(llama.wants_checkpoint(percent), exceeded(percent), "{percent}");
     }
