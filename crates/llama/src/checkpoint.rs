@@ -452,3 +452,52 @@ impl Llama {
         if error.is_full() { LlamaError::Device(error) } else { self.store.fail(error) }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::test_bed::{open, put, put_in_buffer};
+
+    #[test]
+    fn where_the_scan_starts_is_known_once_all_is_flushed_and_stays() {
+        let llama = open(Options::tiny_for_tests());
+        put(&llama, llama.allocate(), b"page");
+        let mut checkpoint = llama.checkpoint_begin(b"").unwrap();
+        let wrote = llama.checkpoint_flush_step(&mut checkpoint).unwrap();
+        assert!(matches!(wrote, CheckpointProgress::Wrote { pages: 1, .. }));
+        assert_eq!(checkpoint.start, None);
+        for _ in 0..2 {
+            assert_eq!(llama.checkpoint_flush_step(&mut checkpoint).unwrap(), CheckpointProgress::Done);
+            assert_eq!(checkpoint.start.map(|start| start.sequence), Some(2));
+            put_in_buffer(&llama, |_| vec![7; 10]);
+        }
+    }
+
+    #[test]
+    fn an_image_is_due_if_more_than_three_segments_would_be_scanned_or_places_are_many() {
+        let llama = open(Options::tiny_for_tests());
+        let segments = &llama.store.segments;
+        let scanned = |bytes: u64| {
+            let mut flusher = llama.lock_flusher();
+            let position = flusher.position;
+            flusher.position.offsets[0] =
+                segments.start(2 * (bytes / segments.segment_bytes)) + bytes % segments.segment_bytes;
+            assert_eq!(segments.bytes_between(segments.origin(), flusher.position), bytes);
+            drop(flusher);
+            let is_due = llama.is_image_due();
+            llama.lock_flusher().position = position;
+            is_due
+        };
+        let most = 3 * segments.segment_bytes;
+        assert_eq!([0, most - 8192, most, most + 4096].map(scanned), [false, false, false, true]);
+        while !llama.lock_flusher().images.are_places_many() {
+            assert!(!llama.is_image_due());
+            put_in_buffer(&llama, |_| vec![7; 10]);
+        }
+        assert!(llama.is_image_due());
+        // While somebody flushes nothing is.
+        let _flusher = llama.lock_flusher();
+        assert!(!llama.is_image_due());
+    }
+}

@@ -160,3 +160,84 @@ impl Position {
 pub(crate) fn fragment_address(offset: u64, used: usize, length: u64) -> FlashAddress {
     FlashAddress::new(offset + used as u64, length)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    const STORE: u64 = 7;
+    const OFFSET: u64 = 3 << 20;
+    const LENGTH: u64 = 8192;
+
+    fn header() -> BufferHeader {
+        BufferHeader {
+            store: STORE,
+            sequence: 11,
+            incarnation: 12,
+            offset: OFFSET,
+            length: LENGTH,
+            fragments: 13,
+            chain: 14,
+            body_crc: 15,
+            marks: [16, 17],
+        }
+    }
+
+    fn encoded(header: BufferHeader) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0xee; HEADER_BYTES];
+        header.encode(&mut bytes);
+        bytes
+    }
+
+    fn decoded(bytes: &[u8]) -> Option<BufferHeader> {
+        let (header, crc) = BufferHeader::decode(bytes, STORE, OFFSET, OFFSET + LENGTH)?;
+        assert_eq!(crc, read_u32(bytes, 0));
+        Some(header)
+    }
+
+    #[test]
+    fn a_header_says_what_it_was_given() {
+        let bytes = encoded(header());
+        assert_eq!(decoded(&bytes), Some(header()));
+        assert!(bytes[80..].iter().all(|&byte| byte == 0));
+        assert!((0..HEADER_BYTES).all(|length| decoded(&bytes[..length]).is_none()));
+    }
+
+    #[test]
+    fn a_header_is_of_its_store_its_place_and_of_whole_blocks_that_fit() {
+        let wrong = [
+            BufferHeader { store: STORE + 1, ..header() },
+            BufferHeader { offset: OFFSET + 4096, length: 4096, ..header() },
+            BufferHeader { length: 0, ..header() },
+            BufferHeader { length: 4096 + 64, ..header() },
+            BufferHeader { length: LENGTH + 4096, ..header() },
+            BufferHeader { length: u64::MAX / 4096 * 4096, ..header() },
+        ];
+        for wrong in wrong {
+            assert_eq!(decoded(&encoded(wrong)), None, "{wrong:?}");
+        }
+        let shorter = BufferHeader { length: 4096, ..header() };
+        assert_eq!(decoded(&encoded(shorter)), Some(shorter));
+    }
+
+    #[test]
+    fn a_header_of_another_kind_or_version_is_none_though_its_checksum_is_right() {
+        for (at, is_mended) in [(4, true), (8, true), (100, false)] {
+            let mut bytes = encoded(header());
+            bytes[at] ^= 1;
+            if is_mended {
+                let crc = crc32c::crc32c(&bytes[4..]);
+                write_u32(&mut bytes, 0, crc);
+            }
+            assert_eq!(decoded(&bytes), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn positions_follow_each_other_by_stream() {
+        let first = Position { sequence: 5, offsets: [4096, 8192], chain: 1 };
+        assert_eq!(first.next(1, 12_288, 2), Position { sequence: 6, offsets: [4096, 12_288], chain: 2 });
+        assert_eq!(first.next(0, 12_288, 3), Position { sequence: 6, offsets: [12_288, 8192], chain: 3 });
+        assert_eq!(fragment_address(4096, 128, 64), FlashAddress::new(4224, 64));
+    }
+}

@@ -512,6 +512,40 @@ mod tests {
     }
 
     #[test]
+    fn what_the_pool_keeps_free_counts_from_a_budget_of_some_chunks_on() {
+        for (budget, is_counted) in [(POOL_BUDGET_MIN - 1, false), (POOL_BUDGET_MIN, true)] {
+            let llama = open(Options { memory_bytes: budget, ..Options::tiny_for_tests() });
+            let pages: Vec<_> = (0..100).map(|_| llama.allocate()).collect();
+            let guard = llama.pin();
+            (0..2).for_each(|_| pages.iter().for_each(|&page| put(&llama, page, &[7; 1000])));
+            llama.recount(0);
+            let without = 101 * ENTRY_BYTES + llama.epochs.garbage_bytes();
+            let beside = budget - llama.pages_bytes_max();
+            assert_eq!((beside > without, beside >= without), (is_counted, true), "{beside} {without}");
+            drop(guard);
+        }
+    }
+
+    #[test]
+    fn an_identifier_is_freed_only_as_it_was_seen() {
+        let llama = open(Options::tiny_for_tests());
+        let (page, guard) = (llama.allocate(), llama.pin());
+        let free = llama.snapshot(page, &guard);
+        put(&llama, page, b"page");
+        let now = llama.snapshot(page, &guard);
+        assert_eq!(llama.free_page(page, free, &guard), Err(now));
+        llama.free_page(page, now, &guard).unwrap();
+        // Nothing is installed on this one.
+        let other = llama.allocate();
+        llama.free_page(other, llama.snapshot(other, &guard), &guard).unwrap();
+        drop(guard);
+        while llama.epochs.collect() > 0 {}
+        let mut returned = llama.pages.take_returned();
+        returned.sort_unstable();
+        assert_eq!(returned, [page, other]);
+    }
+
+    #[test]
     fn memory_is_short_over_what_pages_may_have_and_spare_below_half_of_it() {
         let llama = open(Options { memory_bytes: 1 << 20, ..Options::tiny_for_tests() });
         // Large enough to be told at once.
