@@ -158,7 +158,7 @@ fn a_store_answers_for_its_part_of_what_is_idle() {
     // Out for a moment before it is known to be held.
     assert_eq!(share(50, 60, 60), 0);
     assert_eq!(charge(Layout::from_size_align(33, 16).expect("a layout")), 48);
-    assert!(charge(Layout::from_size_align(1 << 20, 16).expect("a layout")) > 1 << 20);
+    assert_eq!(charge(Layout::from_size_align(1 << 20, 16).expect("a layout")), (1 << 20) + 2048);
 }
 
 #[test]
@@ -168,4 +168,48 @@ fn who_has_nothing_of_what_is_out_has_no_part_of_what_is_idle() {
     assert_eq!(idle_bytes(0), 0);
     // SAFETY: allocated above, and not used.
     unsafe { free(slot, layout) };
+}
+
+#[test]
+fn a_thread_keeps_two_batches_and_gives_one_back_beyond_that() {
+    let mut bed = Bed::new();
+    let out = |bed: &Bed| bed.pool.out.load(Ordering::Relaxed);
+    // 64 of 512 bytes are a batch.
+    for number in 1..=3 * 64_usize {
+        bed.allocate(500);
+        assert_eq!(out(&bed), number.div_ceil(64) * 64 * 512);
+    }
+    for number in 1..=3 * 64 {
+        let (&address, _) = bed.used.first_key_value().expect("in use");
+        bed.free(address);
+        assert_eq!(out(&bed), if number > 128 { 128 } else { 192 } * 512, "{number}");
+    }
+    // What was kept is given out again.
+    (0..128).for_each(|_| bed.allocate(500));
+    assert_eq!(out(&bed), 128 * 512);
+    bed.allocate(500);
+    assert_eq!(out(&bed), 192 * 512);
+    let batches =
+        [16, 512, 513, 4096, SPAN_BYTES / 2].map(|bytes| SizeClass::of(bytes).map(SizeClass::batch));
+    assert_eq!(batches, [64, 64, 56, 8, 1].map(Some));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "much memory")]
+fn a_chunk_is_wanted_ahead_if_there_are_many_with_a_quarter_of_one_left() {
+    const SPANS: usize = CHUNK_BYTES / SPAN_BYTES;
+    let class = SizeClass::of(SPAN_BYTES / 2).expect("at most half a span");
+    let mut chunks = Chunks::new();
+    let mut spans = Vec::new();
+    for number in 1..=33 * SPANS {
+        spans.push(chunks.take_span(class).expect("there is memory"));
+        let count = number.div_ceil(SPANS);
+        let wants = count >= 32 && count * SPANS - number <= SPANS / 4;
+        assert_eq!((chunks.bytes(), chunks.wants_chunk()), (count * CHUNK_BYTES, wants), "{number}");
+    }
+    for span in spans {
+        // SAFETY: none of its slots was taken.
+        unsafe { chunks.put_span(span) };
+    }
+    assert_eq!((chunks.bytes(), chunks.wants_chunk()), (CHUNK_BYTES, false));
 }
