@@ -710,8 +710,71 @@ impl Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::node::OwnedNode;
     use crate::options::Options;
-    use crate::test_bed::open;
+    use crate::test_bed::{flush, open, put};
+    use std::sync::{Arc, Mutex};
+
+    /// What the steps write that flush new pages whose fragments are of these lengths: fragments and bytes.
+    fn steps(llama: &Llama, lengths: &[usize]) -> Vec<(usize, u64)> {
+        // A header of 64, a length of four, and a low key of eight.
+        lengths.iter().for_each(|length| put(llama, llama.allocate(), &vec![7; length - 76]));
+        let step = || match llama.flush_step().unwrap() {
+            FlushProgress::Wrote { pages, bytes } => Some((pages, bytes)),
+            FlushProgress::Nothing | FlushProgress::Busy => None,
+        };
+        std::iter::from_fn(step).collect()
+    }
+
+    #[test]
+    fn a_buffer_is_filled_to_its_last_byte_and_no_further() {
+        let llama = open(Options::tiny_for_tests());
+        assert_eq!(steps(&llama, &[4032, 4032]), [(2, 8192)]);
+        assert_eq!(steps(&llama, &[4032, 4096]), [(1, 8192), (1, 8192)]);
+        assert_eq!(steps(&llama, &[8064]), [(1, 8192)]);
+        // Longer for a longer page, and for that alone.
+        let llama = open(Options { segment_bytes: 1 << 20, ..Options::tiny_for_tests() });
+        assert_eq!(steps(&llama, &[50_048]), [(1, 53_248)]);
+        assert_eq!(steps(&llama, &[3136; 6]), [(2, 8192); 3]);
+    }
+
+    /// The pages that it was asked to consolidate, which it does not.
+    struct Asked(Mutex<Vec<PageId>>);
+
+    impl Consolidate for Asked {
+        fn consolidate(&self, page: PageId) {
+            self.0.lock().unwrap().push(page);
+        }
+    }
+
+    #[test]
+    fn consolidation_is_asked_for_once_of_a_page_with_deltas_that_is_written_in_full() {
+        let llama = open(Options { memory_bytes: 1 << 20, ..Options::tiny_for_tests() });
+        let asked = Arc::new(Asked(Mutex::default()));
+        let method: Weak<Asked> = Arc::downgrade(&asked);
+        llama.set_consolidator(method);
+        let [long, short] = std::array::from_fn(|_| llama.allocate());
+        [long, short].into_iter().for_each(|page| put(&llama, page, &[7; 1000]));
+        flush(&llama);
+        let delta = || {
+            let guard = llama.pin();
+            let delta = OwnedNode::delta(b"delta");
+            llama.install(long, llama.snapshot(long, &guard), delta, &guard).unwrap();
+        };
+        // A second fragment, and one too many.
+        for (full, expected) in [(2, &[][..]), (3, &[long])] {
+            delta();
+            flush(&llama);
+            assert_eq!(&asked.0.lock().unwrap()[..], expected);
+            assert_eq!(llama.counters.full_fragments_written.get(), full);
+        }
+        // The cleaner wants one moved that is a base alone.
+        llama.table.set_rewrite(short);
+        llama.table.mark_dirty(short);
+        flush(&llama);
+        assert_eq!(asked.0.lock().unwrap().len(), 1);
+        assert_eq!(llama.counters.pages_relocated.get(), 1);
+    }
 
     /// A page whose first fragment, of the first page of a tree, has just become durable.
     fn durable(llama: &Llama) -> PageId {
