@@ -9,7 +9,11 @@ use std::sync::Arc;
 const FRAGMENTS: u64 = 1088 + 128;
 
 fn open(memory_bytes: u64) -> Llama {
-    let options = Options { fragments_max: 2, memory_bytes, ..Options::default() };
+    open_with(2, memory_bytes)
+}
+
+fn open_with(fragments_max: usize, memory_bytes: u64) -> Llama {
+    let options = Options { fragments_max, memory_bytes, ..Options::default() };
     Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::with_threshold(0)).unwrap().0
 }
 
@@ -28,6 +32,12 @@ fn flush(llama: &Llama) {
     while llama.flush_step().unwrap() != FlushProgress::Nothing {}
 }
 
+fn evict(llama: &Llama) {
+    while llama.memory_bytes() > 0 {
+        llama.evict_step(u64::MAX);
+    }
+}
+
 /// Of `count` identifiers these have pages of two fragments, which are not in memory.
 fn stored(llama: &Llama, count: u64, numbers: impl Iterator<Item = u64>) -> Vec<PageId> {
     for _ in 0..count {
@@ -38,9 +48,7 @@ fn stored(llama: &Llama, count: u64, numbers: impl Iterator<Item = u64>) -> Vec<
         pages.iter().for_each(|&page| put(llama, page));
         flush(llama);
     }
-    while llama.memory_bytes() > 0 {
-        llama.evict_step(u64::MAX);
-    }
+    evict(llama);
     pages
 }
 
@@ -112,12 +120,25 @@ fn neighbours_that_are_due_soon_are_taken_along_though_they_are_clean() {
     let pages = stored(&llama, 10, [1, 2, 3, 4, 6].into_iter());
     put(&llama, PageId(5));
     flush(&llama);
-    while llama.memory_bytes() > 0 {
-        llama.evict_step(u64::MAX);
-    }
+    evict(&llama);
     llama.load(pages[4]).unwrap();
     put(&llama, pages[2]);
     assert_eq!(rows(&llama), [2]);
+}
+
+#[test]
+fn half_as_many_fragments_as_a_page_may_have_are_enough_to_be_taken_along() {
+    let llama = open_with(8, 16 << 20);
+    let pages = [8, 3, 4, 5].map(|fragments| (llama.allocate(), fragments));
+    for round in 1..=8 {
+        let growing = pages.iter().filter(|(_, fragments)| *fragments >= round);
+        growing.for_each(|&(page, _)| put(&llama, page));
+        flush(&llama);
+    }
+    evict(&llama);
+    put(&llama, pages[0].0);
+    assert_eq!(rows(&llama), [3]);
+    assert_eq!(llama.statistics().fragments_read, 8 + 4 + 5);
 }
 
 #[test]
