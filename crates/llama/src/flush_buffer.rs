@@ -179,7 +179,7 @@ mod tests {
             fragments: 13,
             chain: 14,
             body_crc: 15,
-            marks: [16, 17],
+            marks: [u64::MAX - 16, u64::MAX - 17],
         }
     }
 

@@ -670,8 +670,9 @@ fn put_on(fragments: &mut Fragments, previous: Option<FlashAddress>, address: Fl
 mod tests {
     use super::*;
     use crate::checkpoint::CheckpointProgress;
+    use crate::flush_buffer::Stream;
     use crate::segments::segment_name;
-    use crate::test_bed::put_in_buffer;
+    use crate::test_bed::{put, put_in_buffer};
     use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
 
     const SEGMENT: u64 = 64 << 10;
@@ -758,6 +759,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_damaged_buffer_is_told_of_in_the_stream_in_which_a_later_one_follows() {
+        let directory = buffers(&tiny(), &[3000]);
+        let (llama, _) = open(&directory, &tiny()).unwrap();
+        // Two segments of the second stream.
+        for _ in 0..2 {
+            let page = llama.allocate();
+            put(&llama, page, &[7; 40_000]);
+            let mut next = Some(page);
+            llama.flush_batch(llama.lock_flusher(), Stream::Moved, || next.take()).unwrap();
+        }
+        drop(llama);
+        write(&directory, 1, BLOCK + 500, &[0xee]);
+        let found = "damage, and behind it flush buffer 3".to_owned();
+        assert_eq!(place(open(&directory, &tiny())), (1, BLOCK, found));
     }
 
     #[test]
