@@ -164,6 +164,9 @@ pub(crate) fn fragment_address(offset: u64, used: usize, length: u64) -> FlashAd
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::fragment::Marshal;
+    use crate::node::{OwnedNode, PageDescriptor};
+    use crate::page_id::PageId;
 
     const STORE: u64 = 7;
     const OFFSET: u64 = 3 << 20;
@@ -239,5 +242,28 @@ mod tests {
         assert_eq!(first.next(1, 12_288, 2), Position { sequence: 6, offsets: [4096, 12_288], chain: 2 });
         assert_eq!(first.next(0, 12_288, 3), Position { sequence: 6, offsets: [12_288, 8192], chain: 3 });
         assert_eq!(fragment_address(4096, 128, 64), FlashAddress::new(4224, 64));
+    }
+
+    #[test]
+    fn fragments_lie_one_behind_the_other_and_a_defect_is_told_of_where_it_is() {
+        let base = OwnedNode::base(b"base", PageDescriptor { tree: 1, low_key: b"k", root: true }, &[]);
+        let nodes = [base.as_ref()];
+        let (mut bytes, mut body_crc) = (vec![0; HEADER_BYTES + 2 * 128], 0);
+        for (number, at) in [(1, HEADER_BYTES), (2, HEADER_BYTES + 128)] {
+            let marshal = Marshal { page: PageId(number), nodes: &nodes, previous: None, packed: None };
+            let crc = marshal.encode(OFFSET + at as u64, &mut bytes[at..at + 128]);
+            body_crc = crc32c::crc32c_append(body_crc, &crc.to_le_bytes());
+        }
+        let header = BufferHeader { fragments: 2, body_crc, ..header() };
+        let pages: Vec<_> =
+            header.fragments(&bytes).unwrap().iter().map(|fragment| fragment.page().0).collect();
+        assert_eq!(pages, [1, 2]);
+        let other = BufferHeader { body_crc: body_crc ^ 1, ..header };
+        assert_eq!(other.fragments(&bytes).unwrap_err().offset, 60);
+        let more = BufferHeader { fragments: 3, ..header };
+        assert_eq!(more.fragments(&bytes).unwrap_err().offset, bytes.len() as u64);
+        // The second one's magic.
+        bytes[HEADER_BYTES + 128 + 4] ^= 1;
+        assert_eq!(header.fragments(&bytes).unwrap_err().offset, HEADER_BYTES as u64 + 128 + 4);
     }
 }
