@@ -546,6 +546,15 @@ mod tests {
     }
 
     #[test]
+    fn marks_are_raised_each_by_itself_and_never_lowered() {
+        let llama = open(Options::tiny_for_tests());
+        for (which, mark, expected) in [(0, 7, [7, 0]), (1, 5, [7, 5]), (0, 6, [7, 5]), (1, 9, [7, 9])] {
+            llama.raise_mark(which, mark);
+            assert_eq!(llama.marks(), expected);
+        }
+    }
+
+    #[test]
     fn memory_is_short_over_what_pages_may_have_and_spare_below_half_of_it() {
         let llama = open(Options { memory_bytes: 1 << 20, ..Options::tiny_for_tests() });
         // Large enough to be told at once.
