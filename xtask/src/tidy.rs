@@ -63,7 +63,7 @@ const TEST_EDGES: &[(&str, &[&str])] = &[
     ("deuteron-llama", &["deuteron-fuzz"]),
     ("deuteron-bwtree", &["deuteron-device", "deuteron-fuzz"]),
     ("deuteron-dc", &["deuteron-fuzz"]),
-    ("deuteron-tc", &["deuteron-device", "deuteron-history", "deuteron-proxy"]),
+    ("deuteron-tc", &["deuteron-device", "deuteron-fuzz", "deuteron-history", "deuteron-proxy"]),
     ("deuteron", &["deuteron-encryption", "deuteron-fuzz"]),
     ("deuteron-cli", &["deuteron-fuzz"]),
 ];

@@ -65,6 +65,15 @@ impl Meter {
         usize::try_from(PEAK.get()).unwrap_or(0)
     }
 
+    /// How many bytes the calling thread has allocated and not freed since [`Meter::begin`]; 0 if the meter is not the allocator.
+    ///
+    /// ```
+    /// assert_eq!(deuteron_fuzz::Meter::held(), 0);
+    /// ```
+    pub fn held() -> isize {
+        HELD.get()
+    }
+
     /// Whether the allocation that is asked for is refused.
     fn refuses() -> bool {
         let number = ASKED.get();

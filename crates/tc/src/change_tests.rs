@@ -191,6 +191,20 @@ fn whoever_looks_at_what_it_changes_reads_it() {
 }
 
 #[test]
+fn changes_may_take_half_of_the_memory_and_no_more() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    tx.append(TABLE, b"k0", b"1").unwrap();
+    let each = tx.workspace.written_bytes;
+    bed.tc().set_memory_budget(2 * 3 * each as u64);
+    tx.append(TABLE, b"k1", b"1").unwrap();
+    tx.append(TABLE, b"k2", b"1").unwrap();
+    assert_eq!(tx.workspace.written_bytes, 3 * each, "just half of it");
+    let error = tx.append(TABLE, b"k3", b"1").unwrap_err();
+    assert!(matches!(error, TcError::TransactionTooLarge { .. }), "{error}");
+}
+
+#[test]
 fn pure_timestamp_order_gives_way_to_later_changes() {
     let options =
         TcOptions { concurrency_control: ConcurrencyControl::TimestampOrder, ..TcOptions::default() };

@@ -35,6 +35,24 @@ impl Fence {
     }
 }
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::counted::stores;
+
+    #[test]
+    fn a_fence_that_is_high_enough_is_not_stored_to() {
+        let fence = Fence::new();
+        fence.raise(Timestamp(5));
+        let before = stores();
+        fence.raise(Timestamp(5));
+        fence.raise(Timestamp(4));
+        assert_eq!((stores(), fence.latest()), (before, Timestamp(5)));
+        fence.raise(Timestamp(6));
+        assert_eq!(fence.latest(), Timestamp(6));
+    }
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

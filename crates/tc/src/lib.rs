@@ -140,6 +140,10 @@ mod stress_tests;
 mod test_bed;
 #[cfg(all(test, not(loom)))]
 mod transaction_tests;
+/// Meters what is taken and given back.
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[global_allocator]
+static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
 // The bed speaks of the component by its name, as tests and examples outside include it too.
 #[cfg(all(test, not(loom)))]
 extern crate self as deuteron_tc;

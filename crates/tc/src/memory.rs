@@ -196,6 +196,25 @@ mod tests {
     }
 
     #[test]
+    fn reads_whose_salts_have_much_in_common_are_admitted_as_seldom() {
+        let account = Account::new(800);
+        account.add(601);
+        for step in [8, 64, 1 << 20] {
+            let admitted = (0..8000).filter(|salt| account.admits(salt * step)).count();
+            assert!((700..1300).contains(&admitted), "{admitted} of steps of {step}");
+        }
+    }
+
+    #[test]
+    fn a_thread_carries_over_what_is_more_than_the_carry() {
+        let account = Account::new(1 << 30);
+        account.add(CARRY_BYTES as usize);
+        assert_eq!(account.used(), 0);
+        account.add(1);
+        assert_eq!(account.used(), CARRY_BYTES as u64 + 1);
+    }
+
+    #[test]
     fn every_thread_has_a_number_of_its_own_and_any_number_will_do() {
         let account = Account::new(800);
         let numbers: std::collections::BTreeSet<usize> = (0..300)

@@ -4,16 +4,17 @@ use crate::counted::asked;
 use crate::options::ConcurrencyControl;
 use crate::read::{Failure, Own, Protection, Reader, Visible};
 use crate::record::KeyRef;
+use crate::schedule::set_hook;
 use crate::status::Status;
 use crate::sync::Ordering;
 use crate::test_bed::{Bed, TABLE, bed, roomy};
-use crate::version::{PRUNED, Version, Written};
-use crate::{BeginOptions, TcError, TcOptions};
+use crate::version::{PRUNED, Version, VersionState, Written};
+use crate::{BeginOptions, TcError, TcOptions, Transaction};
 use deuteron_contract::{Lsn, MemoryDc, Operation, Timestamp, TransactionId};
 use deuteron_log::{LogOptions, Record as LogRecord};
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 fn key<'k>(bed: &Bed, key: &'k [u8]) -> KeyRef<'k> {
     bed.tc().core.table.key(TABLE, key)
@@ -92,10 +93,112 @@ fn what_is_read_from_the_data_component_stays_with_its_record_and_is_accounted_f
     }
 }
 
+/// `work`, while `other` is done at the point of it with this number; whether it has so many.
+fn interrupted<T>(
+    number: usize,
+    other: impl FnOnce() + Send + 'static,
+    work: impl FnOnce() -> T,
+) -> (T, bool) {
+    let (points, other) = (AtomicUsize::new(0), Arc::new(Mutex::new(Some(other))));
+    let taken = Arc::clone(&other);
+    set_hook(Some(Arc::new(move || {
+        if points.fetch_add(1, Relaxed) == number {
+            let other = taken.lock().unwrap().take().expect("once");
+            other();
+        }
+    })));
+    let result = work();
+    set_hook(None);
+    let happened = other.lock().unwrap().is_none();
+    (result, happened)
+}
+
+/// Bytes of the read cache, found one by one.
+fn cached_bytes(bed: &Bed) -> usize {
+    let (mut bytes, table, guard) = (0, &bed.tc().core.table, bed.epochs.pin());
+    for bucket in 0..table.buckets() {
+        table.for_each_in_bucket(bucket, &guard, |record| {
+            let mut current = record.head.load(Ordering::SeqCst);
+            while current != PRUNED {
+                // SAFETY: reached through the head under the guard.
+                let Some(version) = (unsafe { current.as_ref() }) else { break };
+                bytes += version.cached_bytes().unwrap_or(0);
+                current = version.next.load(Ordering::SeqCst);
+            }
+        });
+    }
+    bytes
+}
+
+/// What may happen in the middle of a read of `k`, where the data component has a value of it.
+const MEANWHILE: [fn(&Bed, Transaction); 6] = [
+    |bed, _| bed.put(b"k", b"new"),
+    |bed, _| bed.begin().put(TABLE, b"k", b"aborted").unwrap(),
+    |bed, _| _ = bed.get(b"k"),
+    |bed, _| {
+        let (core, guard) = (&bed.tc().core, bed.epochs.pin());
+        if let Some(record) = core.table.find(key(bed, b"k"), &guard) {
+            core.evict(&record, &guard);
+        }
+    },
+    |bed, _| bed.tc().core.account.pretend_over_soft.store(true, Relaxed),
+    |_, mut older| {
+        older.put(TABLE, b"k", b"new").unwrap();
+        older.commit().unwrap();
+    },
+];
+
+#[test]
+fn a_read_is_of_its_time_whatever_happens_at_any_of_its_points() {
+    const LONG: &[u8] = &[7; 700];
+    let mut interruptions = 0;
+    let mut sweep = |other: fn(&Bed, Transaction), value: &'static [u8], beneath: bool, is_short: bool| {
+        for number in 0.. {
+            let bed = bed(
+                TcOptions { memory_bytes: 256 << 10, ..TcOptions::default() },
+                &LogOptions::tiny_for_tests(),
+                deuteron_proxy::Options::default(),
+            );
+            bed.begin().abort();
+            stored(&bed, b"k", Some(value), 0);
+            let older = bed.begin();
+            let mut reader = bed.begin();
+            if beneath {
+                bed.put(b"k", b"newer");
+            }
+            bed.tc().core.account.pretend_over_soft.store(is_short, Relaxed);
+            let others = Arc::clone(&bed);
+            let (found, happened) = interrupted(
+                number,
+                move || other(&others, older),
+                || reader.get(TABLE, b"k").unwrap().expect("a value"),
+            );
+            assert!(found == value || found == b"new", "{number}: {found:?}");
+            let again = reader.get(TABLE, b"k").unwrap();
+            assert!(again.as_deref() == Some(&*found), "{number}: not what it was");
+            let cached = bed.tc().statistics().read_cache_bytes;
+            assert_eq!(cached, cached_bytes(&bed) as u64, "{number}");
+            if !happened {
+                return;
+            }
+            interruptions += 1;
+        }
+    };
+    for other in MEANWHILE {
+        for value in [b"stored", LONG] {
+            for (beneath, is_short) in [(false, false), (false, true), (true, false)] {
+                sweep(other, value, beneath, is_short);
+            }
+        }
+    }
+    assert!(interruptions > 100, "{interruptions}");
+}
+
 #[test]
 fn a_read_that_leaves_no_record_is_protected_by_its_stripe_if_it_needs_to_be() {
     let bed = roomy();
     stored(&bed, b"k", Some(b"stored"), 0);
+    bed.begin().abort();
     let core = &bed.tc().core;
     core.account.pretend_over_soft.store(true, Relaxed);
     let floor = || core.table.stripe(key(&bed, b"k").hash).floor();
@@ -323,6 +426,39 @@ fn a_copy_takes_the_place_of_a_version_whose_value_left_the_log_unless_memory_is
         }
         drop(old);
     }
+}
+
+#[test]
+fn a_copy_takes_the_place_of_just_its_version_and_once() {
+    let (bed, old) = recycled(&[7; 600]);
+    let core = &bed.tc().core;
+    let (lsn, at, commit) = {
+        // SAFETY: nobody evicts it.
+        let version = unsafe { &*ptr::with_exposed_provenance::<Version>(expose(&bed, b"k")) };
+        let VersionState::Committed(at) = version.state() else { panic!("it is committed") };
+        (version.lsn().expect("a long value is in the log"), at, version.commit_lsn())
+    };
+    let fills = || bed.tc().statistics().read_cache_fills;
+    let load = |at: Timestamp| {
+        let value = core.load_recycled(key(&bed, b"k"), lsn, Some((at, commit))).unwrap();
+        assert_eq!(value.as_deref(), Some(&[7; 600][..]));
+    };
+    let before = fills();
+    load(Timestamp(at.0 + 1));
+    assert_eq!(fills(), before, "there is no such version");
+    bed.put(b"k", b"new");
+    for _ in 0..2 {
+        load(at);
+        assert_eq!(fills(), before + 1);
+    }
+    drop(old);
+    // Where it has been dropped meanwhile there is nothing to be replaced.
+    let guard = bed.epochs.pin();
+    let record = core.table.find(key(&bed, b"k"), &guard).expect("a record");
+    assert!(core.maintain(&record, Timestamp(core.clock.last().0 + 1), &guard));
+    drop(guard);
+    load(at);
+    assert_eq!((fills(), bed.get(b"k").as_deref()), (before + 1, Some(&b"new"[..])));
 }
 
 #[test]

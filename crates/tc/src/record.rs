@@ -373,6 +373,35 @@ mod tests {
     }
 
     #[test]
+    fn a_record_without_versions_has_none_to_ask_for() {
+        let epochs = deuteron_epoch::Epochs::new();
+        for end in [ptr::null_mut(), REMOVED, PRUNED] {
+            with_record(|record| {
+                record.head.store(end, Ordering::SeqCst);
+                assert!(record.prefetch_head(&epochs.pin()).is_none());
+            });
+        }
+    }
+
+    #[test]
+    #[cfg(not(shuttle))]
+    fn what_a_record_says_already_is_not_stored_again() {
+        with_record(|record| {
+            let before = crate::counted::stores();
+            record.raise_read_timestamp(Timestamp(5));
+            record.raise_read_timestamp(Timestamp(4));
+            assert!(!record.take_referenced());
+            assert_eq!(crate::counted::stores(), before);
+            assert_eq!(record.own_read_timestamp(), Timestamp(5));
+            record.set_referenced();
+            let before = crate::counted::stores();
+            record.set_referenced();
+            assert_eq!(crate::counted::stores(), before);
+            assert!(record.take_referenced());
+        });
+    }
+
+    #[test]
     fn read_timestamps_only_rise() {
         with_record(|record| {
             record.raise_read_timestamp(Timestamp(9));

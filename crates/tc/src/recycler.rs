@@ -310,8 +310,17 @@ mod tests {
         recycler.put_back(first, BYTES);
         recycler.put_back(second, BYTES);
         assert_eq!((recycler.retired_bytes, recycler.ready_bytes), (0, BATCH * BYTES));
+        // Of what comes later nothing is ready.
+        (0..BATCH + 3).for_each(|_| _ = retire(&mut recycler, &account, &epochs));
+        assert!(recycler.take(BYTES, &epochs).is_some_and(|version| {
+            recycler.put_back(version, BYTES);
+            true
+        }));
+        assert_eq!((recycler.retired_bytes, recycler.ready_bytes), (3 * BYTES, 2 * BATCH * BYTES));
         recycler.empty(&account, &epochs.pin());
-        assert_eq!((recycler.retired_bytes, recycler.ready_bytes, account.used()), (0, 0, 0));
+        assert_eq!((recycler.retired_bytes, recycler.ready_bytes), (0, 0));
+        epochs.collect();
+        assert_eq!(account.used(), 0);
     }
 
     #[test]
