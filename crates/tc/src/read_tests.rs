@@ -7,10 +7,10 @@ use crate::record::KeyRef;
 use crate::schedule::set_hook;
 use crate::status::Status;
 use crate::sync::Ordering;
-use crate::test_bed::{Bed, TABLE, bed, roomy};
+use crate::test_bed::{Bed, TABLE, all, bed, roomy};
 use crate::version::{PRUNED, Version, VersionState, Written};
-use crate::{BeginOptions, TcError, TcOptions, Transaction};
-use deuteron_contract::{Lsn, MemoryDc, Operation, Timestamp, TransactionId};
+use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
+use deuteron_contract::{Direction, Lsn, MemoryDc, Operation, Timestamp, TransactionId};
 use deuteron_log::{LogOptions, Record as LogRecord};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -192,6 +192,79 @@ fn a_read_is_of_its_time_whatever_happens_at_any_of_its_points() {
         }
     }
     assert!(interruptions > 100, "{interruptions}");
+}
+
+#[test]
+fn who_reads_the_newest_is_never_too_old() {
+    let options = BeginOptions { isolation: Isolation::ReadCommitted, ..BeginOptions::default() };
+    for scans in [false, true] {
+        for number in 0.. {
+            let bed = roomy();
+            stored(&bed, b"k", Some(b"stored"), 0);
+            let mut tx = bed.begin_with(options);
+            let others = Arc::clone(&bed);
+            let give_up_the_past = move || {
+                others.begin().abort();
+                others.tc().force_horizon(Timestamp::MAX);
+            };
+            let read = || {
+                if scans {
+                    all(&mut tx, Direction::Forward).map(|found| found.len())
+                } else {
+                    tx.get(TABLE, b"k").map(|found| found.iter().len())
+                }
+            };
+            let (found, happened) = interrupted(number, give_up_the_past, read);
+            assert_eq!(found.unwrap(), 1, "{number}");
+            if !happened {
+                assert!(number > 2);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn only_reads_that_leave_a_mark_wait_for_memory() {
+    let options = TcOptions::tiny_for_tests();
+    let (log, proxy) = (LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
+    let nobody = |_: &Bed| Err("nobody works".to_string());
+    let bed = Bed::open(Arc::new(MemoryDc::new()), options, &log, proxy, nobody).unwrap();
+    let budget = bed.tc().memory_budget() as usize;
+    bed.tc().core.account.add(2 * budget);
+    for (read_only, waits) in [(false, true), (true, false)] {
+        let begin = || bed.begin_with(BeginOptions { read_only, ..BeginOptions::default() });
+        let results = [begin().get(TABLE, b"k").map(drop), all(&mut begin(), Direction::Forward).map(drop)];
+        for result in results {
+            assert_eq!(matches!(result, Err(TcError::Stopped { .. })), waits, "{result:?}");
+            assert_eq!(result.is_ok(), !waits);
+        }
+    }
+    bed.tc().core.account.subtract(2 * budget);
+}
+
+#[test]
+fn a_scan_is_of_a_time_that_has_been_given_up_or_passed_from_the_next_timestamp_on() {
+    let scan = |bed: &Bed, tx: &mut Transaction| match all(tx, Direction::Forward) {
+        Ok(found) => Some(found.len()),
+        Err(TcError::Conflict(conflict)) => {
+            assert_eq!(conflict.cause, ConflictCause::SnapshotTooOld, "{}", bed.tc().now());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let bed = roomy();
+    let mut tx = bed.begin();
+    (0..5).for_each(|_| bed.begin().abort());
+    let at = tx.timestamp().0;
+    stored(&bed, b"k", Some(b"1"), at);
+    bed.tc().force_horizon(Timestamp(at));
+    assert_eq!(scan(&bed, &mut tx), Some(1));
+    bed.tc().force_horizon(Timestamp(at + 1));
+    assert_eq!(scan(&bed, &mut tx), None);
+    let mut tx = bed.begin();
+    stored(&bed, b"k", Some(b"2"), tx.timestamp().0 + 1);
+    assert_eq!(scan(&bed, &mut tx), None);
 }
 
 #[test]
@@ -429,6 +502,23 @@ fn a_copy_takes_the_place_of_a_version_whose_value_left_the_log_unless_memory_is
 }
 
 #[test]
+fn a_version_that_is_nowhere_any_more_is_too_old_to_be_read() {
+    let (bed, old) = recycled(&[7; 600]);
+    let mut tx = bed.begin();
+    bed.begin().abort();
+    let at = tx.timestamp().0;
+    stored(&bed, b"k", Some(b"newer"), at + 5);
+    bed.tc().report_progress(Lsn(1 << 40), Lsn(1 << 40), Timestamp(1 << 40));
+    bed.tc().force_horizon(Timestamp(at + 1));
+    let error = tx.get(TABLE, b"k").unwrap_err();
+    assert!(
+        matches!(&error, TcError::Conflict(conflict) if conflict.cause == ConflictCause::SnapshotTooOld),
+        "{error}"
+    );
+    drop(old);
+}
+
+#[test]
 fn a_copy_takes_the_place_of_just_its_version_and_once() {
     let (bed, old) = recycled(&[7; 600]);
     let core = &bed.tc().core;
@@ -509,6 +599,34 @@ fn expose(bed: &Bed, name: &[u8]) -> usize {
     let guard = bed.epochs.pin();
     let record = bed.tc().core.table.find(key(bed, name), &guard).expect("a record");
     record.head.load(Ordering::SeqCst).expose_provenance()
+}
+
+#[test]
+fn of_many_keys_a_few_are_asked_for_again_when_their_turn_comes() {
+    let bed = roomy();
+    let keys: Vec<[u8; 2]> = (0..80u16).map(u16::to_be_bytes).collect();
+    keys.iter().for_each(|name| bed.put(name, b"1"));
+    let mut tx = bed.begin();
+    let mut asked_for = asked(|| tx.get_many(TABLE, &keys, |_, _| {}).unwrap());
+    // Each with the other 63 of its lot, and, but for the first 8 of them, with its neighbours.
+    let bucket = |name: &[u8]| asked(|| bed.tc().core.table.prefetch_bucket(key(&bed, name)))[0];
+    let mut expected: Vec<usize> = (0..keys.len())
+        .flat_map(|index| vec![bucket(&keys[index]); if index % 64 < 8 { 1 } else { 2 }])
+        .collect();
+    asked_for.retain(|address| expected.contains(address));
+    (asked_for.sort_unstable(), expected.sort_unstable());
+    assert_eq!(asked_for, expected);
+}
+
+#[test]
+fn long_keys_are_remembered_as_short_ones_are() {
+    let options = TcOptions { key_bytes_max: 1 << 16, memory_bytes: 16 << 20, ..TcOptions::default() };
+    let bed = bed(options, &LogOptions::default(), deuteron_proxy::Options::default());
+    let mut tx = bed.begin();
+    for number in 1..4 {
+        assert!(tx.get(TABLE, &[number; 65_535]).unwrap().is_none());
+        assert_eq!(tx.workspace.reads.len(), usize::from(number));
+    }
 }
 
 #[test]

@@ -331,6 +331,52 @@ mod tests {
     use deuteron_contract::Timestamp;
 
     #[test]
+    fn a_walk_stays_in_its_table_and_passes_all_records_of_a_key() {
+        let list = SkipList::new(Arc::new(Account::new(1 << 20)));
+        let new = |table, name: &[u8]| {
+            Record::allocate(KeyRef { hash: 0, table: TableId(table), key: name }, Timestamp(0), 0)
+        };
+        let names: [&[u8]; 3] = [b"a", b"b", b"c"];
+        let mut records: Vec<*mut Record> =
+            (1..4).flat_map(|table| names.map(|name| new(table, name))).collect();
+        // Two whose predecessors are gone.
+        records.extend([new(2, b"b"), new(2, b"b")]);
+        for record in &records {
+            // SAFETY: freed at the end.
+            list.insert_all(std::iter::once(unsafe { &**record }));
+        }
+        let epochs = deuteron_epoch::Epochs::new();
+        let walked = |lower: Bound<&[u8]>, upper: Bound<&[u8]>, direction, count| {
+            let (mut found, range) = (Vec::new(), KeyRange { table: TableId(2), lower, upper });
+            list.walk(range, direction, &epochs.pin(), |record| {
+                assert_eq!(record.table(), TableId(2));
+                found.extend_from_slice(record.key());
+                found.len() < count
+            });
+            String::from_utf8(found).unwrap()
+        };
+        use Bound::{Excluded, Included, Unbounded};
+        let (a, b) = (&b"a"[..], &b"b"[..]);
+        for (lower, upper, count, expected) in [
+            (Unbounded, Unbounded, 9, ["abbbc", "cbbba"]),
+            (Included(b), Unbounded, 9, ["bbbc", "cbbb"]),
+            (Excluded(b), Unbounded, 9, ["c", "c"]),
+            (Unbounded, Included(b), 9, ["abbb", "bbba"]),
+            (Unbounded, Excluded(b), 9, ["a", "a"]),
+            (Excluded(a), Included(b), 9, ["bbb", "bbb"]),
+            (Unbounded, Unbounded, 3, ["abb", "cbb"]),
+        ] {
+            let found = [Direction::Forward, Direction::Reverse].map(|to| walked(lower, upper, to, count));
+            assert_eq!(found, expected);
+        }
+        drop(list);
+        for record in records {
+            // SAFETY: the list is gone.
+            unsafe { Record::free(record.cast(), (*record).bytes()) };
+        }
+    }
+
+    #[test]
     fn one_node_in_four_is_higher_than_another_and_all_are_accounted_for() {
         let account = Arc::new(Account::new(1 << 20));
         let list = SkipList::new(Arc::clone(&account));

@@ -137,6 +137,41 @@ fn batches_of_a_scan_grow_to_64_times_the_first_and_a_small_range_takes_one() {
 }
 
 #[test]
+fn a_rollback_looks_again_at_what_was_scanned_over_what_it_takes_back_and_at_nothing_else() {
+    let (bed, dc) = noting(TcOptions::default(), 10);
+    let take = || std::mem::take(&mut *dc.scanned.lock().unwrap()).len();
+    let scan = |tx: &mut Transaction, from: u8, to: u8| {
+        let (lower, upper) = ([b'k', from], [b'k', to]);
+        tx.scan(TABLE, Bound::Included(&lower), Bound::Excluded(&upper), Direction::Forward).count()
+    };
+    let mut tx = bed.begin();
+    assert_eq!(scan(&mut tx, 0, 5), 5);
+    let savepoint = tx.savepoint().unwrap();
+    tx.put(TABLE, b"k\x02", b"own").unwrap();
+    assert_eq!(scan(&mut tx, 5, 9), 4);
+    assert!(take() > 0);
+    tx.rollback_to(&savepoint).unwrap();
+    assert_eq!(take(), 0, "one scan came before it, the other passed it by");
+    tx.put(TABLE, b"k\x02", b"own").unwrap();
+    assert_eq!((scan(&mut tx, 0, 5), take()), (5, 1));
+    tx.rollback_to(&savepoint).unwrap();
+    assert_eq!(take(), 1);
+}
+
+#[test]
+fn a_scan_that_has_ended_looks_at_no_changes() {
+    let bed = roomy();
+    let mut tx = bed.begin_with(BeginOptions { isolation: Isolation::Snapshot, ..BeginOptions::default() });
+    let mut cursor = ScanCursor::new(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+    assert!(tx.scan_batch(&mut cursor).unwrap().is_none());
+    tx.append(TABLE, b"k", b"1").unwrap();
+    assert!(tx.scan_batch(&mut cursor).unwrap().is_none());
+    bed.put(b"k", b"0");
+    tx.commit().unwrap();
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"01"[..]), "it was in nobody's way");
+}
+
+#[test]
 fn a_batch_takes_so_many_fresh_records_and_one_large_value() {
     let options = TcOptions { scan_batch_records_max: 3, ..TcOptions::default() };
     let (log, proxy) = (LogOptions::tiny_for_tests(), deuteron_proxy::Options::default());
