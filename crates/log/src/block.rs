@@ -284,6 +284,17 @@ mod tests {
         assert!(SegmentHeader::decode(&block).is_err());
     }
 
+    #[test]
+    fn a_segment_has_at_least_two_blocks_and_a_power_of_two() {
+        for (blocks, is_good) in [(1, false), (2, true), (3, false), (4, true), (0, false)] {
+            let header =
+                SegmentHeader { base: 0, segment_bytes: blocks * BLOCK, identity: 4, incarnation: 2 };
+            let mut block = vec![0; BLOCK_BYTES];
+            header.encode(&mut block);
+            assert_eq!(SegmentHeader::decode(&block).is_ok(), is_good, "{blocks}");
+        }
+    }
+
     proptest! {
         #[test]
         fn every_flipped_bit_is_noticed(at in 0..160usize, bit in 0..8u8) {

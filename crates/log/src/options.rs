@@ -98,6 +98,30 @@ mod tests {
     }
 
     #[test]
+    fn options_are_good_up_to_their_limits_and_not_beyond() {
+        let roomy =
+            || LogOptions { ring_bytes: 1 << 27, segment_bytes: 1 << 24, ..LogOptions::tiny_for_tests() };
+        let buffers = |max| LogOptions { buffer_bytes_max: max, ..roomy() };
+        let rings = |ring_bytes| LogOptions { ring_bytes, ..LogOptions::tiny_for_tests() };
+        let segments = |segment_bytes| LogOptions { segment_bytes, ..LogOptions::tiny_for_tests() };
+        let counts = |buffer_count| LogOptions { buffer_count, ..LogOptions::tiny_for_tests() };
+        for (good, bad) in [
+            (buffers(8 << 10), buffers(4 << 10)),
+            (buffers((16 << 20) - 4096), buffers(16 << 20)),
+            (buffers(12 << 10), buffers(10 << 10)),
+            (rings(64 << 10), rings(32 << 10)),
+            (rings(128 << 10), rings(96 << 10)),
+            (segments(16 << 10), segments(8 << 10)),
+            (segments(32 << 10), segments(24 << 10)),
+            (counts(2), counts(1)),
+            (counts(2048), counts(4096)),
+            (counts(8), counts(6)),
+        ] {
+            assert!(good.validate().is_ok() && bad.validate().is_err());
+        }
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         let tiny = LogOptions::tiny_for_tests;
         for options in [
