@@ -94,7 +94,7 @@ fn quiet() -> std::sync::Arc<Bed> {
 }
 
 /// What `work` has taken and not given back when it is done, in bytes. Done once before, for what a thread or a process keeps.
-fn left_by(work: impl Fn()) -> isize {
+pub(crate) fn left_by(work: impl Fn()) -> isize {
     work();
     Meter::begin();
     work();

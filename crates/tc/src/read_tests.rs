@@ -1,5 +1,6 @@
 //! What a read sees, what it leaves behind, and what it asks for ahead: the rare branches one by one (rules R2, R3, R12 to R14).
 
+use crate::collect_tests::left_by;
 use crate::counted::asked;
 use crate::options::ConcurrencyControl;
 use crate::read::{Failure, Own, Protection, Reader, Visible};
@@ -12,6 +13,7 @@ use crate::version::{PRUNED, Version, VersionState, Written};
 use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
 use deuteron_contract::{Direction, Lsn, MemoryDc, Operation, Timestamp, TransactionId};
 use deuteron_log::{LogOptions, Record as LogRecord};
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -151,8 +153,8 @@ const MEANWHILE: [fn(&Bed, Transaction); 6] = [
 #[test]
 fn a_read_is_of_its_time_whatever_happens_at_any_of_its_points() {
     const LONG: &[u8] = &[7; 700];
-    let mut interruptions = 0;
-    let mut sweep = |other: fn(&Bed, Transaction), value: &'static [u8], beneath: bool, is_short: bool| {
+    let interruptions = Cell::new(0);
+    let sweep = |other: fn(&Bed, Transaction), value: &'static [u8], beneath: bool, is_short: bool| {
         for number in 0.. {
             let bed = bed(
                 TcOptions { memory_bytes: 256 << 10, ..TcOptions::default() },
@@ -181,17 +183,20 @@ fn a_read_is_of_its_time_whatever_happens_at_any_of_its_points() {
             if !happened {
                 return;
             }
-            interruptions += 1;
+            interruptions.set(interruptions.get() + 1);
         }
     };
-    for other in MEANWHILE {
-        for value in [b"stored", LONG] {
-            for (beneath, is_short) in [(false, false), (false, true), (true, false)] {
-                sweep(other, value, beneath, is_short);
+    let left = left_by(|| {
+        for other in MEANWHILE {
+            for value in [b"stored", LONG] {
+                for (beneath, is_short) in [(false, false), (false, true), (true, false)] {
+                    sweep(other, value, beneath, is_short);
+                }
             }
         }
-    }
-    assert!(interruptions > 100, "{interruptions}");
+    });
+    assert_eq!(left, 0, "bytes are lost");
+    assert!(interruptions.get() > 100, "{}", interruptions.get());
 }
 
 #[test]
@@ -614,7 +619,8 @@ fn of_many_keys_a_few_are_asked_for_again_when_their_turn_comes() {
         .flat_map(|index| vec![bucket(&keys[index]); if index % 64 < 8 { 1 } else { 2 }])
         .collect();
     asked_for.retain(|address| expected.contains(address));
-    (asked_for.sort_unstable(), expected.sort_unstable());
+    asked_for.sort_unstable();
+    expected.sort_unstable();
     assert_eq!(asked_for, expected);
 }
 
