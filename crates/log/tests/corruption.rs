@@ -57,6 +57,25 @@ fn damage_before_the_last_buffer_is_corruption_with_its_place() {
 }
 
 #[test]
+fn damage_of_an_open_log_is_told_unless_it_is_below_what_was_asked_for() {
+    let log = closed(20);
+    let (opened, _) = log.open(0).unwrap();
+    for (index, &base) in log.bases.iter().enumerate() {
+        opened.verify(Lsn(0)).unwrap();
+        log.flip(base + 70, 1);
+        for &from in &log.bases[..=index] {
+            match opened.verify(Lsn(from)) {
+                Err(LogError::Corrupt { file, offset, .. }) => assert_eq!((file, offset), place(base)),
+                other => panic!("{base} from {from}: {other:?}"),
+            }
+        }
+        log.bases[index + 1..].iter().for_each(|&from| opened.verify(Lsn(from)).unwrap());
+        opened.verify(Lsn(log.tail)).unwrap();
+        log.flip(base + 70, 1);
+    }
+}
+
+#[test]
 fn a_log_that_ends_before_it_was_stable_is_corrupt_with_its_place() {
     let log = closed(20);
     let last = *log.bases.last().unwrap();
