@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_due_if_more_than_three_segments_would_be_scanned_or_places_are_many() {
+    fn an_image_is_due_if_more_than_four_segments_would_be_scanned_or_places_are_many() {
         let llama = open(Options::tiny_for_tests());
         let segments = &llama.store.segments;
         let scanned = |bytes: u64| {
@@ -489,7 +489,7 @@ mod tests {
             llama.lock_flusher().position = position;
             is_due
         };
-        let most = 3 * segments.segment_bytes;
+        let most = SCANNED_SEGMENTS_MAX * segments.segment_bytes;
         assert_eq!([0, most - 8192, most, most + 4096].map(scanned), [false, false, false, true]);
         while !llama.lock_flusher().images.are_places_many() {
             assert!(!llama.is_image_due());
