@@ -149,7 +149,7 @@ impl Tree {
             return Consolidation::Lost;
         }
         #[cfg(all(test, not(loom)))]
-        interruption::strike();
+        crate::interruption::strike();
         for ((part, &right), left) in split.parts()[1..].iter().zip(&rights).zip(held()) {
             self.post(&part.low, right, guard);
             self.llama.release(left);
@@ -178,76 +178,23 @@ impl Tree {
     }
 }
 
-/// Lets a test do something at the worst moment: when a page has been split and nobody has been told.
-#[cfg(all(test, not(loom)))]
-mod interruption {
-    use std::cell::RefCell;
-
-    type Action = Box<dyn FnMut()>;
-
-    thread_local! {
-        static ACTION: RefCell<Option<Action>> = const { RefCell::new(None) };
-    }
-
-    /// Has `action` run at each split of this thread, but not during itself.
-    pub(super) fn set(action: Action) {
-        ACTION.set(Some(action));
-    }
-
-    pub(super) fn strike() {
-        if let Some(mut action) = ACTION.take() {
-            action();
-            ACTION.set(Some(action));
-        }
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::*;
-    use crate::{Options, Upsert};
-    use deuteron_device::MemoryDirectory;
-    use deuteron_epoch::Epochs;
-    use deuteron_llama::{FlushProgress, Llama};
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use crate::interruption::Bed;
 
-    /// While a split is not posted, everything that can be flushed and evicted is, and then every key is written
-    /// again. Without holds the left page is evicted, and takes upserts that belong to the right one.
+    /// Without holds the left page is evicted, and takes upserts that belong to the right one.
     #[test]
     fn an_unposted_split_survives_eviction_and_blind_upserts() {
-        let options = deuteron_llama::Options::default();
-        let (llama, _) = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap();
-        let tree = Arc::new(Tree::create(Arc::new(llama), 1, Options::tiny_for_tests()));
-        // The stamp with which each key has been written last.
-        let known: Arc<[AtomicU64]> = (0..60).map(|_| AtomicU64::new(0)).collect();
-        let stamp = Arc::new(AtomicU64::new(1));
-        let write = |tree: &Tree, known: &[AtomicU64], key: usize, stamp: u64| {
-            let (bytes, value) = (key.to_be_bytes(), stamp.to_be_bytes());
-            tree.upsert(&[Upsert { key: &bytes, value: Some(&value), stamp, lsn: stamp }]).unwrap();
-            known[key].fetch_max(stamp, Ordering::Relaxed);
-        };
-        let (in_tree, in_known, in_stamp) = (Arc::downgrade(&tree), known.clone(), stamp.clone());
-        interruption::set(Box::new(move || {
-            let tree = in_tree.upgrade().unwrap();
-            while let FlushProgress::Wrote { .. } = tree.llama.flush_step().unwrap() {}
-            for _ in 0..3 {
-                tree.llama.evict_step(u64::MAX);
-            }
-            let stamp = in_stamp.fetch_add(1, Ordering::Relaxed) + 1;
-            for key in (0..in_known.len()).filter(|&key| in_known[key].load(Ordering::Relaxed) > 0) {
-                write(&tree, &in_known, key, stamp);
-            }
-        }));
-        for key in 0..known.len() {
+        let bed = Bed::new(60);
+        bed.at_interruptions(|bed| {
+            bed.evict();
+            bed.rewrite();
+        });
+        for key in 0..60 {
             // Not ascending, so that right parts hold keys that are known already.
-            write(&tree, &known, key * 37 % known.len(), stamp.load(Ordering::Relaxed));
+            bed.write(key * 37 % 60);
         }
-        assert!(tree.statistics().leaf_splits > 5 && tree.statistics().blind_deltas > 50);
-        for (key, stamp) in known.iter().enumerate() {
-            let found = tree.get(&key.to_be_bytes(), |record| record.unwrap().stamp).unwrap();
-            assert_eq!(found, stamp.load(Ordering::Relaxed), "key {key}");
-        }
-        tree.check().unwrap();
+        assert!(bed.tree.statistics().leaf_splits > 5 && bed.tree.statistics().blind_deltas > 50);
+        bed.verify();
     }
 }

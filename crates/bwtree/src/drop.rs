@@ -105,8 +105,7 @@ impl Tree {
                     // U2: asked after the snapshot, the index knows where the page begins and ends.
                     let (low, named, high) = self.index.bounds(from, guard);
                     let right = high.map_or(PageId::NONE, |high| self.index.route(high, guard).0);
-                    // A neighbour that was merged and is kept by the index does not end the page.
-                    if named != target.page || (high.is_some() && !self.is_alive(right, guard)) {
+                    if named != target.page {
                         return Err(Miss(target.page));
                     }
                     Bounds { low, high, right }

@@ -43,6 +43,8 @@ mod counters;
 mod drop;
 mod error;
 mod index;
+#[cfg(all(test, not(loom)))]
+mod interruption;
 mod marks;
 mod merging;
 mod options;

@@ -5,7 +5,7 @@
 //!
 //! | step | what | from here on |
 //! |---|---|---|
-//! | 1 | both pages are held; left is not split any more, and gets a new base | left stays in memory whole: a base that was installed under a hold has no address, and is not flushed |
+//! | 1 | both pages are held; left is not split up to step 4, and gets a new base | left stays in memory whole: a base that was installed under a hold has no address, and is not flushed |
 //! | 2 | the separator on right's right side is posted; right is sealed | right does not change |
 //! | 3 | left's new base holds the content of both and disowns right | the merge is a fact |
 //! | 4 | right's separator is taken out of the index, the holds are released | left may be flushed, and right freed once that is durable |
@@ -20,11 +20,12 @@
 //!   step 4, and step 4 comes after step 3.
 //! - **G2** A separator is posted only after its page was seen unsealed, and after the node that is to take it was read.
 //!   Taking a separator out replaces the node even if it was not there. So a belated helper of a split cannot bring it back.
-//! - **G3** Right is never the first child of its inner node, whose low key must not change; if that is underfull, it is merged first. If it becomes so between the
-//!   look and step 4, by a split of that node, it stays in the index: sealed, held, and in memory, it leads to left.
+//! - **G3** Right is never the first child of its inner node, whose low key must not change; if that is underfull, it is merged first. It does not become so
+//!   before step 4 (X6 in `index`).
 //! - **G4** Whether a merge has happened is told by the *identifier* of left's neighbour, not by the key at which left ends: after the
 //!   merge left may be split again at that very key. Under a guard under which right was met, its identifier is not given out
 //!   again, and a page does not live again.
+//! - **G5** Until step 4 the index ends left where right began, so nobody may ask it for left's bounds (U2): left stays in memory, in one piece.
 //!
 //! At a crash the merge has happened, or has not; see [`Llama::seal`](deuteron_llama::Llama::seal).
 
@@ -55,13 +56,6 @@ pub(crate) enum Heir<'g> {
     Unmerged(PageId, Snapshot<'g>),
     /// In this page, or to the right of it.
     Merged(PageId),
-}
-
-/// What is kept from one merge to the next.
-#[derive(Default)]
-pub(crate) struct Merging {
-    /// Merged pages that the index still leads to (G3), by low key.
-    kept: Vec<(Vec<u8>, PageId)>,
 }
 
 impl Tree {
@@ -172,10 +166,9 @@ impl Tree {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn maintain_step(&self) -> Result<bool, BwTreeError> {
-        let Ok(mut merging) = self.merging.try_lock() else { return Ok(false) };
-        merging.kept.retain(|(low, page)| !self.forget_merged(low, *page));
+        let Ok(_one_at_a_time) = self.merging.try_lock() else { return Ok(false) };
         let Some((low, reason)) = self.marks.take(self.forget_below()) else { return Ok(false) };
-        let tidied = self.tidy(&low, reason, &mut merging);
+        let tidied = self.tidy(&low, reason);
         if tidied.is_err() {
             self.marks.postpone(low, reason);
         }
@@ -199,9 +192,9 @@ impl Tree {
     }
 
     /// Looks after the page that begins at `low`, if there still is one.
-    fn tidy(&self, low: &[u8], reason: Reason, merging: &mut Merging) -> Result<(), BwTreeError> {
+    fn tidy(&self, low: &[u8], reason: Reason) -> Result<(), BwTreeError> {
         for _ in 0..ATTEMPTS {
-            let missing = match self.try_tidy(low, reason, merging, &self.llama.pin()) {
+            let missing = match self.try_tidy(low, reason, &self.llama.pin()) {
                 Ok(Tidied::Done) => return Ok(()),
                 Ok(Tidied::Consolidated) => continue,
                 Err(Miss(page)) => page,
@@ -213,13 +206,7 @@ impl Tree {
         Ok(())
     }
 
-    fn try_tidy(
-        &self,
-        low: &[u8],
-        reason: Reason,
-        merging: &mut Merging,
-        guard: &Guard<'_>,
-    ) -> Result<Tidied, Miss> {
+    fn try_tidy(&self, low: &[u8], reason: Reason, guard: &Guard<'_>) -> Result<Tidied, Miss> {
         let target = self.target(low, guard)?;
         let chain = target.snapshot.head().and_then(WholeChain::collect).ok_or(Miss(target.page))?;
         if chain.base.low() != low {
@@ -251,7 +238,7 @@ impl Tree {
         if merge.count() > 0 && joined_bytes(&[left_merge, merge]) > most {
             return Ok(Tidied::Done);
         }
-        if !self.merge(left.0, low, target.page, merging, guard) {
+        if !self.merge(left.0, low, target.page, guard) {
             self.marks.postpone(low.to_vec(), reason);
         }
         Ok(Tidied::Done)
@@ -282,41 +269,29 @@ impl Tree {
     }
 
     /// Merges `right`, which begins at `low`, into `left`. `false` if that is not possible now; then nothing has changed.
-    fn merge(
-        &self,
-        left: PageId,
-        low: &[u8],
-        right: PageId,
-        merging: &mut Merging,
-        guard: &Guard<'_>,
-    ) -> bool {
-        if !self.llama.is_settled(left) || !self.llama.is_settled(right) {
+    fn merge(&self, left: PageId, low: &[u8], right: PageId, guard: &Guard<'_>) -> bool {
+        let is_settled = self.llama.is_settled(left) && self.llama.is_settled(right);
+        if !is_settled || !self.index.begin_removal(low, right, guard) {
             return false;
         }
         self.llama.hold(left);
         self.llama.hold(right);
         self.heir.store(left.0, Ordering::SeqCst);
         let merged = self.merge_held(left, low, right, guard);
+        if merged {
+            #[cfg(all(test, not(loom)))]
+            crate::interruption::strike();
+            // Step 4. G5 would not hold any more if a page that is gone stayed in the index.
+            assert!(self.index.remove(low, right, guard), "a merged page has become a first child (G3)");
+        }
+        self.index.end_removal();
         self.heir.store(0, Ordering::SeqCst);
-        if merged && !self.forget_merged(low, right) {
-            // Held for good, that is until it can be forgotten.
-            merging.kept.push((low.to_vec(), right));
-        }
-        if !merged {
-            self.llama.release(right);
-        }
+        self.llama.release(right);
         self.llama.release(left);
-        merged
-    }
-
-    /// Step 4. `false` if the index cannot do without the page.
-    fn forget_merged(&self, low: &[u8], right: PageId) -> bool {
-        let forgotten = self.index.remove(low, right, &self.llama.pin());
-        if forgotten {
-            self.llama.release(right);
-            self.tidy_index(low, &self.llama.pin());
+        if merged {
+            self.tidy_index(low, guard);
         }
-        forgotten
+        merged
     }
 
     /// Merges inner nodes around `low`. The leaf with which one of them began can be merged now.
@@ -368,6 +343,36 @@ impl Tree {
             }
         }
         None
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::interruption::Bed;
+
+    /// G5. If the left page is split, or leaves memory, it takes upserts as if it ended where the right one began.
+    #[test]
+    fn a_merge_that_the_index_does_not_know_of_survives_eviction_and_blind_upserts() {
+        const KEYS: usize = 240;
+        let bed = Bed::new(KEYS);
+        (0..KEYS).for_each(|key| bed.write(key));
+        bed.at_interruptions(|bed| {
+            bed.evict();
+            // The pages fill again.
+            (0..KEYS).for_each(|key| bed.write(key));
+            bed.evict();
+            bed.rewrite();
+        });
+        for _ in 0..20 {
+            (0..KEYS).filter(|key| key % 12 > 0).for_each(|key| bed.delete(key));
+            bed.flush();
+            bed.forget_tombstones();
+            bed.tree.retry_merges();
+            while bed.tree.maintain_step().unwrap() {}
+        }
+        assert!(bed.tree.statistics().leaf_merges > 5, "{:?}", bed.tree.statistics());
+        assert!(bed.tree.statistics().blind_deltas > 50, "{:?}", bed.tree.statistics());
+        bed.verify();
     }
 }
 

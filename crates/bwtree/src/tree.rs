@@ -4,7 +4,6 @@ use crate::consolidate::Consolidation;
 use crate::counters::{Counters, TreeStatistics};
 use crate::index::Index;
 use crate::marks::Marks;
-use crate::merging::Merging;
 use crate::page;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::{BwTreeError, Options};
@@ -31,7 +30,7 @@ pub struct Tree {
     /// Pages to be merged, or rewritten without their tombstones.
     pub(crate) marks: Marks,
     /// Held by the thread that merges pages.
-    pub(crate) merging: Mutex<Merging>,
+    pub(crate) merging: Mutex<()>,
     /// The page that is about to take another one over, and is not split meanwhile; 0 if there is none.
     pub(crate) heir: AtomicU64,
     /// Nobody wants the records any more.

@@ -74,6 +74,28 @@ fn a_separator_posted_twice_is_there_once() {
     });
 }
 
+/// X6: beside a split that would make a leaf the first child of a node, it is taken out, or is that already.
+#[test]
+fn a_leaf_that_is_leaving_can_be_taken_out_whoever_splits_its_node() {
+    model(|| {
+        let shared = almost_full();
+        let poster = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.index.post(b"f", PageId(3), &shared.epochs.pin()))
+        };
+        let guard = shared.epochs.pin();
+        let leaves = shared.index.begin_removal(b"m", PageId(2), &guard);
+        if leaves {
+            assert!(shared.index.remove(b"m", PageId(2), &guard));
+            shared.index.end_removal();
+        }
+        poster.join().unwrap();
+        let expected = if leaves { PageId(3) } else { PageId(2) };
+        assert_eq!(shared.index.route(b"n", &guard).0, expected);
+        assert_eq!(shared.index.route(b"g", &guard).0, PageId(3));
+    });
+}
+
 /// An index of two levels, whose second bottom node has one leaf and can be merged into the first; then the root shrinks.
 fn two_nodes() -> Arc<Shared> {
     let lows = [&b""[..], b"b", b"c", b"d"];

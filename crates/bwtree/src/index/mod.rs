@@ -25,6 +25,8 @@
 //!   [removed](Index::remove). Inner nodes get smaller by that, and are [merged](Index::tidy) (M1 to M3 in `merge`).
 //! - **X5** A separator is posted only after its leaf was seen alive, and after the node that takes it was read; removing it
 //!   replaces the node in any case. As a leaf does not live again, no belated thread brings the separator back.
+//! - **X6** A leaf that is about to be taken out is not made the first child of a node ([`Index::begin_removal`]): its separator could not
+//!   be removed then.
 //!
 //! Nobody waits for an unfinished split or merge: searches go right, and a thread that must post above a level that
 //! does not exist yet makes it.
@@ -49,6 +51,8 @@ pub(crate) struct Index {
     root: Cell,
     cells: Cells,
     entries_max: usize,
+    /// The leaf that is about to be taken out (X6), or 0.
+    leaving: AtomicU64,
     bytes: AtomicU64,
     splits: AtomicU64,
     merges: AtomicU64,
@@ -104,6 +108,7 @@ impl Index {
             root: Cell::new(std::ptr::null_mut()),
             cells: Cells::new(),
             entries_max,
+            leaving: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             splits: AtomicU64::new(0),
             merges: AtomicU64::new(0),
@@ -305,8 +310,30 @@ impl Index {
         self.bottom(low, guard).low() == low
     }
 
+    /// Keeps `page`, which begins at `low`, from becoming the first child of its node, until [`Index::end_removal`] (X6). `false`, and
+    /// nothing is done, if it is that already. For one leaf at a time.
+    pub(crate) fn begin_removal(&self, low: &[u8], page: PageId, guard: &Guard<'_>) -> bool {
+        self.leaving.store(page.0, Ordering::Relaxed);
+        while let Some(Place { cell, current, node }) = self.open_place(low, 1, guard) {
+            if node.low() == low {
+                break;
+            }
+            // Whoever splits the node has read it, or one that replaced it, and so sees the note; who has read it before fails.
+            if self.replace(cell, current, InnerNode::build(&node.parts()), guard) {
+                return true;
+            }
+        }
+        self.end_removal();
+        false
+    }
+
+    /// The leaf has been taken out, or stays.
+    pub(crate) fn end_removal(&self) {
+        self.leaving.store(0, Ordering::Relaxed);
+    }
+
     /// Takes out the separator of `page`, which is merged and does not live any more. `false`, and nothing is done, if it is
-    /// the first child of its inner node, which begins with it.
+    /// the first child of its inner node, which begins with it; that is not so after [`Index::begin_removal`].
     pub(crate) fn remove(&self, separator: &[u8], page: PageId, guard: &Guard<'_>) -> bool {
         self.remove_at(1, separator, page.0, guard)
     }
@@ -401,8 +428,13 @@ impl Index {
         let count = parts.separators.len();
         // Under an ascending load nobody will add to the left node again, so it keeps all but the last.
         let mut middle = if inserted + 1 == count && parts.right == 0 { count - 1 } else { count / 2 };
-        if parts.level > 1 && !self.is_open(parts.children[middle + 1], guard) {
-            // That one is about to be merged, and must not become a first child (M2). One is merged at a time.
+        let first = parts.children[middle + 1];
+        let is_leaving = match parts.level {
+            1 => self.leaving.load(Ordering::Relaxed) == first,
+            _ => !self.is_open(first, guard),
+        };
+        if is_leaving {
+            // That one is about to be merged, and must not become a first child (X6, M2). One is merged at a time.
             middle -= 1;
         }
         let separator = parts.separators[middle];
@@ -580,6 +612,38 @@ mod tests {
             let list: Vec<_> = model.clone().into_iter().collect();
             let rebuilt = Index::from_leaves(&list, 4);
             check(&rebuilt, &model, &guard);
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_is_leaving_is_not_made_a_first_child() {
+        for entries_max in [2, 3, 4, 5, 16] {
+            for leaving in 1..30u64 {
+                let epochs = Epochs::new();
+                let guard = epochs.pin();
+                let key = |number: u64, part: u64| [number, part].map(u64::to_be_bytes).concat();
+                let leaves: Vec<_> = (0..30)
+                    .map(|number| (if number == 0 { Vec::new() } else { key(number, 0) }, PageId(number + 1)))
+                    .collect();
+                let index = Index::from_leaves(&leaves, entries_max);
+                let (low, page) = &leaves[leaving as usize];
+                if !index.begin_removal(low, *page, &guard) {
+                    assert!(index.begins_node(low, &guard));
+                    assert!(!index.remove(low, *page, &guard));
+                    continue;
+                }
+                // Nodes around it are split at each of their children.
+                for part in 0..20 {
+                    for number in [leaving, leaving - 1] {
+                        let at = key(number, 100 - part);
+                        index.post(&at, PageId(100 + 2 * part + leaving - number), &guard);
+                        assert!(!index.begins_node(low, &guard), "{entries_max} {leaving} {part}");
+                    }
+                }
+                assert!(index.remove(low, *page, &guard));
+                index.end_removal();
+                assert_ne!(index.route(low, &guard).0, *page);
+            }
         }
     }
 

@@ -1,0 +1,98 @@
+//! Lets a test do something at the worst moments: when a page has been split and nobody has been told, and when one has been merged
+//! and is still in the index.
+
+use crate::{Options, Tree, Upsert};
+use deuteron_device::MemoryDirectory;
+use deuteron_epoch::Epochs;
+use deuteron_llama::{FlushProgress, Llama};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+thread_local! {
+    static ACTION: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
+}
+
+/// Such a moment: what was set is done, but not during itself.
+pub(crate) fn strike() {
+    if let Some(mut action) = ACTION.take() {
+        action();
+        ACTION.set(Some(action));
+    }
+}
+
+/// A tree with small pages whose keys are numbers, and the stamp with which each has been written last; 0 if it was not, or was deleted.
+pub(crate) struct Bed {
+    pub(crate) tree: Arc<Tree>,
+    known: Arc<[AtomicU64]>,
+    stamp: Arc<AtomicU64>,
+}
+
+impl Bed {
+    pub(crate) fn new(keys: usize) -> Bed {
+        let options = deuteron_llama::Options::default();
+        let (llama, _) = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap();
+        let tree = Arc::new(Tree::create(Arc::new(llama), 1, Options::tiny_for_tests()));
+        let known = (0..keys).map(|_| AtomicU64::new(0)).collect();
+        Bed { tree, known, stamp: Arc::new(AtomicU64::new(0)) }
+    }
+
+    fn put(&self, key: usize, value: Option<&[u8]>) -> u64 {
+        let stamp = self.stamp.fetch_add(1, Ordering::Relaxed) + 1;
+        self.tree.upsert(&[Upsert { key: &key.to_be_bytes(), value, stamp, lsn: stamp }]).unwrap();
+        stamp
+    }
+
+    pub(crate) fn write(&self, key: usize) {
+        let stamp = self.put(key, Some(&[key as u8; 8]));
+        self.known[key].store(stamp, Ordering::Relaxed);
+    }
+
+    /// Writes every key that there is again.
+    pub(crate) fn rewrite(&self) {
+        let there = |&key: &usize| self.known[key].load(Ordering::Relaxed) > 0;
+        (0..self.known.len()).filter(there).for_each(|key| self.write(key));
+    }
+
+    pub(crate) fn delete(&self, key: usize) {
+        self.put(key, None);
+        self.known[key].store(0, Ordering::Relaxed);
+    }
+
+    /// All tombstones may be forgotten.
+    pub(crate) fn forget_tombstones(&self) {
+        self.tree.forget_tombstones_below(self.stamp.load(Ordering::Relaxed) + 1);
+    }
+
+    pub(crate) fn flush(&self) {
+        while let FlushProgress::Wrote { .. } = self.tree.llama.flush_step().unwrap() {}
+    }
+
+    /// Everything that can be flushed and evicted is.
+    pub(crate) fn evict(&self) {
+        for _ in 0..3 {
+            self.flush();
+            self.tree.llama.evict_step(u64::MAX);
+        }
+    }
+
+    /// Has `action` happen at each interruption of this thread.
+    pub(crate) fn at_interruptions(&self, action: fn(&Bed)) {
+        let (tree, known, stamp) = (Arc::downgrade(&self.tree), self.known.clone(), self.stamp.clone());
+        ACTION.set(Some(Box::new(move || {
+            action(&Bed { tree: tree.upgrade().unwrap(), known: known.clone(), stamp: stamp.clone() });
+        })));
+    }
+
+    /// Each key is as it was written last, and the tree is sound.
+    pub(crate) fn verify(&self) {
+        ACTION.set(None);
+        for (key, stamp) in self.known.iter().enumerate() {
+            let found = self.tree.get(&key.to_be_bytes(), |record| {
+                record.filter(|record| record.value.is_some()).map_or(0, |record| record.stamp)
+            });
+            assert_eq!(found.unwrap(), stamp.load(Ordering::Relaxed), "key {key}");
+        }
+        self.tree.check().unwrap();
+    }
+}
