@@ -18,9 +18,7 @@ use deuteron_contract::{
 };
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{
-    ByteCounter, Checkpoint, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId,
-};
+use deuteron_llama::{ByteCounter, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, Weak};
@@ -454,7 +452,20 @@ impl BwTreeDc {
 
     /// Makes what was applied before durable. Under [`BwTreeDc::checkpointing`].
     pub(crate) fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
-        self.take_checkpoint(lsn, Llama::checkpoint_begin)?;
+        let promise = self.promise(lsn);
+        let failed = |error| error::store("checkpoint", error);
+        let mut round = self.llama.flush_round().map_err(failed)?;
+        loop {
+            match self.llama.flush_round_step(&mut round).map_err(failed)? {
+                // It may take so long that a recovery would have to scan too much before it is done.
+                CheckpointProgress::Wrote { .. } if self.llama.is_image_due() => self.image()?,
+                CheckpointProgress::Wrote { .. } => {}
+                // Held by splits that other threads are about to finish.
+                CheckpointProgress::Blocked { .. } => yield_now(),
+                CheckpointProgress::Done => break,
+            }
+        }
+        self.write_image(&promise)?;
         // What had to be flushed before it could be merged has been.
         self.tables.all().iter().for_each(|tree| tree.retry_merges());
         Ok(())
@@ -462,32 +473,29 @@ impl BwTreeDc {
 
     /// Writes an image of what is durable, at the redo scan start point as it is. Under [`BwTreeDc::checkpointing`].
     pub(crate) fn image(&self) -> Result<(), DcError> {
-        self.take_checkpoint(self.redo_scan_start_point.load(Ordering::Acquire), Llama::image_begin)
+        self.write_image(&self.promise(self.redo_scan_start_point.load(Ordering::Acquire)))
     }
 
-    fn take_checkpoint(
-        &self,
-        lsn: u64,
-        begin: fn(&Llama, &[u8]) -> Result<Checkpoint, LlamaError>,
-    ) -> Result<(), DcError> {
+    /// What an image remembers for the component.
+    fn promise(&self, lsn: u64) -> Vec<u8> {
+        user_data::encode(lsn, self.dropped().keys().copied())
+    }
+
+    fn write_image(&self, promise: &[u8]) -> Result<(), DcError> {
         let failed = |error| error::store("checkpoint", error);
-        let mut checkpoint = loop {
-            match begin(&self.llama, &user_data::encode(lsn, self.dropped().keys().copied())) {
-                Ok(checkpoint) => break checkpoint,
+        let mut image = loop {
+            match self.llama.image_begin(promise) {
+                Ok(image) => break image,
                 // Somebody uses the store below us.
                 Err(LlamaError::CheckpointBusy) => yield_now(),
                 Err(error) => return Err(failed(error)),
             }
         };
-        loop {
-            match self.llama.checkpoint_flush_step(&mut checkpoint).map_err(failed)? {
-                CheckpointProgress::Wrote { .. } => {}
-                // Held by splits that other threads are about to finish.
-                CheckpointProgress::Blocked { .. } => yield_now(),
-                CheckpointProgress::Done => break,
-            }
+        // Pages whose flush had begun.
+        while self.llama.checkpoint_flush_step(&mut image).map_err(failed)? != CheckpointProgress::Done {
+            yield_now();
         }
-        let trees = if checkpoint.is_whole() { self.tables.all() } else { Vec::new() };
+        let trees = if image.is_whole() { self.tables.all() } else { Vec::new() };
         for tree in trees {
             let mut from = Some(Vec::new());
             while let Some(low) = from {
@@ -495,11 +503,11 @@ impl BwTreeDc {
                 let mut leaves = Vec::new();
                 from = tree.some_leaves(&low, |low, page| leaves.push((low.to_vec(), page)));
                 for (low, page) in leaves {
-                    self.llama.checkpoint_add(&mut checkpoint, tree.id(), &low, page).map_err(failed)?;
+                    self.llama.checkpoint_add(&mut image, tree.id(), &low, page).map_err(failed)?;
                 }
             }
         }
-        self.llama.checkpoint_finish(checkpoint).map_err(failed)
+        self.llama.checkpoint_finish(image).map_err(failed)
     }
 }
 
