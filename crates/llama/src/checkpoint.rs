@@ -316,6 +316,19 @@ impl Llama {
         let changed = flusher.images.take_changed();
         let incarnation = flusher.incarnation;
         drop(flusher);
+        let written = self.write_noted(checkpoint, incarnation, &changed);
+        if written.is_err() {
+            self.lock_flusher().images.put_back(changed);
+        }
+        written
+    }
+
+    fn write_noted(
+        &self,
+        checkpoint: &mut Checkpoint,
+        incarnation: u64,
+        changed: &[PageId],
+    ) -> Result<(), LlamaError> {
         // Once at least, for the beginning of the image.
         self.write_records(checkpoint, incarnation, &[])?;
         for pages in changed.chunks(GATHERED) {

@@ -9,7 +9,8 @@
 //! - **I1** When a page's fragments change, or whether it counts, the page is noted here, under the flush lock.
 //! - **I2** An image takes the note away when it reads what the page is, under that lock. So what changes later is
 //!   noted for the next one.
-//! - **I3** If an image is not completed, what it has taken is lost: the next one is whole.
+//! - **I3** If an image is not completed, what it has taken is lost: the next one is whole. What it was still to take stays noted: a whole
+//!   image does not find pages that are gone, and their identifiers will be used again.
 //! - **I4** Of a page that no image names the place is noted when its first fragment is written.
 //! - **I5** When the places have become too many, those of pages that count are forgotten, and the next image is whole: it finds
 //!   them in the indexes, as a page counts only after it has come into one. Nothing is forgotten from the scan start of an image
@@ -165,6 +166,11 @@ impl Images {
     /// The pages that are noted, and some that were; for an image that is not whole.
     pub(crate) fn take_changed(&mut self) -> Vec<PageId> {
         std::mem::take(&mut self.changed)
+    }
+
+    /// An image has failed before it had taken the notes of all of these.
+    pub(crate) fn put_back(&mut self, changed: Vec<PageId>) {
+        self.changed.extend(changed);
     }
 
     /// The place of a page that no image has named. It is named now, or nobody will ask for it.

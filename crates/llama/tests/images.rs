@@ -140,6 +140,49 @@ fn after_an_image_that_was_given_up_the_next_is_whole() {
     assert_eq!(open(&disk).unwrap().1, pages);
 }
 
+/// A page that is gone is in no index. If the image that was to say so failed, it must not be forgotten that it is noted: its
+/// identifier comes again.
+#[test]
+fn pages_that_take_the_place_of_some_that_went_before_an_image_failed_are_in_the_next() {
+    let disk = SimulatedDisk::new(13);
+    let (llama, mut pages) = many(&disk);
+    let left = pages[0].clone();
+    let right = pages.remove(1);
+    {
+        let guard = llama.pin();
+        llama.load(right.1).unwrap();
+        llama.seal(right.1, llama.snapshot(right.1, &guard), &guard).unwrap();
+        let low = PageDescriptor { tree: 1, low_key: &left.0, root: true };
+        let heir = OwnedNode::heir(b"both", low, &[], &[right.1]);
+        llama.install(left.1, llama.snapshot(left.1, &guard), heir, &guard).unwrap();
+    }
+    let mut full = llama.checkpoint_begin(b"").unwrap();
+    flush(&llama, &mut full);
+    assert!(!full.is_whole());
+    disk.set_capacity(Some(disk.used_bytes()));
+    assert!(matches!(llama.checkpoint_finish(full), Err(LlamaError::Device(error)) if error.is_full()));
+    disk.set_capacity(None);
+    // The identifier passes through the epochs.
+    let again = loop {
+        put(&llama, left.1, &left.0, &[7; 10_000]);
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        let page = llama.allocate();
+        if page == right.1 {
+            break page;
+        }
+        assert!(page.0 < 4000, "it does not come again");
+    };
+    assert!(checkpoint(&llama, &pages));
+    pages.push((b"new".to_vec(), again));
+    pages.sort();
+    put(&llama, again, b"new", b"new");
+    assert!(!checkpoint(&llama, &pages));
+    drop(llama);
+    let (llama, found) = open(&disk).unwrap();
+    assert_eq!(found, pages);
+    assert_eq!(payload(&llama, again), b"new");
+}
+
 /// What the scan has found is in the next image, though only that image's predecessors know the rest.
 #[test]
 fn what_was_flushed_before_a_crash_is_in_the_next_image() {
