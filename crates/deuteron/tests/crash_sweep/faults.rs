@@ -7,8 +7,8 @@ use deuteron::Error;
 use deuteron::device::simulated::{Sweep, effort};
 use deuteron::device::{CrashPolicy, FaultKind, FaultPlan, Operation, SimulatedDisk, with_causes};
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// How an operation can fail with an error.
 fn failures(operation: Operation) -> &'static [FaultKind] {
@@ -37,8 +37,9 @@ fn lies(operation: Operation) -> &'static [FaultKind] {
 /// An operation of a stage that is to fail.
 struct Fault {
     stage: u64,
-    /// The disk as it is when the stage begins.
-    disk: SimulatedDisk,
+    /// The disk as it is when the stage begins, and what its randomness is then.
+    start: Arc<SimulatedDisk>,
+    seed: u64,
     operation: Operation,
     nth: u64,
     kind: FaultKind,
@@ -49,22 +50,33 @@ impl Fault {
         let Fault { stage, operation, nth, kind, .. } = self;
         format!("stage {stage}, {kind:?} of {operation} number {nth}")
     }
+
+    /// A disk on which it will happen.
+    fn disk(&self) -> SimulatedDisk {
+        let disk = self.start.fork(self.seed);
+        disk.set_faults(FaultPlan::new().fail(self.operation, self.nth, self.kind));
+        disk
+    }
 }
 
-/// Calls `sink` with every fault of every stage; in the smallest sweep with some of them.
+/// Calls `sink` with every fault of every stage; in the smallest sweep with some of them. Only with that which `DEUTERON_FAULT` names as a
+/// failure does, if there is such a variable.
 fn faults(workload: &Workload, kinds: fn(Operation) -> &'static [FaultKind], sink: impl Fn(Fault)) {
+    let asked = std::env::var("DEUTERON_FAULT").ok();
     let disk = SimulatedDisk::new(SEED);
-    let mut number = 0;
+    let mut seed = 0;
     for stage in 0..workload.stages {
-        let start = disk.fork(stage);
+        let start = Arc::new(disk.fork(stage));
         let did = workload.run_stage(&disk, stage, &Reached::before(stage)).expect("nothing fails");
         for (operation, count) in did.operations {
             for (nth, &kind) in
                 (0..count).flat_map(|nth| kinds(operation).iter().map(move |kind| (nth, kind)))
             {
-                number += 1;
-                if effort() > 1 || number % 7 == 0 {
-                    sink(Fault { stage, disk: start.fork(number), operation, nth, kind });
+                seed += 1;
+                let fault = Fault { stage, start: Arc::clone(&start), seed, operation, nth, kind };
+                let is_asked = asked.as_ref().is_none_or(|asked| *asked == fault.place());
+                if is_asked && (effort() > 1 || seed % 7 == 0) {
+                    sink(fault);
                 }
             }
         }
@@ -84,8 +96,8 @@ fn sweep_of_failures(on: On) {
         |fault| {
             lock(&sweep).point();
             let reached = Reached::before(fault.stage);
-            fault.disk.set_faults(FaultPlan::new().fail(fault.operation, fault.nth, fault.kind));
-            let run = without_panic(|| workload.run_stage(&fault.disk, fault.stage, &reached).map(drop));
+            let disk = fault.disk();
+            let run = without_panic(|| workload.run_stage(&disk, fault.stage, &reached).map(drop));
             match run {
                 Err(panic) => lock(&sweep).failed(fault.place(), panic),
                 Ok(Err(Halt::Wrong(problem))) => lock(&sweep).failed(fault.place(), problem),
@@ -95,7 +107,7 @@ fn sweep_of_failures(on: On) {
                 Ok(_) => {}
             }
             // The process is started again; or the power is cut.
-            let (restarted, cut) = (fault.disk.fork(1), fault.disk.fork(2));
+            let (restarted, cut) = (disk.fork(1), disk.fork(2));
             cut.crash(CrashPolicy::LoseAll);
             let contents = (restarted.contents(), cut.contents());
             for (disk, after) in [(restarted, "restarted"), (cut, "cut off")] {
@@ -145,34 +157,35 @@ fn sweep_of_lies(on: On) {
         |fault| {
             lock(&sweep).point();
             let reached = Reached::before(fault.stage);
-            fault.disk.set_faults(FaultPlan::new().fail(fault.operation, fault.nth, fault.kind));
-            let run = without_panic(|| workload.run_stage(&fault.disk, fault.stage, &reached).map(drop));
+            let disk = fault.disk();
+            let run = without_panic(|| workload.run_stage(&disk, fault.stage, &reached).map(drop));
             let problem = match run {
-                Err(panic) => Some(panic),
+                Err(panic) => return lock(&sweep).failed(fault.place(), panic),
                 Ok(Err(Halt::Wrong(problem))) => Some(problem),
                 Ok(Err(Halt::Error(error))) if !names_damage(&with_causes(&error)) => {
                     Some(format!("is told as: {}", with_causes(&error)))
                 }
                 Ok(_) => None,
             };
-            if let Some(problem) = problem {
-                lock(&sweep).failed(fault.place(), problem);
-            }
-            fault.disk.crash(CrashPolicy::LoseAll);
+            disk.crash(CrashPolicy::LoseAll);
             let possible = reached.possible();
-            let verdict = without_panic(|| workload.verify(&fault.disk, 0..=*possible.end(), false));
-            let verdict = match verdict.flatten() {
-                Ok(commits) => {
-                    lost.fetch_add(u64::from(!possible.contains(&commits)), Ordering::Relaxed);
-                    Ok(())
-                }
-                Err(problem) if names_damage(&problem) => {
-                    named.fetch_add(1, Ordering::Relaxed);
-                    Ok(())
-                }
-                Err(problem) => Err(problem),
+            let verdict = match without_panic(|| workload.verify(&disk, 0..=*possible.end(), false)) {
+                Err(panic) => return lock(&sweep).failed(fault.place(), panic),
+                Ok(verdict) => verdict,
             };
-            lock(&sweep).recovered(fault.place(), verdict);
+            let unnamed = verdict.as_ref().err().filter(|problem| !names_damage(problem));
+            let problems: Vec<&String> = problem.iter().chain(unnamed).collect();
+            if problems.is_empty() {
+                named.fetch_add(u64::from(verdict.is_err()), Ordering::Relaxed);
+                let is_lost = verdict.is_ok_and(|commits| !possible.contains(&commits));
+                lost.fetch_add(u64::from(is_lost), Ordering::Relaxed);
+            } else if workload.has_lost(&fault.disk(), fault.stage) {
+                // What the stage did then was done to another state than it meant.
+                lost.fetch_add(1, Ordering::Relaxed);
+            } else {
+                problems.iter().for_each(|problem| lock(&sweep).failed(fault.place(), problem));
+            }
+            lock(&sweep).recovered(fault.place(), Ok(()));
         },
     );
     let (lost, named) = (lost.into_inner(), named.into_inner());

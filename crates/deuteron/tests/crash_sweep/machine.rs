@@ -3,7 +3,7 @@
 
 use crate::script::{Action, Change, LASTING, State, action, difference, states};
 use deuteron::device::simulated::Random;
-use deuteron::device::{CrashPolicy, Directory, Operation, SimulatedDisk, with_causes};
+use deuteron::device::{CrashPolicy, Directory, FaultPlan, Operation, SimulatedDisk, with_causes};
 use deuteron::sizes::{Sizes, TcOptions};
 use deuteron::{Db, Durability, Duty, Error, Options, RetryPolicy, Table, Transaction, TransactionOptions};
 use deuteron_encryption::{EncryptedDirectory, Key, Keys};
@@ -121,6 +121,13 @@ impl Workload {
             sizes.tc = TcOptions { memory_bytes: 1 << 20, ..TcOptions::default() };
         }
         Options::tiny_for_tests().checkpoint_every(256 << 10).sizes(sizes).open_in(directory)
+    }
+
+    /// Whether the database that a stage opens on `disk` has lost what earlier stages did last, and nothing else.
+    pub fn has_lost(&self, disk: &SimulatedDisk, stage: u64) -> bool {
+        let Ok(db) = self.open(disk.directory()) else { return false };
+        disk.set_faults(FaultPlan::new());
+        state_of(&db).is_ok_and(|found| self.states[..(stage * STAGE) as usize].contains(&found))
     }
 
     /// How many commits there are in all.
