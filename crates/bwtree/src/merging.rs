@@ -104,7 +104,7 @@ impl Tree {
                     Some((passed, begins)) if begins == high && base.right() == passed => {
                         return Ok(Heir::Merged(passed));
                     }
-                    _ => page = self.go_right(high, base.right(), guard),
+                    _ => page = self.go_right(page, high, base.right(), guard)?,
                 },
                 _ => return Ok(Heir::Merged(page)),
             }
@@ -262,7 +262,7 @@ impl Tree {
             }
             let base = base_of(head).ok_or(Miss(page))?;
             match base.high() {
-                Some(high) if high < low => page = self.go_right(high, base.right(), guard),
+                Some(high) if high < low => page = self.go_right(page, high, base.right(), guard)?,
                 _ => return Ok((page, self.llama.snapshot(page, guard))),
             }
         }

@@ -1,6 +1,6 @@
 //! Point reads.
 
-use crate::chain::{self, Lookup};
+use crate::chain::{self, Lookup, base_of};
 use crate::error::Miss;
 use crate::merging::Heir;
 use crate::page::run::RecordRef;
@@ -37,7 +37,9 @@ impl Tree {
             match found {
                 Lookup::Found(record) => return Ok(record),
                 Lookup::Missing => return Err(Miss(page)),
-                Lookup::Right { separator, page: right } => page = self.go_right(separator, right, guard),
+                Lookup::Right { separator, page: right } => {
+                    page = self.go_right(page, separator, right, guard)?
+                }
                 Lookup::Sealed => unreachable!("there is one seal on a page"),
             }
         }
@@ -94,17 +96,79 @@ impl Tree {
         }
     }
 
-    /// Finishes the split that was met: posts the separator, so that nobody has to come this way again. The hold
+    /// Finishes the split of `left` that was met: posts the separator, so that nobody has to come this way again. The hold
     /// on the left page is released by the thread that split it.
+    ///
+    /// # Errors
+    /// [`Miss`] of `left`, if there is no such page as `right`: [`Tree::load`] says that the tree is damaged.
     #[cold]
-    pub(crate) fn go_right(&self, separator: &[u8], right: PageId, guard: &Guard<'_>) -> PageId {
+    pub(crate) fn go_right(
+        &self,
+        left: PageId,
+        separator: &[u8],
+        right: PageId,
+        guard: &Guard<'_>,
+    ) -> Result<PageId, Miss> {
+        if self.missing_sibling(left, guard).is_some() {
+            return Err(Miss(left));
+        }
         self.counters.separators_helped.add(1);
         self.post(separator, right, guard);
-        right
+        Ok(right)
+    }
+
+    /// The right sibling that a page in memory names, if there is no such page. A merge does not leave that behind: before a page is freed
+    /// its left neighbour is another, or sealed.
+    pub(crate) fn missing_sibling(&self, page: PageId, guard: &Guard<'_>) -> Option<PageId> {
+        let sibling = || match self.llama.snapshot(page, guard).state() {
+            PageState::Resident(head) if !head.is_sealed() => base_of(head).map(|base| base.right()),
+            _ => None,
+        };
+        let right = sibling().filter(|right| !right.is_none())?;
+        let is_free = matches!(self.llama.snapshot(right, guard).state(), PageState::Free);
+        // Asked after that: it may have been merged a moment ago.
+        (is_free && sibling() == Some(right)).then_some(right)
     }
 
     /// Posts a separator, unless its page has been merged meanwhile.
     pub(crate) fn post(&self, separator: &[u8], page: PageId, guard: &Guard<'_>) {
         self.index.post_if(separator, page, &|| self.is_alive(page, guard), guard);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::interruption::Bed;
+    use crate::{BwTreeError, Cursor, Upsert};
+    use std::ops::Bound;
+
+    /// No operation looks for it for ever.
+    #[test]
+    fn a_page_that_is_missing_is_told_by_whoever_needs_it() {
+        let bed = Bed::new(200);
+        (0..200).for_each(|key| bed.write(key));
+        let tree = &bed.tree;
+        let mut leaves = Vec::new();
+        tree.some_leaves(&[], |low, page| leaves.push((low.to_vec(), page)));
+        let (left, (low, lost)) = (leaves[0].1, leaves[1].clone());
+        {
+            let guard = tree.llama.pin();
+            tree.llama.free_page(lost, tree.llama.snapshot(lost, &guard), &guard).unwrap();
+            assert!(tree.index.remove(&low, lost, &guard));
+        }
+        let told = |result: Result<(), BwTreeError>| match result {
+            Err(BwTreeError::Structure { page, found, .. }) => {
+                assert_eq!(page, left);
+                assert!(found.contains(&lost.to_string()), "{found}");
+            }
+            other => panic!("{other:?}"),
+        };
+        told(tree.get(&low, |_| ()));
+        told(tree.upsert(&[Upsert { key: &low, value: Some(b"new"), stamp: 1000, lsn: 1000 }]));
+        told(tree.scan(&mut Cursor::new(Bound::Unbounded, Bound::Unbounded, false, usize::MAX), |_| {}));
+        let before = Bound::Excluded(&leaves[2].0[..]);
+        told(tree.scan(&mut Cursor::new(Bound::Unbounded, before, true, usize::MAX), |_| {}));
+        told(tree.check().map(drop));
+        tree.get(&leaves[2].0, |found| assert!(found.is_some())).unwrap();
     }
 }

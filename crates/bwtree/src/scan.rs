@@ -202,7 +202,7 @@ impl Tree {
                 Bound::Included(key) | Bound::Excluded(key) => key >= *high,
             });
             match beyond {
-                Some(high) => page = self.go_right(high, base.right(), guard),
+                Some(high) => page = self.go_right(page, high, base.right(), guard)?,
                 None => return WholeChain::collect(head).ok_or(Miss(page)),
             }
         }

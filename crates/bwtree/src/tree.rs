@@ -142,9 +142,17 @@ impl Tree {
     /// Loads `page`, as a [`Miss`](crate::Miss) asks for. To be called without a guard: it blocks on the device.
     ///
     /// # Errors
-    /// [`BwTreeError::Load`].
+    /// [`BwTreeError::Load`]; [`BwTreeError::Structure`] if there is no such page as its right sibling.
     pub fn load(&self, page: PageId) -> Result<(), BwTreeError> {
-        self.llama.load(page).map_err(|source| BwTreeError::Load { page, source })
+        self.llama.load(page).map_err(|source| BwTreeError::Load { page, source })?;
+        match self.missing_sibling(page, &self.llama.pin()) {
+            None => Ok(()),
+            Some(right) => Err(BwTreeError::Structure {
+                tree: self.id,
+                page,
+                found: format!("{right} as the right sibling, which does not exist"),
+            }),
+        }
     }
 
     /// Calls `visit` for the low key and the page of some leaves that the index knows, in key order from the first one that

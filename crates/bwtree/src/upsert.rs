@@ -196,7 +196,7 @@ impl Tree {
                 // U1.
                 match chain::right_of(head, key) {
                     Ok(until) => return Ok(Target { page, snapshot, head: Some(head), until, whole: true }),
-                    Err((high, right)) => page = self.go_right(high, right, guard),
+                    Err((high, right)) => page = self.go_right(page, high, right, guard)?,
                 }
             } else {
                 // U2. If another page is named, the way here was outdated, or led past a seal.
