@@ -2,11 +2,11 @@
 //! and the opening of what it left.
 //!
 //! ```text
-//! cargo run --release --package deuteron --example replay -- write DIRECTORY RECORDS LOG_BYTES
+//! cargo run --release --package deuteron --example replay -- write DIRECTORY RECORDS LOG_BYTES [uniform]
 //! cargo run --release --package deuteron --example replay -- open DIRECTORY
 //! ```
 //!
-//! The second prints what the recovery did, as JSON.
+//! Four of five updates are of a fifth of the records (or all are of any). The second command prints what the recovery did, as JSON.
 
 use deuteron::{Db, Durability, Error, Options};
 use std::path::Path;
@@ -19,7 +19,7 @@ fn open(path: &Path) -> Result<Db, Error> {
     Options::new().memory(MEMORY).durability(Durability::None).checkpoint_every(u64::MAX).open(path)
 }
 
-fn write(path: &Path, records: u64, log_bytes: u64) -> Result<(), Error> {
+fn write(path: &Path, records: u64, log_bytes: u64, is_uniform: bool) -> Result<(), Error> {
     let db = open(path)?;
     let mut load = db.load_table("records")?;
     for number in 0..records {
@@ -35,7 +35,9 @@ fn write(path: &Path, records: u64, log_bytes: u64) -> Result<(), Error> {
             db.transact(|tx| {
                 (0..4).try_for_each(|_| {
                     number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    tx.put(&table, &((number >> 20) % records).to_be_bytes(), &VALUE)
+                    let drawn = number >> 20;
+                    let some = if is_uniform || drawn % 5 == 0 { records } else { records / 5 };
+                    tx.put(&table, &(drawn / 5 % some).to_be_bytes(), &VALUE)
                 })
             })?;
         }
@@ -50,7 +52,10 @@ fn main() -> Result<(), Error> {
     let number = |at: usize| -> u64 { arguments[at].parse().expect("a number") };
     let path = Path::new(&arguments[1]);
     match arguments[0].as_str() {
-        "write" => write(path, number(2), number(3)),
+        "write" => {
+            let is_uniform = arguments.get(4).is_some_and(|word| word == "uniform");
+            write(path, number(2), number(3), is_uniform)
+        }
         "open" => {
             let db = open(path)?;
             let report = db.recovery();

@@ -10,7 +10,7 @@ use deuteron_contract::{DataComponent, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::{Directory, OsDirectory, OverlayDirectory};
 use deuteron_epoch::Epochs;
-use deuteron_log::{Log, LogOptions};
+use deuteron_log::{LogOpening, LogOptions};
 use deuteron_proxy::{Progress, Proxy, ProxyHost};
 use deuteron_tc::{Host, Stall, TcOptions, TransactionComponent};
 use std::path::Path;
@@ -115,14 +115,14 @@ pub fn open(
     };
     // What the pages depend on must be there, or transactions would be there in part; and all that a backup had.
     let needed = redo_start..dc.recovered_end_of_stable_log().max(superblock.log_reaches);
-    let (log, recovery) = Log::open(Arc::clone(directory), &log_options, Arc::clone(&epochs), needed)?;
-    let log = Arc::new(log);
+    let opening = LogOpening::new(Arc::clone(directory), &log_options, needed)?;
     let dc_for_proxy: Arc<dyn DataComponent> = Arc::clone(&dc) as _;
     let proxy_options = proxy_options(options, &shares);
     // What is as small as possible is so here, too.
     let memory_bytes = if options.sizes.is_some() { 0 } else { shares.tc };
-    let (mut report, clock_start) =
-        replay(&recovery, &log, &dc_for_proxy, options, proxy_options.clone(), memory_bytes)?;
+    let (log, recovery, mut report) =
+        replay(opening, Arc::clone(&epochs), &dc_for_proxy, options, proxy_options.clone(), memory_bytes)?;
+    let log = Arc::new(log);
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = match &options.sizes {
         Some(sizes) => sizes.tc.clone(),
@@ -131,7 +131,7 @@ pub fn open(
     let tc_options = TcOptions {
         value_bytes_max: dc.value_bytes_max().min(options.value_bytes_max()),
         // The log may have lost its end, and with it how far the clock had come.
-        clock_start: clock_start.max(dc.recovered_newest_timestamp()),
+        clock_start: recovery.latest().max(dc.recovered_newest_timestamp()),
         retains: !options.retention.is_zero(),
         concurrency_control: options.concurrency_control,
         ..tc_options

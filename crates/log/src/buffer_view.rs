@@ -14,6 +14,16 @@ pub struct BufferView<'a> {
     bytes: &'a [u8],
 }
 
+/// What a buffer's records come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Padding left out.
+    pub records: u64,
+    pub commits: u64,
+    /// The highest timestamp of a commit or a clock's ceiling.
+    pub latest: Timestamp,
+}
+
 /// A commit record, found by the links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitView {
@@ -110,13 +120,22 @@ impl<'a> BufferView<'a> {
 
     /// Checks what the checksum does not: that the records fill the buffer and that the links visit every commit record
     /// once. A failure is a bug in whoever wrote it, or a format that this build does not know.
-    pub(crate) fn validate(&self) -> Result<(), Mismatch> {
+    pub(crate) fn validate(&self) -> Result<Summary, Mismatch> {
         let mut end = HEADER_BYTES;
-        let mut commits = 0;
+        let mut summary = Summary::default();
         for (offset, decoded) in self.walk() {
             end = offset + decoded.bytes;
-            commits += usize::from(matches!(decoded.record, Record::Commit { .. }));
+            summary.records += u64::from(!matches!(decoded.record, Record::Padding { .. }));
+            match decoded.record {
+                Record::Commit { timestamp, .. } => {
+                    summary.commits += 1;
+                    summary.latest = summary.latest.max(timestamp);
+                }
+                Record::ClockCeiling { timestamp } => summary.latest = summary.latest.max(timestamp),
+                _ => {}
+            }
         }
+        let commits = summary.commits as usize;
         if end != self.bytes.len() {
             let found = Record::decode(&self.bytes[end..]).err();
             let found = found.map_or_else(String::new, |error| error.to_string());
@@ -135,7 +154,7 @@ impl<'a> BufferView<'a> {
         if linked != commits {
             return Err(Mismatch::new(format!("{commits} linked commit records"), linked.to_string()));
         }
-        Ok(())
+        Ok(summary)
     }
 }
 
@@ -176,7 +195,8 @@ mod tests {
     fn records_skip_padding_and_commits_follow_links() {
         let (header, bytes) = buffer(0, 0);
         let view = BufferView::new(&header, &bytes);
-        view.validate().unwrap();
+        let summary = view.validate().unwrap();
+        assert_eq!(summary, Summary { records: 3, commits: 2, latest: Timestamp(2) });
         assert_eq!(view.records().count(), 3);
         assert_eq!(view.commits().map(|commit| commit.token).collect::<Vec<_>>(), [2, 1]);
         let (lsn, record) = view.records().nth(1).unwrap();

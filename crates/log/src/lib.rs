@@ -26,7 +26,7 @@
 //! | `ring`, `memory_window` | the memory, and when it may be used again |
 //! | `flusher`, `stable_waiters` | group commit without a timer |
 //! | `segment`, `stable_index` | files; finding one record in them |
-//! | [`reader`], `recovery` | replay; the torn tail and corruption |
+//! | [`reader`], `recovery` | opening, buffer by buffer; the torn tail and corruption |
 //! | `salvage` | [`LogSalvage`]: what is left of a damaged log |
 //! | `log` | [`Log`], the whole |
 //! | `commit_reservation` | [`CommitReservation`]: the place of a commit record |
@@ -74,9 +74,9 @@ pub use commit_reservation::CommitReservation;
 pub use error::{AppendError, LogError, Poison};
 pub use log::Log;
 pub use options::LogOptions;
-pub use reader::{LogBuffer, LogReader};
+pub use reader::{LogBuffer, SegmentReader};
 pub use record::{OwnedRecord, Record, RecordError, RecordView};
-pub use recovery::Recovery;
+pub use recovery::{LogOpening, Recovery};
 pub use salvage::LogSalvage;
 pub use stable_buffer::StableBuffer;
 pub use statistics::LogStatistics;

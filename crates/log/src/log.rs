@@ -6,12 +6,12 @@ use crate::commit_reservation::CommitReservation;
 use crate::condition::Condition;
 use crate::flusher::{FlushCounters, Flusher};
 use crate::memory_window::MemoryWindow;
-use crate::reader::{BufferReader, LogBuffer};
+use crate::reader::{BufferReader, LogBuffer, SegmentReader};
 use crate::record::{
     COMMIT_BYTES, HEAD_BYTES, OwnedRecord, PIECE_HEAD_BYTES, Record, RecordView, UPDATE_HEAD_BYTES,
     bytes_from_head,
 };
-use crate::recovery::{Opening, Recovery};
+use crate::recovery::{LogOpening, Recovery};
 use crate::ring::Ring;
 use crate::segment::Segments;
 use crate::stable_buffer::StableBuffer;
@@ -46,7 +46,7 @@ pub struct Log {
     pub(crate) requested: Padded<AtomicU64>,
     pub(crate) waiters: StableWaiters,
     pub(crate) segments: Arc<Segments>,
-    pub(crate) index: StableIndex,
+    pub(crate) index: Arc<StableIndex>,
     flusher: Mutex<Flusher>,
     /// Off the lines that appenders read.
     pub(crate) flush_counters: Padded<FlushCounters>,
@@ -54,11 +54,8 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log in `directory`, or creates one if there is none and nothing of it is needed.
-    ///
-    /// `needed` begins at the redo scan start point: the log from there on is checked and offered for replay by the
-    /// [`Recovery`]. It ends where the log is known to have been stable up to; a log that ends before has lost something. `Lsn(0)..Lsn(0)`
-    /// needs nothing. Appending starts behind the end at once. Version readers pin `epochs`.
+    /// Opens the log in `directory` without replaying it: a whole [`LogOpening`], which says what `needed` is, at once. Version readers
+    /// pin `epochs`.
     ///
     /// ```
     /// use deuteron_contract::{Lsn, TransactionId};
@@ -68,64 +65,23 @@ impl Log {
     /// use std::sync::Arc;
     ///
     /// let directory = Arc::new(MemoryDirectory::new());
-    /// let record = Record::Abort { transaction: TransactionId(7) };
-    /// {
-    ///     let (log, _) = Log::open(directory.clone(), &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0)..Lsn(0))?;
-    ///     let lsn = log.append(&record)?;
-    ///     log.request_flush(Lsn(lsn.0 + 1));
-    ///     while log.flush_step()? {}
-    ///     assert!(log.stable_lsn() > lsn);
-    /// }
-    /// let (log, recovery) = Log::open(directory, &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0)..Lsn(0))?;
-    /// let buffers = recovery.buffers().collect::<Result<Vec<_>, _>>()?;
-    /// assert_eq!(buffers[0].view().records().next().unwrap().1, record);
-    /// assert_eq!(log.stable_lsn(), recovery.tail());
+    /// let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), Epochs::new(), Lsn(0)..Lsn(0))?;
+    /// let lsn = log.append(&Record::Abort { transaction: TransactionId(7) })?;
+    /// log.request_flush(Lsn(lsn.0 + 1));
+    /// while log.flush_step()? {}
+    /// assert!(log.stable_lsn() > lsn);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`LogError::Corrupt`] if bytes that had been durable are damaged, which a torn tail never looks like, or the log does not reach
-    /// the end of `needed`; [`LogError::Missing`] if it begins behind its start; those of the device; bad options.
+    /// Those of [`LogOpening::new`] and [`LogOpening::next_buffer`].
     pub fn open(
         directory: Arc<dyn Directory>,
         options: &LogOptions,
         epochs: Arc<Epochs>,
         needed: Range<Lsn>,
     ) -> Result<(Log, Recovery), LogError> {
-        options.validate()?;
-        let Opening { segments, recovery, previous_crc, incarnation, index } =
-            Opening::run(directory, options, needed.start.0..needed.end.0)?;
-        let tail = recovery.tail().0;
-        let ring_bytes = options.ring_bytes as u64;
-        let segment_bytes = segments.shape().segment_bytes;
-        if (segment_bytes as usize) < options.buffer_bytes_max {
-            let problem = "longer than the segments of this log, which were fixed when it was created";
-            return Err(LogError::Options { option: "buffer_bytes_max", problem });
-        }
-        let buffer_bytes_max = options.buffer_bytes_max as u64;
-        let log = Log {
-            ring: Ring::new(options.ring_bytes),
-            buffers: Buffers::new(
-                options.buffer_count,
-                tail,
-                buffer_bytes_max,
-                // Both are powers of two, so that the ends of the longer are ends of the shorter.
-                ring_bytes.min(segment_bytes),
-            ),
-            window: MemoryWindow::new(tail, ring_bytes, buffer_bytes_max, epochs),
-            condition: Condition::default(),
-            record_bytes_max: options.record_bytes_max(),
-            incarnation,
-            opened_at: tail,
-            requested: Padded(AtomicU64::new(tail)),
-            waiters: StableWaiters::default(),
-            segments,
-            index,
-            flusher: Mutex::new(Flusher::new(tail, previous_crc)),
-            flush_counters: Padded(FlushCounters::default()),
-            append_full: Padded(AtomicU64::new(0)),
-        };
-        Ok((log, recovery))
+        LogOpening::new(directory, options, needed)?.finish(epochs)
     }
 
     /// The longest record that fits, its head included.
@@ -255,33 +211,11 @@ impl Log {
         if lsn >= stable || self.segments.start().is_none_or(|start| lsn < start) {
             return Err(self.segments.missing(lsn, stable));
         }
-        let mut base = self.buffer_below(lsn);
-        let mut reader = BufferReader::new(self.segments.clone());
-        loop {
-            let mismatch = match reader.read(base)? {
-                Ok(header) => {
-                    let buffer = reader.lend(&header);
-                    if buffer.end().0 <= lsn {
-                        base = buffer.end().0;
-                        continue;
-                    }
-                    return Ok(buffer);
-                }
-                Err(mismatch) => mismatch,
-            };
-            // It may have been truncated, and its file reused, while we read.
-            return Err(if self.segments.get(self.segments.base_of(lsn)).is_none() {
-                self.segments.missing(lsn, stable)
-            } else {
-                self.segments.corrupt(base, mismatch)
-            });
-        }
+        self.on_disk().read_buffer(Lsn(lsn))
     }
 
-    /// The base of a buffer of the segment of `lsn` that is not behind it, as near as is known.
-    fn buffer_below(&self, lsn: u64) -> u64 {
-        let segment = self.segments.base_of(lsn);
-        self.index.floor(lsn).filter(|&base| base >= segment).unwrap_or(segment)
+    fn on_disk(&self) -> SegmentReader {
+        SegmentReader::new(self.segments.clone(), self.index.clone())
     }
 
     /// Asks for everything below `upto` to become durable. `Lsn(u64::MAX)` asks for whatever comes.
@@ -453,7 +387,7 @@ impl Log {
         if from >= stable {
             return Ok(());
         }
-        let mut base = self.buffer_below(from);
+        let mut base = self.on_disk().buffer_below(from);
         let mut reader = BufferReader::of_all(self.segments.clone());
         while base < stable {
             base = match reader.read(base)? {
@@ -493,6 +427,45 @@ impl Log {
             segments_recycled,
             is_space_low: self.condition.is_space_low(),
         }
+    }
+}
+
+impl LogOpening {
+    /// Goes on to the end and opens the log: appending starts behind it at once. Version readers pin `epochs`.
+    ///
+    /// # Errors
+    /// Those of [`LogOpening::next_buffer`].
+    pub fn finish(mut self, epochs: Arc<Epochs>) -> Result<(Log, Recovery), LogError> {
+        while self.next_buffer()?.is_some() {}
+        let previous_crc = self.previous_crc();
+        let LogOpening { options, segments, index, recovery, .. } = self;
+        let (tail, incarnation) = (recovery.tail().0, recovery.incarnation());
+        let ring_bytes = options.ring_bytes as u64;
+        let segment_bytes = segments.shape().segment_bytes;
+        let buffer_bytes_max = options.buffer_bytes_max as u64;
+        let log = Log {
+            ring: Ring::new(options.ring_bytes),
+            buffers: Buffers::new(
+                options.buffer_count,
+                tail,
+                buffer_bytes_max,
+                // Both are powers of two, so that the ends of the longer are ends of the shorter.
+                ring_bytes.min(segment_bytes),
+            ),
+            window: MemoryWindow::new(tail, ring_bytes, buffer_bytes_max, epochs),
+            condition: Condition::default(),
+            record_bytes_max: options.record_bytes_max(),
+            incarnation,
+            opened_at: tail,
+            requested: Padded(AtomicU64::new(tail)),
+            waiters: StableWaiters::default(),
+            segments,
+            index,
+            flusher: Mutex::new(Flusher::new(tail, previous_crc)),
+            flush_counters: Padded(FlushCounters::default()),
+            append_full: Padded(AtomicU64::new(0)),
+        };
+        Ok((log, recovery))
     }
 }
 

@@ -1,9 +1,10 @@
-//! Reading the log back from disk: at opening, for replay, and for single records.
+//! Reading the log back from disk: at opening, and for single records.
 
 use crate::LogError;
 use crate::block::{BLOCK, BufferHeader, Mismatch};
 use crate::buffer_view::BufferView;
 use crate::segment::Segments;
+use crate::stable_index::StableIndex;
 use deuteron_canary::{Canary, is_planted};
 use deuteron_contract::Lsn;
 use deuteron_device::AlignedBuffer;
@@ -151,39 +152,63 @@ impl BufferReader {
     }
 }
 
-/// Buffers from disk in order, for replay. Ends with the log, or after the first error.
-///
-/// Made by [`Recovery::buffers`](crate::Recovery::buffers).
-pub struct LogReader {
-    reader: BufferReader,
-    at: u64,
-    until: u64,
+/// Finds buffers of the log on disk by LSNs within them, while the log is opened or in use.
+#[derive(Clone)]
+pub struct SegmentReader {
+    segments: Arc<Segments>,
+    index: Arc<StableIndex>,
 }
 
-impl LogReader {
-    /// The buffers from that at `start` up to `until`, all of which are known to be there.
-    pub(crate) fn new(segments: Arc<Segments>, start: u64, until: u64) -> LogReader {
-        LogReader { reader: BufferReader::of_all(segments), at: start, until }
+impl SegmentReader {
+    pub(crate) fn new(segments: Arc<Segments>, index: Arc<StableIndex>) -> SegmentReader {
+        SegmentReader { segments, index }
     }
-}
 
-impl Iterator for LogReader {
-    type Item = Result<LogBuffer, LogError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.at >= self.until {
-            return None;
+    /// The buffer that holds `lsn`, which an opening has [found](crate::LogOpening::next_buffer) or is stable. Reads at most the 256 KiB
+    /// before it along.
+    ///
+    /// ```
+    /// # use deuteron_contract::Lsn;
+    /// # use deuteron_log::{LogError, LogOpening};
+    /// # fn example(opening: &mut LogOpening) -> Result<(), LogError> {
+    /// if let Some(buffer) = opening.next_buffer()? {
+    ///     assert_eq!(opening.reader().read_buffer(buffer.base())?.end(), buffer.end());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LogError::Missing`] if it has been truncated, [`LogError::Corrupt`], those of the device.
+    pub fn read_buffer(&self, lsn: Lsn) -> Result<LogBuffer, LogError> {
+        let lsn = lsn.0;
+        let mut base = self.buffer_below(lsn);
+        let mut reader = BufferReader::new(self.segments.clone());
+        loop {
+            let mismatch = match reader.read(base)? {
+                Ok(header) => {
+                    let buffer = reader.lend(&header);
+                    if buffer.end().0 <= lsn {
+                        base = buffer.end().0;
+                        continue;
+                    }
+                    return Ok(buffer);
+                }
+                Err(mismatch) => mismatch,
+            };
+            // It may have been truncated, and its file reused, while we read.
+            return Err(if self.segments.get(self.segments.base_of(lsn)).is_none() {
+                self.segments.missing(lsn, lsn)
+            } else {
+                self.segments.corrupt(base, mismatch)
+            });
         }
-        let read = match self.reader.read(self.at) {
-            Ok(Ok(header)) => {
-                self.at += u64::from(header.distance);
-                return Some(Ok(self.reader.lend(&header)));
-            }
-            Ok(Err(mismatch)) => Err(self.reader.segments.corrupt(self.at, mismatch)),
-            Err(error) => Err(error),
-        };
-        self.at = self.until;
-        Some(read)
+    }
+
+    /// Where a buffer starts at or below `lsn`, in its segment.
+    pub(crate) fn buffer_below(&self, lsn: u64) -> u64 {
+        let segment = self.segments.base_of(lsn);
+        self.index.floor(lsn).filter(|&base| base >= segment).unwrap_or(segment)
     }
 }
 
@@ -216,7 +241,7 @@ impl LogBuffer {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::{AppendError, Log, LogOptions, Record};
+    use crate::{AppendError, Log, LogOpening, LogOptions, Record};
     use deuteron_contract::{TableId, TransactionId};
     use deuteron_device::MemoryDirectory;
     use deuteron_epoch::Epochs;
@@ -231,8 +256,7 @@ mod tests {
             ..LogOptions::default()
         };
         let directory = Arc::new(MemoryDirectory::new());
-        let open = || Log::open(directory.clone(), &options, Epochs::new(), Lsn(0)..Lsn(0)).unwrap();
-        let (log, _) = open();
+        let (log, _) = Log::open(directory.clone(), &options, Epochs::new(), Lsn(0)..Lsn(0)).unwrap();
         let transaction = TransactionId(1);
         let value_of = |number: u64| vec![number as u8; 1000 + (number * 7919 % 300_000) as usize];
         for number in 0..200u64 {
@@ -249,18 +273,16 @@ mod tests {
             log.release(log.stable_lsn());
         }
         drop(log);
-        let (_log, recovery) = open();
+        let mut opening = LogOpening::new(directory, &options, Lsn(0)..Lsn(0)).unwrap();
         let mut kept = Vec::new();
-        let mut reader = recovery.buffers();
-        while let Some(buffer) = reader.next() {
-            let buffer = buffer.unwrap();
+        while let Some(buffer) = opening.next_buffer().unwrap() {
             if kept.len() < 60 {
                 kept.push(buffer);
             }
-            let lent = reader.reader.lent.len();
-            assert!(lent <= kept.len() + 1, "{lent} chunks for {} buffers", kept.len());
+            let lent = opening.buffer_reader().lent.len();
+            assert!(lent <= kept.len() + 2, "{lent} chunks for {} buffers", kept.len());
         }
-        let chunks = reader.reader.lent.len();
+        let chunks = opening.buffer_reader().lent.len();
         assert!(chunks < 60, "{chunks} chunks");
         let records = kept.iter().flat_map(|buffer| buffer.view().records());
         let mut found = 0;
@@ -272,10 +294,9 @@ mod tests {
         assert!(found >= 30, "{found} records in 60 buffers");
         // Given back, their memory is taken for what comes.
         drop(kept);
-        let mut again = BufferReader::of_all(reader.reader.segments.clone());
-        std::mem::swap(&mut again.lent, &mut reader.reader.lent);
-        let vacant = again.lent.len();
-        again.read(recovery.start().0).unwrap().unwrap();
-        assert!(again.lent.len() <= vacant);
+        let reader = opening.buffer_reader();
+        let vacant = reader.lent.len();
+        reader.read(0).unwrap().unwrap();
+        assert!(reader.lent.len() <= vacant);
     }
 }

@@ -19,6 +19,7 @@ const AHEAD_BYTES: u64 = 512;
 pub(crate) struct Ring {
     start: NonNull<u8>,
     bytes: usize,
+    allocation: NonNull<u8>,
 }
 
 // SAFETY: plain memory; all access goes through unsafe methods that leave exclusion to the caller.
@@ -32,15 +33,22 @@ impl Ring {
         assert!(bytes.is_power_of_two() && bytes >= BLOCK_BYTES);
         let layout = Self::layout(bytes);
         // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Ring { start, bytes }
+        let allocation = unsafe { alloc_zeroed(layout) };
+        let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(layout) };
+        let before = allocation.align_offset(Self::align(bytes));
+        // SAFETY: the layout has room for that and `bytes` behind it.
+        Ring { start: unsafe { allocation.add(before) }, bytes, allocation }
     }
 
     /// Aligned for direct I/O, and if it is large, for huge pages.
+    fn align(bytes: usize) -> usize {
+        if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { BLOCK_BYTES }
+    }
+
+    /// Of the ring and what is before it. An allocator that is asked for zeros with such an alignment may write them all; without it they
+    /// are the system's, page by page as they are touched.
     fn layout(bytes: usize) -> Layout {
-        let align = if bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { BLOCK_BYTES };
-        Layout::from_size_align(bytes, align).expect("a ring smaller than the address space")
+        Layout::from_size_align(bytes + Self::align(bytes), 8).expect("a ring smaller than the address space")
     }
 
     /// Where the byte at `lsn` is.
@@ -108,7 +116,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout; views borrow the log, so none is left.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) };
+        unsafe { dealloc(self.allocation.as_ptr(), Self::layout(self.bytes)) };
     }
 }
 

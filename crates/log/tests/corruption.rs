@@ -6,22 +6,22 @@ mod harness;
 use deuteron_contract::Lsn;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, MemoryDirectory, OpenMode};
 use deuteron_epoch::Epochs;
-use deuteron_log::{Log, LogError, LogOptions, Record, Recovery};
+use deuteron_log::{Log, LogError, LogOptions, Record};
 use harness::closed::{BLOCK, Closed, closed, place};
-use harness::{Pair, check_recovery, upsert};
+use harness::{Pair, Recovered, check_recovery, upsert};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 impl Closed {
-    fn open(&self, from: u64) -> Result<(Log, Recovery), LogError> {
+    fn open(&self, from: u64) -> Result<(Log, Recovered), LogError> {
         self.open_reaching(from..from)
     }
 
-    fn open_reaching(&self, needed: Range<u64>) -> Result<(Log, Recovery), LogError> {
+    fn open_reaching(&self, needed: Range<u64>) -> Result<(Log, Recovered), LogError> {
         let needed = Lsn(needed.start)..Lsn(needed.end);
-        Log::open(Arc::new(self.directory.clone()), &LogOptions::tiny_for_tests(), Epochs::new(), needed)
+        harness::open(Arc::new(self.directory.clone()), &LogOptions::tiny_for_tests(), Epochs::new(), needed)
     }
 }
 
@@ -46,10 +46,10 @@ fn damage_before_the_last_buffer_is_corruption_with_its_place() {
     }
     // The last one is a torn tail: nobody can tell, and nothing behind it was promised.
     log.flip(last + 70, 1);
-    let (opened, recovery) = log.open(0).unwrap();
-    assert_eq!(recovery.tail(), Lsn(*last));
+    let (opened, recovered) = log.open(0).unwrap();
+    assert_eq!(recovered.recovery.tail(), Lsn(*last));
     check_recovery(
-        &recovery,
+        &recovered,
         &log.model.range(..last).map(|(&lsn, owned)| (lsn, owned.clone())).collect(),
         Lsn(0),
     );
@@ -82,8 +82,8 @@ fn a_log_that_ends_before_it_was_stable_is_corrupt_with_its_place() {
     log.open_reaching(0..log.tail).unwrap();
     log.flip(last + 70, 1);
     // As long as nobody knows better.
-    let (_, recovery) = log.open_reaching(0..last).unwrap();
-    assert_eq!(recovery.tail(), Lsn(last));
+    let (_, recovered) = log.open_reaching(0..last).unwrap();
+    assert_eq!(recovered.recovery.tail(), Lsn(last));
     let before = log.bytes(last, BLOCK_BYTES);
     for until in [last + 1, log.tail, log.tail + 8] {
         match log.open_reaching(0..until).err() {
@@ -108,9 +108,9 @@ fn damage_below_the_start_point_is_nobodys_business() {
     for &base in &log.bases[..7] {
         log.flip(base + 20, 0xff);
     }
-    let (_log, recovery) = log.open(from).unwrap();
-    assert_eq!((recovery.start(), recovery.tail()), (Lsn(log.bases[7]), Lsn(log.tail)));
-    check_recovery(&recovery, &log.model, Lsn(from));
+    let (_log, recovered) = log.open(from).unwrap();
+    assert_eq!((recovered.recovery.start(), recovered.recovery.tail()), (Lsn(log.bases[7]), Lsn(log.tail)));
+    check_recovery(&recovered, &log.model, Lsn(from));
 }
 
 #[test]
@@ -181,8 +181,8 @@ fn what_belongs_elsewhere_is_no_tail() {
     let old = log.bases.iter().find(|&&base| base & !0xffff != one & !0xffff).expect("another segment");
     put(one, &log.bytes(*old, BLOCK_BYTES));
     put(other, &[0; BLOCK_BYTES]);
-    let (_, recovery) = log.open(0).unwrap();
-    assert_eq!(recovery.tail(), Lsn(one));
+    let (_, recovered) = log.open(0).unwrap();
+    assert_eq!(recovered.recovery.tail(), Lsn(one));
 }
 
 /// A user who stores an image of the log in the log gets no say in where the log ends.
@@ -190,8 +190,8 @@ fn what_belongs_elsewhere_is_no_tail() {
 fn image_of_a_buffer_in_a_value_is_not_a_buffer() {
     let log = closed(4);
     let image = log.bytes(log.bases[0], BLOCK_BYTES);
-    let (opened, recovery) = log.open(0).unwrap();
-    let at = recovery.tail().0;
+    let (opened, recovered) = log.open(0).unwrap();
+    let at = recovered.recovery.tail().0;
     // The value starts in the middle of a block; the image inside it starts on a block.
     let mut value = vec![0; BLOCK_BYTES - 64 - 20 - 1];
     value.extend_from_slice(&image);
@@ -204,11 +204,11 @@ fn image_of_a_buffer_in_a_value_is_not_a_buffer() {
     opened.append(&record).unwrap();
     opened.request_flush(opened.tail_lsn());
     while opened.flush_step().unwrap() {}
-    drop((opened, recovery));
+    drop((opened, recovered));
     assert_eq!(log.bytes(at + BLOCK, BLOCK_BYTES), image, "the image is on a block");
     log.flip(at, 1);
-    let (_log, recovery) = log.open(0).unwrap();
-    assert_eq!(recovery.tail(), Lsn(at));
+    let (_log, recovered) = log.open(0).unwrap();
+    assert_eq!(recovered.recovery.tail(), Lsn(at));
 }
 
 #[test]
@@ -240,17 +240,13 @@ fn old_buffers_in_recycled_files_are_not_taken_for_new() {
 #[test]
 fn damage_after_opening_is_told_by_readers() {
     let log = closed(20);
-    let (opened, recovery) = log.open(0).unwrap();
+    let (opened, _) = log.open(0).unwrap();
     let record = *log.model.range(log.bases[5]..).next().unwrap().0;
     opened.read_stable(Lsn(record)).unwrap();
     assert!(matches!(opened.read_stable(Lsn(record + 8)), Err(LogError::NotARecord { .. })));
     assert!(matches!(opened.read_stable(Lsn(log.bases[5])), Err(LogError::NotARecord { .. })));
     log.flip(record + 30, 4);
     assert!(matches!(opened.read_stable(Lsn(record)), Err(LogError::Corrupt { .. })));
-    let read: Vec<_> = recovery.buffers().collect();
-    assert_eq!(read.len(), 6);
-    assert!(read[..5].iter().all(Result::is_ok));
-    assert!(matches!(read[5], Err(LogError::Corrupt { .. })));
 }
 
 proptest! {
@@ -268,10 +264,10 @@ proptest! {
             log.flip_in(&files[file.index(files.len())], offset, mask);
         }
         match log.open(0) {
-            Ok((_log, recovery)) => {
-                let tail = recovery.tail().0;
+            Ok((_log, recovered)) => {
+                let tail = recovered.recovery.tail().0;
                 let prefix = log.model.range(..tail).map(|(&lsn, owned)| (lsn, owned.clone())).collect();
-                check_recovery(&recovery, &prefix, Lsn(0));
+                check_recovery(&recovered, &prefix, Lsn(0));
             }
             Err(LogError::Corrupt { .. } | LogError::Missing { .. }) => {}
             Err(other) => panic!("{other}"),

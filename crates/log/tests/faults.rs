@@ -77,7 +77,7 @@ fn a_bit_that_rots_while_the_log_is_opened_is_told_or_does_not_matter() {
         disk.set_faults(FaultPlan::new().fail(Operation::Read, nth, FaultKind::Rot));
         let needed = known.from..known.acknowledged;
         let opened =
-            Log::open(Arc::new(disk.directory()), &LogOptions::tiny_for_tests(), Epochs::new(), needed);
+            harness::open(Arc::new(disk.directory()), &LogOptions::tiny_for_tests(), Epochs::new(), needed);
         if disk.faults_fired() == 0 {
             break;
         }

@@ -5,7 +5,7 @@
 use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
-use deuteron_log::{AppendError, Log, LogOptions, Record};
+use deuteron_log::{AppendError, Log, LogOpening, LogOptions, Record};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -176,11 +176,11 @@ fn every_record_arrives_whole_and_once() {
 
     let tail = log.tail_lsn();
     drop(log);
-    let (_, recovery) = Log::open(directory, &options, epochs, Lsn(tail.0 - 90_000)..tail).unwrap();
-    assert_eq!(recovery.tail(), tail);
-    for buffer in recovery.buffers() {
-        buffer.unwrap().view().records().for_each(|(_, record)| {
+    let mut opening = LogOpening::new(directory, &options, Lsn(tail.0 - 90_000)..tail).unwrap();
+    while let Some(buffer) = opening.next_buffer().unwrap() {
+        buffer.view().records().for_each(|(_, record)| {
             check(&record);
         });
     }
+    assert_eq!(opening.finish(epochs).unwrap().1.tail(), tail);
 }

@@ -1,8 +1,8 @@
-//! [`deuteron_log::Log`] as the proxy's [`StableLog`].
+//! [`deuteron_log::Log`] as the proxy's [`StableLog`], and what a replay needs of it.
 
 use crate::{Commit, Entry, ReadBack, RecordSource, StableLog};
 use deuteron_contract::Lsn;
-use deuteron_log::{BufferView, Log, LogBuffer, LogError, Record, StableBuffer};
+use deuteron_log::{BufferView, Log, LogBuffer, LogError, Record, SegmentReader, StableBuffer};
 use std::error::Error;
 use std::ops::ControlFlow;
 
@@ -77,29 +77,48 @@ macro_rules! source_by_view {
 source_by_view!(StableBuffer<'_>);
 source_by_view!(LogBuffer);
 
+/// Reads each buffer that holds some of the records once.
+fn read_back(
+    read_buffer: impl Fn(Lsn) -> Result<LogBuffer, LogError>,
+    lsns: &[Lsn],
+    take: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut left = lsns;
+    while let Some(&next) = left.first() {
+        let buffer = read_buffer(next)?;
+        for (lsn, record) in buffer.view().records() {
+            if left.first() == Some(&lsn) {
+                left = &left[1..];
+                if take(record.into()).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        if left.first().is_some_and(|&lsn| lsn < LogBuffer::end(&buffer)) {
+            return Err(LogError::NotARecord { lsn: left[0] }.into());
+        }
+    }
+    Ok(())
+}
+
 impl ReadBack for Log {
     fn read_back(
         &self,
         lsns: &[Lsn],
         take: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        // Each buffer that holds some of them is read once.
-        let mut left = lsns;
-        while let Some(&next) = left.first() {
-            let buffer = self.read_stable_buffer(next)?;
-            for (lsn, record) in buffer.view().records() {
-                if left.first() == Some(&lsn) {
-                    left = &left[1..];
-                    if take(record.into()).is_break() {
-                        return Ok(());
-                    }
-                }
-            }
-            if left.first().is_some_and(|&lsn| lsn < LogBuffer::end(&buffer)) {
-                return Err(LogError::NotARecord { lsn: left[0] }.into());
-            }
-        }
-        Ok(())
+        read_back(|lsn| self.read_stable_buffer(lsn), lsns, take)
+    }
+}
+
+/// For a replay.
+impl ReadBack for SegmentReader {
+    fn read_back(
+        &self,
+        lsns: &[Lsn],
+        take: &mut dyn FnMut(Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        read_back(|lsn| self.read_buffer(lsn), lsns, take)
     }
 }
 

@@ -6,7 +6,7 @@ use deuteron_contract::conformance::SplitMix;
 use deuteron_contract::{DataComponent, Lsn, MemoryDc, Timestamp, TransactionId};
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
-use deuteron_log::{AppendError, Log, LogOptions, Record};
+use deuteron_log::{AppendError, Log, LogOpening, LogOptions, Record};
 use deuteron_proxy::{Options, Proxy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,14 +25,15 @@ struct Store {
 /// Opens the log and replays it into the data component.
 fn open(directory: &Arc<MemoryDirectory>, dc: MemoryDc, options: &Options) -> Store {
     let start = dc.recovered_redo_scan_start_point();
-    let (log, recovery) =
-        Log::open(directory.clone(), &LogOptions::tiny_for_tests(), Epochs::new(), start..start).unwrap();
+    let mut opening =
+        LogOpening::new(directory.clone(), &LogOptions::tiny_for_tests(), start..start).unwrap();
     let dc = FlakyDc::new(dc, 1, 0);
     let host = Host::new(0, true);
     let proxy = Proxy::new(dc.clone(), host.clone(), options.clone(), start);
-    for buffer in recovery.buffers() {
-        proxy.replay(&[buffer.unwrap()], &log).unwrap();
+    while let Some(buffer) = opening.next_buffer().unwrap() {
+        proxy.replay(&[buffer], &opening.reader()).unwrap();
     }
+    let (log, recovery) = opening.finish(Epochs::new()).unwrap();
     proxy.finish_replay(recovery.tail()).unwrap();
     Store { log, dc, host, proxy, expected: BTreeMap::new() }
 }

@@ -6,8 +6,9 @@ pub mod closed;
 use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
-use deuteron_log::{AppendError, Log, LogError, LogOptions, Record, Recovery};
+use deuteron_log::{AppendError, Log, LogBuffer, LogError, LogOpening, LogOptions, Record, Recovery};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A record with bytes of its own.
@@ -75,11 +76,11 @@ impl Pair {
         from: Lsn,
     ) -> Result<Pair, LogError> {
         let epochs = Epochs::new();
-        let (log, recovery) = Log::open(directory, &options, epochs.clone(), from..acknowledged)?;
-        let tail = recovery.tail();
+        let (log, recovered) = open(directory, &options, epochs.clone(), from..acknowledged)?;
+        let tail = recovered.recovery.tail();
         assert!(tail >= acknowledged, "acknowledged {acknowledged}, recovered {tail}");
         assert_eq!((log.stable_lsn(), log.tail_lsn()), (tail, tail));
-        check_recovery(&recovery, &model, from);
+        check_recovery(&recovered, &model, from);
         model.split_off(&tail.0);
         Ok(Pair {
             log,
@@ -189,16 +190,44 @@ pub fn check_buffer(view: &deuteron_log::BufferView<'_>, model: &BTreeMap<u64, O
     assert_eq!(linked, expected.into_iter().filter(is_commit).collect::<Vec<_>>());
 }
 
+/// What an opening has found, and what it has offered for replay.
+pub struct Recovered {
+    pub recovery: Recovery,
+    pub buffers: Vec<LogBuffer>,
+}
+
+/// Opens a log as whoever replays it does.
+pub fn open(
+    directory: Arc<dyn Directory>,
+    options: &LogOptions,
+    epochs: Arc<Epochs>,
+    needed: Range<Lsn>,
+) -> Result<(Log, Recovered), LogError> {
+    let mut opening = LogOpening::new(directory, options, needed)?;
+    let mut buffers = Vec::new();
+    while let Some(buffer) = opening.next_buffer()? {
+        buffers.push(buffer);
+    }
+    assert!(opening.next_buffer()?.is_none());
+    let (log, recovery) = opening.finish(epochs)?;
+    Ok((log, Recovered { recovery, buffers }))
+}
+
 /// What was recovered from `from` on is the model up to the tail.
-pub fn check_recovery(recovery: &Recovery, model: &BTreeMap<u64, Owned>, from: Lsn) {
+pub fn check_recovery(recovered: &Recovered, model: &BTreeMap<u64, Owned>, from: Lsn) {
+    let Recovered { recovery, buffers } = recovered;
     let mut at = recovery.start();
     assert!(at <= from);
-    for buffer in recovery.buffers() {
-        let buffer = buffer.unwrap();
+    let (mut records, mut commits) = (0, 0);
+    for buffer in buffers {
         assert_eq!(buffer.base(), at);
         assert!(buffer.end() > from);
         check_buffer(&buffer.view(), model);
+        records += buffer.view().records().count();
+        commits += buffer.view().commits().count();
         at = buffer.end();
     }
     assert!(at == recovery.tail());
+    assert_eq!(recovery.buffers(), buffers.len() as u64);
+    assert_eq!((recovery.records(), recovery.commits()), (records as u64, commits as u64));
 }
