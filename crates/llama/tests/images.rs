@@ -56,6 +56,16 @@ fn checkpoint(llama: &Llama, pages: &[(Vec<u8>, PageId)]) -> bool {
     is_whole
 }
 
+/// An image of what has changed, which fails, as the disk is full.
+fn image_without_room(disk: &SimulatedDisk, llama: &Llama) {
+    let mut full = llama.checkpoint_begin(b"").unwrap();
+    flush(llama, &mut full);
+    assert!(!full.is_whole());
+    disk.set_capacity(Some(disk.used_bytes()));
+    assert!(matches!(llama.checkpoint_finish(full), Err(LlamaError::Device(error)) if error.is_full()));
+    disk.set_capacity(None);
+}
+
 /// A store with many pages, all in images.
 fn many(disk: &SimulatedDisk) -> (Llama, Index) {
     let (llama, _) = open(disk).unwrap();
@@ -128,13 +138,7 @@ fn after_an_image_that_was_given_up_the_next_is_whole() {
     put(&llama, pages[3].1, &pages[3].0, b"again");
     // It never began to write.
     drop(llama.checkpoint_begin(b"").unwrap());
-    // This one fails when the disk is full.
-    let mut full = llama.checkpoint_begin(b"").unwrap();
-    flush(&llama, &mut full);
-    assert!(!full.is_whole());
-    disk.set_capacity(Some(disk.used_bytes()));
-    assert!(matches!(llama.checkpoint_finish(full), Err(LlamaError::Device(error)) if error.is_full()));
-    disk.set_capacity(None);
+    image_without_room(&disk, &llama);
     assert!(checkpoint(&llama, &pages));
     drop(llama);
     assert_eq!(open(&disk).unwrap().1, pages);
@@ -156,12 +160,7 @@ fn pages_that_take_the_place_of_some_that_went_before_an_image_failed_are_in_the
         let heir = OwnedNode::heir(b"both", low, &[], &[right.1]);
         llama.install(left.1, llama.snapshot(left.1, &guard), heir, &guard).unwrap();
     }
-    let mut full = llama.checkpoint_begin(b"").unwrap();
-    flush(&llama, &mut full);
-    assert!(!full.is_whole());
-    disk.set_capacity(Some(disk.used_bytes()));
-    assert!(matches!(llama.checkpoint_finish(full), Err(LlamaError::Device(error)) if error.is_full()));
-    disk.set_capacity(None);
+    image_without_room(&disk, &llama);
     // The identifier passes through the epochs.
     let again = loop {
         put(&llama, left.1, &left.0, &[7; 10_000]);
