@@ -36,7 +36,7 @@ fn write(path: &Path, records: u64, log_bytes: u64, is_uniform: bool) -> Result<
                 (0..4).try_for_each(|_| {
                     number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let drawn = number >> 20;
-                    let some = if is_uniform || drawn % 5 == 0 { records } else { records / 5 };
+                    let some = if is_uniform || drawn.is_multiple_of(5) { records } else { records / 5 };
                     tx.put(&table, &(drawn / 5 % some).to_be_bytes(), &VALUE)
                 })
             })?;
