@@ -8,7 +8,7 @@ mod lives;
 use deuteron_contract::Lsn;
 use deuteron_device::{CrashPolicy, FaultKind, FaultPlan, Operation, SimulatedDisk};
 use deuteron_epoch::Epochs;
-use deuteron_log::{AppendError, Log, LogError, LogOptions};
+use deuteron_log::{AppendError, LogError, LogOptions};
 use harness::{Owned, Pair, check_recovery, upsert};
 use lives::{End, Known, live};
 use std::sync::Arc;
