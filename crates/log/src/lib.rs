@@ -26,7 +26,8 @@
 //! | `ring`, `memory_window` | the memory, and when it may be used again |
 //! | `flusher`, `stable_waiters` | group commit without a timer |
 //! | `segment`, `stable_index` | files; finding one record in them |
-//! | [`reader`], `recovery` | opening, buffer by buffer; the torn tail and corruption |
+//! | `opening` | [`LogOpening`]: buffer by buffer to the torn tail, or to corruption |
+//! | [`reader`] | buffers read back from disk |
 //! | `salvage` | [`LogSalvage`]: what is left of a damaged log |
 //! | `log` | [`Log`], the whole |
 //! | `commit_reservation` | [`CommitReservation`]: the place of a commit record |
@@ -56,10 +57,10 @@ mod flusher;
 mod fuzz_tests;
 mod log;
 mod memory_window;
+mod opening;
 mod options;
 pub mod reader;
 pub mod record;
-mod recovery;
 mod ring;
 mod salvage;
 mod segment;
@@ -73,10 +74,10 @@ pub use buffer_view::{BufferView, CommitView};
 pub use commit_reservation::CommitReservation;
 pub use error::{AppendError, LogError, Poison};
 pub use log::Log;
+pub use opening::{LogOpening, Recovery};
 pub use options::LogOptions;
 pub use reader::{LogBuffer, SegmentReader};
 pub use record::{OwnedRecord, Record, RecordError, RecordView};
-pub use recovery::{LogOpening, Recovery};
 pub use salvage::LogSalvage;
 pub use stable_buffer::StableBuffer;
 pub use statistics::LogStatistics;

@@ -6,12 +6,12 @@ use crate::commit_reservation::CommitReservation;
 use crate::condition::Condition;
 use crate::flusher::{FlushCounters, Flusher};
 use crate::memory_window::MemoryWindow;
+use crate::opening::{LogOpening, Recovery};
 use crate::reader::{BufferReader, LogBuffer, SegmentReader};
 use crate::record::{
     COMMIT_BYTES, HEAD_BYTES, OwnedRecord, PIECE_HEAD_BYTES, Record, RecordView, UPDATE_HEAD_BYTES,
     bytes_from_head,
 };
-use crate::recovery::{LogOpening, Recovery};
 use crate::ring::Ring;
 use crate::segment::Segments;
 use crate::stable_buffer::StableBuffer;
@@ -82,6 +82,38 @@ impl Log {
         needed: Range<Lsn>,
     ) -> Result<(Log, Recovery), LogError> {
         LogOpening::new(directory, options, needed)?.finish(epochs)
+    }
+
+    /// What an opening has found, to go on from.
+    pub(crate) fn behind(opening: LogOpening, epochs: Arc<Epochs>) -> Log {
+        let previous_crc = opening.previous_crc();
+        let LogOpening { options, segments, index, recovery, .. } = opening;
+        let (tail, incarnation) = (recovery.tail().0, recovery.incarnation());
+        let ring_bytes = options.ring_bytes as u64;
+        let segment_bytes = segments.shape().segment_bytes;
+        let buffer_bytes_max = options.buffer_bytes_max as u64;
+        Log {
+            ring: Ring::new(options.ring_bytes),
+            buffers: Buffers::new(
+                options.buffer_count,
+                tail,
+                buffer_bytes_max,
+                // Both are powers of two, so that the ends of the longer are ends of the shorter.
+                ring_bytes.min(segment_bytes),
+            ),
+            window: MemoryWindow::new(tail, ring_bytes, buffer_bytes_max, epochs),
+            condition: Condition::default(),
+            record_bytes_max: options.record_bytes_max(),
+            incarnation,
+            opened_at: tail,
+            requested: Padded(AtomicU64::new(tail)),
+            waiters: StableWaiters::default(),
+            segments,
+            index,
+            flusher: Mutex::new(Flusher::new(tail, previous_crc)),
+            flush_counters: Padded(FlushCounters::default()),
+            append_full: Padded(AtomicU64::new(0)),
+        }
     }
 
     /// The longest record that fits, its head included.
@@ -427,45 +459,6 @@ impl Log {
             segments_recycled,
             is_space_low: self.condition.is_space_low(),
         }
-    }
-}
-
-impl LogOpening {
-    /// Goes on to the end and opens the log: appending starts behind it at once. Version readers pin `epochs`.
-    ///
-    /// # Errors
-    /// Those of [`LogOpening::next_buffer`].
-    pub fn finish(mut self, epochs: Arc<Epochs>) -> Result<(Log, Recovery), LogError> {
-        while self.next_buffer()?.is_some() {}
-        let previous_crc = self.previous_crc();
-        let LogOpening { options, segments, index, recovery, .. } = self;
-        let (tail, incarnation) = (recovery.tail().0, recovery.incarnation());
-        let ring_bytes = options.ring_bytes as u64;
-        let segment_bytes = segments.shape().segment_bytes;
-        let buffer_bytes_max = options.buffer_bytes_max as u64;
-        let log = Log {
-            ring: Ring::new(options.ring_bytes),
-            buffers: Buffers::new(
-                options.buffer_count,
-                tail,
-                buffer_bytes_max,
-                // Both are powers of two, so that the ends of the longer are ends of the shorter.
-                ring_bytes.min(segment_bytes),
-            ),
-            window: MemoryWindow::new(tail, ring_bytes, buffer_bytes_max, epochs),
-            condition: Condition::default(),
-            record_bytes_max: options.record_bytes_max(),
-            incarnation,
-            opened_at: tail,
-            requested: Padded(AtomicU64::new(tail)),
-            waiters: StableWaiters::default(),
-            segments,
-            index,
-            flusher: Mutex::new(Flusher::new(tail, previous_crc)),
-            flush_counters: Padded(FlushCounters::default()),
-            append_full: Padded(AtomicU64::new(0)),
-        };
-        Ok((log, recovery))
     }
 }
 

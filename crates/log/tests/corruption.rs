@@ -6,7 +6,7 @@ mod harness;
 use deuteron_contract::Lsn;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, MemoryDirectory, OpenMode};
 use deuteron_epoch::Epochs;
-use deuteron_log::{Log, LogError, LogOptions, Record};
+use deuteron_log::{Log, LogError, LogOpening, LogOptions, Record};
 use harness::closed::{BLOCK, Closed, closed, place};
 use harness::{Pair, Recovered, check_recovery, upsert};
 use proptest::prelude::*;
@@ -247,6 +247,26 @@ fn damage_after_opening_is_told_by_readers() {
     assert!(matches!(opened.read_stable(Lsn(log.bases[5])), Err(LogError::NotARecord { .. })));
     log.flip(record + 30, 4);
     assert!(matches!(opened.read_stable(Lsn(record)), Err(LogError::Corrupt { .. })));
+}
+
+/// What comes before it is good, but for the buffer that nothing shows to be durable.
+#[test]
+fn damage_is_told_by_an_opening_that_comes_to_it() {
+    let log = closed(20);
+    log.flip(log.bases[6] + 70, 4);
+    let directory = Arc::new(log.directory.clone());
+    let mut opening =
+        LogOpening::new(directory, &LogOptions::tiny_for_tests(), Lsn(0)..Lsn(log.tail)).unwrap();
+    for &base in &log.bases[..5] {
+        assert_eq!(opening.next_buffer().unwrap().unwrap().base(), Lsn(base));
+    }
+    let is_told = |error: Option<LogError>| match error {
+        Some(LogError::Corrupt { file, offset, .. }) => assert_eq!((file, offset), place(log.bases[6])),
+        other => panic!("{other:?}"),
+    };
+    is_told(opening.next_buffer().err());
+    is_told(opening.next_buffer().err());
+    is_told(opening.finish(Epochs::new()).err());
 }
 
 proptest! {

@@ -23,10 +23,11 @@ use crate::buffer_view::{BufferView, Summary};
 use crate::reader::{BufferReader, LogBuffer, SegmentReader};
 use crate::segment::{Found, Segments, Shape, corrupt_at, segment_name};
 use crate::stable_index::StableIndex;
-use crate::{LogError, LogOptions};
+use crate::{Log, LogError, LogOptions};
 use deuteron_canary::{Canary, is_planted};
 use deuteron_contract::{Lsn, Timestamp};
 use deuteron_device::{AlignedBuffer, Directory};
+use deuteron_epoch::Epochs;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -301,6 +302,16 @@ impl LogOpening {
         self.last = Some(header);
         self.is_chained = true;
         Ok(end)
+    }
+
+    /// Goes on to the end and opens the log: appending starts behind it at once. Version readers pin `epochs`.
+    ///
+    /// # Errors
+    /// Those of [`LogOpening::next_buffer`].
+    pub fn finish(mut self, epochs: Arc<Epochs>) -> Result<(Log, Recovery), LogError> {
+        while self.next_buffer()?.is_some() {}
+        let recovery = self.recovery.clone();
+        Ok((Log::behind(self, epochs), recovery))
     }
 
     /// Finds single buffers among those that have been returned.
