@@ -22,9 +22,14 @@ pub(crate) fn lower_bound<T: Copy>(heads: &[T], wanted: u64, number: impl Fn(T) 
     from + usize::from(count == 1 && number(unsafe { *heads.get_unchecked(from) }) < wanted)
 }
 
-/// Compares two keys, most of which differ within their first eight bytes: no call of a library function for those.
+/// The order of two keys, that of their bytes. Most differ within their first eight: no call of a library function for those.
+///
+/// ```
+/// use deuteron_bwtree::compare_keys;
+/// assert!(compare_keys(b"a", b"ab").is_lt() && compare_keys(b"b", b"ab").is_gt());
+/// ```
 #[inline]
-pub(crate) fn compare(left: &[u8], right: &[u8]) -> Ordering {
+pub fn compare(left: &[u8], right: &[u8]) -> Ordering {
     match (left.split_first_chunk::<8>(), right.split_first_chunk::<8>()) {
         (Some((left, left_rest)), Some((right, right_rest))) => {
             let (left, right) = (u64::from_be_bytes(*left), u64::from_be_bytes(*right));

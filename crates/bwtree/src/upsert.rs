@@ -15,6 +15,10 @@
 //!   memory until both is done. So a page that is not in memory and that the index names for a key of the right page's range
 //!   has been merged; and if it has not been in the snapshot, the word has changed since.
 //!
+//! - **U3** What the index has named for a key stays good as a place to begin for as long as the guard is held under which it was asked:
+//!   splits only move keys to the right, a page that is merged away is sealed and leads to its heir, and a page that
+//!   was freed is seen to be free, as its identifier is not given out again before the guard is gone.
+//!
 //! Who comes by way of a sealed page needs the page it leads to in memory (G1 in `merging`).
 
 use crate::chain;
@@ -22,12 +26,13 @@ use crate::consolidate::Consolidation;
 use crate::error::Miss;
 use crate::merging::Heir;
 use crate::page::batch::{Batch, Upsert};
+use crate::search::compare;
 use crate::tree::KEY_BYTES_MAX;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{NodeRef, PageId, PageState, Snapshot};
 
-/// For how many operations pages are fetched ahead: about as many lines as a processor waits for at once.
+/// For how many operations pages are fetched at once: about as many lines as a processor waits for at a time.
 const AHEAD: usize = 16;
 
 /// How many deltas in the slack of their base count like one elsewhere.
@@ -35,6 +40,13 @@ const NEAR_DELTAS: usize = 3;
 
 /// Lines of a chain that are asked for just before it is consolidated; by then the processor has seen where this leads.
 const CONSOLIDATED_LINES: usize = 24;
+
+/// What one delta has taken.
+struct Applied {
+    operations: usize,
+    /// Of the delta.
+    bytes: usize,
+}
 
 /// A page that may take a delta.
 pub(crate) struct Target<'g> {
@@ -49,16 +61,42 @@ pub(crate) struct Target<'g> {
 }
 
 impl Tree {
-    /// Applies as many operations from the front of `operations`, which are sorted by key, as one delta can take;
-    /// returns how many. Never waits.
+    /// Applies some operations from the front of `operations`, which are sorted by key: those of the first few pages, each
+    /// page's as one delta; returns how many. Never waits.
+    ///
+    /// A random upsert spends most of its time waiting for memory. So all of these pages are looked up and asked for before the
+    /// first of them is changed, and the waits overlap.
     ///
     /// # Errors
-    /// [`Miss`] if the page has taken as many unread deltas as it may, and must be loaded before it takes more.
+    /// [`Miss`] if the first page has taken as many unread deltas as it may, and must be loaded before it takes more.
     pub fn try_upsert(&self, operations: &[Upsert<'_>], guard: &Guard<'_>) -> Result<usize, Miss> {
-        let Some(first) = operations.first() else { return Ok(0) };
         debug_assert!(operations.is_sorted_by_key(|operation| operation.key));
+        let window = &operations[..operations.len().min(AHEAD)];
+        let pages = self.fetch(window, guard);
+        let (mut applied, mut bytes) = (0, 0);
+        // U3. An end also for bytes, so that whoever keeps a budget looks at it in time.
+        while applied < window.len() && bytes <= self.options.delta_bytes_max {
+            match self.upsert_page(pages[applied], &operations[applied..], guard) {
+                Ok(delta) => {
+                    applied += delta.operations;
+                    bytes += delta.bytes;
+                }
+                Err(miss) if applied == 0 => return Err(miss),
+                Err(_) => break,
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Applies as many operations from the front as belong to one page and fit into one delta. To that page leads `page`, as by U3.
+    fn upsert_page(
+        &self,
+        page: PageId,
+        operations: &[Upsert<'_>],
+        guard: &Guard<'_>,
+    ) -> Result<Applied, Miss> {
         loop {
-            let target = self.target(first.key, guard)?;
+            let target = self.target_from(page, operations[0].key, guard)?;
             if target.head.is_some_and(|head| self.is_at_limit(head)) {
                 self.counters.back_pressure.add(1);
                 if !target.whole {
@@ -88,7 +126,7 @@ impl Tree {
             } else if installed.head().is_some_and(|head| self.is_due(head)) {
                 self.consolidate_page(target.page, installed, guard);
             }
-            return Ok(batch.operations());
+            return Ok(Applied { operations: batch.operations(), bytes: batch.bytes() });
         }
     }
 
@@ -102,47 +140,44 @@ impl Tree {
             self.check_sizes(operation.key, operation.value)?;
         }
         let mut rest = operations;
-        let mut ahead = 0;
         while !rest.is_empty() {
-            // A guard for each page, so that a long batch does not hold up reclamation.
-            self.fetch_ahead(rest, &mut ahead);
+            // A guard for a few pages, so that a long batch does not hold up reclamation.
             let applied = self.try_upsert(rest, &self.llama.pin());
             match applied {
-                Ok(count) => {
-                    rest = &rest[count..];
-                    ahead = ahead.saturating_sub(count);
-                }
+                Ok(count) => rest = &rest[count..],
                 Err(Miss(page)) => self.load(page)?,
             }
         }
         Ok(())
     }
 
-    /// Asks the processor for the pages of the next few operations, unless `ahead` says that there are some on their
-    /// way. A random upsert spends most of its time waiting for memory, and the waits of several pages overlap.
-    /// Subtract from `ahead` what has been applied.
-    pub fn fetch_ahead(&self, operations: &[Upsert<'_>], ahead: &mut usize) {
-        if *ahead > 0 || operations.len() == 1 {
-            return;
+    /// Where the index leads for each of the operations; their pages are asked for. Those that are about to be consolidated are
+    /// needed down to the base.
+    fn fetch(&self, window: &[Upsert<'_>], guard: &Guard<'_>) -> [PageId; AHEAD] {
+        let mut pages = [PageId::NONE; AHEAD];
+        if let [only] = window {
+            pages[0] = self.index.find(only.key, guard);
+            return pages;
         }
-        let guard = self.llama.pin();
-        let window = &operations[..operations.len().min(AHEAD)];
-        *ahead = window.len();
         let mut nodes = [None; AHEAD];
-        for (operation, node) in window.iter().zip(&mut nodes) {
-            *node = self.llama.snapshot(self.index.find(operation.key, &guard), &guard).head();
+        for ((operation, page), node) in window.iter().zip(&mut pages).zip(&mut nodes) {
+            *page = self.index.find(operation.key, guard);
+            *node = self.llama.snapshot(*page, guard).head();
             if let Some(head) = node {
                 head.prefetch(0..2);
             }
         }
-        // Those about to be consolidated are needed down to the base. A round for each node of the longest chain.
         for node in &mut nodes {
             *node = node.filter(|head| head.chain_length() + 1 >= self.options.consolidate_at);
             if let Some(near) = node.take_if(|head| head.is_near()) {
                 near.prefetch(2..16);
             }
         }
+        // A round for each node of the longest chain.
         for _ in 0..self.options.consolidate_at {
+            if nodes.iter().all(Option::is_none) {
+                break;
+            }
             for node in &mut nodes {
                 *node = node.and_then(NodeRef::next);
                 if let Some(next) = node {
@@ -150,6 +185,7 @@ impl Tree {
                 }
             }
         }
+        pages
     }
 
     /// Checks a key and its value against the limits.
@@ -167,7 +203,16 @@ impl Tree {
 
     /// Finds the page that holds `key`, and its bounds.
     pub(crate) fn target<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> Result<Target<'g>, Miss> {
-        let mut page = self.index.find(key, guard);
+        self.target_from(self.index.find(key, guard), key, guard)
+    }
+
+    /// The same from `page` on, which the index has named for `key` under the same guard (U3).
+    fn target_from<'g>(
+        &self,
+        mut page: PageId,
+        key: &[u8],
+        guard: &'g Guard<'_>,
+    ) -> Result<Target<'g>, Miss> {
         let mut past_seal = false;
         loop {
             let snapshot = self.llama.snapshot(page, guard);
@@ -221,7 +266,7 @@ impl Tree {
                 let first = bytes == 0;
                 bytes += operation.bytes();
                 let fits = first || bytes <= self.options.delta_bytes_max;
-                fits && until.is_none_or(|until| operation.key < until)
+                fits && until.is_none_or(|until| compare(operation.key, until).is_lt())
             })
             .count();
         &operations[..count]

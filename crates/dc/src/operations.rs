@@ -2,12 +2,19 @@
 
 use crate::BwTreeDc;
 use crate::stored_value;
-use deuteron_bwtree::{RecordRef, Tree, Upsert};
+use deuteron_bwtree::{RecordRef, Tree, Upsert, compare_keys};
 use deuteron_contract::{DataComponent, DcError, Operation, Record, TableId, Timestamp};
+use std::cmp::Ordering;
 
 /// The operation as its tree takes it.
 fn upsert_of<'a>(operation: &Operation<'a>) -> Upsert<'a> {
     Upsert { key: operation.key, value: operation.value, stamp: operation.timestamp.0, lsn: operation.lsn.0 }
+}
+
+/// By table and key; older versions of a key first: a delete is not to be forgotten before what it deletes has come.
+fn by_place(left: &Operation<'_>, right: &Operation<'_>) -> Ordering {
+    let by_age = || (left.timestamp, left.lsn).cmp(&(right.timestamp, right.lsn));
+    left.table.cmp(&right.table).then_with(|| compare_keys(left.key, right.key)).then_with(by_age)
 }
 
 impl BwTreeDc {
@@ -20,22 +27,21 @@ impl BwTreeDc {
         if let [operation] = operations {
             return self.upsert_live(operation.table, &[upsert_of(operation)]);
         }
-        let mut sorted: Vec<_> =
-            operations.iter().map(|operation| (operation.table, upsert_of(operation))).collect();
-        let by_place = |left: &(TableId, Upsert<'_>), right: &(TableId, Upsert<'_>)| {
-            // Older versions of a key first: a delete is not to be forgotten before what it deletes has come.
-            let by_age = || (left.1.stamp, left.1.lsn).cmp(&(right.1.stamp, right.1.lsn));
-            (left.0, left.1.key).cmp(&(right.0, right.1.key)).then_with(by_age)
-        };
-        if !sorted.is_sorted_by(|left, right| by_place(left, right).is_le()) {
-            sorted.sort_unstable_by(by_place);
+        if operations.is_sorted_by(|left, right| by_place(left, right).is_le()) {
+            return self.apply_sorted(operations);
         }
+        let mut sorted = operations.to_vec();
+        sorted.sort_unstable_by(by_place);
+        self.apply_sorted(&sorted)
+    }
 
-        let mut upserts = Vec::with_capacity(sorted.len());
-        for group in sorted.chunk_by(|left, right| left.0 == right.0) {
+    /// Applies operations that are in order, table by table.
+    fn apply_sorted(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
+        let mut upserts = Vec::with_capacity(operations.len());
+        for group in operations.chunk_by(|left, right| left.table == right.table) {
             upserts.clear();
-            upserts.extend(group.iter().map(|(_, upsert)| *upsert));
-            self.upsert_live(group[0].0, &upserts)?;
+            upserts.extend(group.iter().map(upsert_of));
+            self.upsert_live(group[0].table, &upserts)?;
         }
         Ok(())
     }
@@ -54,15 +60,10 @@ impl BwTreeDc {
     /// Applies upserts, which are sorted by key, to a tree.
     pub(crate) fn upsert_all(&self, tree: &Tree, upserts: &[Upsert<'_>]) -> Result<(), DcError> {
         let mut rest = upserts;
-        let mut ahead = 0;
         while !rest.is_empty() {
-            tree.fetch_ahead(rest, &mut ahead);
             let applied = tree.try_upsert(rest, &self.llama.pin());
             match applied {
-                Ok(count) => {
-                    rest = &rest[count..];
-                    ahead = ahead.saturating_sub(count);
-                }
+                Ok(count) => rest = &rest[count..],
                 Err(miss) => {
                     // Room is made before the load. Behind it, the page just loaded might be what goes.
                     self.load(tree, miss, "apply")?;

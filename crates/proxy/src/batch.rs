@@ -2,7 +2,7 @@
 
 use crate::statistics::ProxyStatistics;
 use crate::{ProxyError, ProxyHost};
-use deuteron_contract::{DataComponent, Operation, TableId};
+use deuteron_contract::{DataComponent, Operation};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,7 +51,7 @@ impl<'a> Batch<'a> {
         statistics: &mut ProxyStatistics,
     ) -> Result<(), ProxyError> {
         let index = self.operations.len() as u32;
-        self.buffers.places.push(Place { table: operation.table, prefix: prefix(operation.key), index });
+        self.buffers.places.push(Place::new(&operation, index));
         self.operations.push(operation);
         if self.operations.len() >= self.operations_max { self.apply(dc, host, statistics) } else { Ok(()) }
     }
@@ -100,7 +100,7 @@ struct Parts<'b, 'a> {
     operations: &'b [Operation<'a>],
     places: &'b [Place],
     /// Where each part but the first begins; ascending.
-    begins: Vec<(TableId, u64)>,
+    begins: Vec<u128>,
     next: AtomicUsize,
     posted: Mutex<Result<Posted, ProxyError>>,
 }
@@ -155,7 +155,7 @@ impl<'b, 'a> Parts<'b, 'a> {
 
     /// The places of a part, in any order.
     fn collect(&self, part: usize, own: &mut Vec<Place>) {
-        let from = part.checked_sub(1).map_or((TableId(0), 0), |before| self.begins[before]);
+        let from = part.checked_sub(1).map_or(0, |before| self.begins[before]);
         let until = self.begins.get(part).copied();
         own.clear();
         let is_own = |place: &&Place| place.rank() >= from && until.is_none_or(|until| place.rank() < until);
@@ -173,7 +173,7 @@ impl<'b, 'a> Parts<'b, 'a> {
         let mut chunk = Vec::with_capacity(places.len().min(CHUNK));
         for places in places.chunks(CHUNK) {
             chunk.clear();
-            chunk.extend(places.iter().map(|place| operations[place.index as usize]));
+            chunk.extend(places.iter().map(|place| operations[place.index()]));
             dc.apply(&chunk).map_err(|source| {
                 let lowest = chunk.iter().map(|operation| operation.lsn).min().unwrap_or_default();
                 ProxyError::Apply { operations: chunk.len(), lsn: lowest, source }
@@ -192,32 +192,57 @@ fn recycle<'b>(mut operations: Vec<Operation<'_>>) -> Vec<Operation<'b>> {
     operations.into_iter().map(|operation| Operation { key: &[], value: None, ..operation }).collect()
 }
 
-/// Orders `places` by table and key, and leaves of one key only the newest. The first bytes of the keys have been brought together
-/// before, for the keys themselves lie all over the log.
+/// Orders `places` by table and key, and leaves of one key only the newest. The operations are looked at only where ranks are equal: they,
+/// and their keys, lie all over the log.
 fn sort(operations: &[Operation<'_>], places: &mut Vec<Place>) {
-    let of = |place: &Place| &operations[place.index as usize];
-    places.sort_unstable_by(|one, other| {
-        one.rank().cmp(&other.rank()).then_with(|| {
-            let (one, other) = (of(one), of(other));
-            let by_age = || (other.timestamp, other.lsn).cmp(&(one.timestamp, one.lsn));
-            one.key.cmp(other.key).then_with(by_age)
-        })
-    });
-    // The newest of each key comes first.
-    places.dedup_by(|later, first| later.rank() == first.rank() && of(later).key == of(first).key);
+    places.sort_unstable();
+    let of = |place: &Place| &operations[place.index()];
+    let (mut kept, mut from) = (0, 0);
+    while let Some(&first) = places.get(from) {
+        let same = places[from..].iter().take_while(|place| place.rank() == first.rank()).count();
+        let group = from..from + same;
+        if same == 1 {
+            places[kept] = first;
+            kept += 1;
+        } else {
+            // The newest of each key comes first.
+            places[group.clone()].sort_unstable_by(|one, other| {
+                let (one, other) = (of(one), of(other));
+                let by_age = || (other.timestamp, other.lsn).cmp(&(one.timestamp, one.lsn));
+                one.key.cmp(other.key).then_with(by_age)
+            });
+            let mut last = None;
+            for at in group {
+                let place = places[at];
+                if last.replace(of(&place).key) != Some(of(&place).key) {
+                    places[kept] = place;
+                    kept += 1;
+                }
+            }
+        }
+        from += same;
+    }
+    places.truncate(kept);
 }
 
-/// What decides the place of most operations in the order, and which it is.
-#[derive(Clone, Copy)]
-struct Place {
-    prefix: u64,
-    table: TableId,
-    index: u32,
-}
+/// What decides the place of most operations in the order, and which it is: the table, the first bytes of the key, the index, as one
+/// number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place(u128);
 
 impl Place {
-    fn rank(&self) -> (TableId, u64) {
-        (self.table, self.prefix)
+    fn new(operation: &Operation<'_>, index: u32) -> Place {
+        let rank = u128::from(operation.table.0) << 64 | u128::from(prefix(operation.key));
+        Place(rank << 32 | u128::from(index))
+    }
+
+    fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    /// Equal for keys of a table that begin alike.
+    fn rank(&self) -> u128 {
+        self.0 >> 32
     }
 }
 
@@ -232,7 +257,7 @@ fn prefix(key: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use deuteron_contract::{DcError, DcStatistics, Lsn, Record, ScanBatch, ScanRequest, Timestamp};
+    use deuteron_contract::{DcError, DcStatistics, Lsn, Record, ScanBatch, ScanRequest, TableId, Timestamp};
     use std::sync::Mutex;
 
     type Row = (u32, Vec<u8>, u64, u64);
@@ -357,10 +382,10 @@ mod tests {
                 .collect();
             let mut order: Vec<_> = (0..)
                 .zip(&operations)
-                .map(|(index, operation)| Place { table: operation.table, prefix: prefix(operation.key), index })
+                .map(|(index, operation)| Place::new(operation, index))
                 .collect();
             sort(&operations, &mut order);
-            let found: Vec<_> = order.iter().map(|place| operations[place.index as usize]).collect();
+            let found: Vec<_> = order.iter().map(|place| operations[place.index()]).collect();
             operations.sort_by_key(|operation| {
                 (operation.table, operation.key, std::cmp::Reverse((operation.timestamp, operation.lsn)))
             });

@@ -54,7 +54,9 @@ pub(crate) fn compare_behind_head(
 /// The number of leading bytes that `left` and `right` share.
 #[inline]
 pub(crate) fn common_prefix_bytes(left: &[u8], right: &[u8]) -> usize {
-    left.iter().zip(right).take_while(|(l, r)| l == r).count()
+    let words = left.as_chunks::<8>().0.iter().zip(right.as_chunks::<8>().0);
+    let same = 8 * words.take_while(|(left, right)| left == right).count();
+    same + left[same..].iter().zip(&right[same..]).take_while(|(left, right)| left == right).count()
 }
 
 /// How `key` lies to a run all of whose keys begin with `prefix`: before it, behind it, or (equal) within, in
@@ -187,6 +189,14 @@ mod tests {
         fn cut_keys_order_like_whole_ones(left in key(), right in key(), p in 0usize..12, q in 0usize..12) {
             prop_assert_eq!(cut(&left, p).cmp(&cut(&right, q)), left.cmp(&right));
             prop_assert_eq!(cut(&left, p).to_vec(), left);
+        }
+
+        #[test]
+        fn a_common_prefix_is_as_long_as_can_be(left in key(), right in key(), shared in prop::collection::vec(0u8..3, 0..20)) {
+            let (left, right) = ([&shared[..], &left].concat(), [&shared[..], &right].concat());
+            let bytes = common_prefix_bytes(&left, &right);
+            prop_assert!(bytes >= shared.len() && left[..bytes] == right[..bytes]);
+            prop_assert!(bytes == left.len().min(right.len()) || left[bytes] != right[bytes]);
         }
 
         #[test]

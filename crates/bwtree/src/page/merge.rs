@@ -1,12 +1,12 @@
 //! Merging the deltas of a page into its base: the content of the page, as of one snapshot.
 //!
-//! The base is never sorted again. The few records of the deltas are sorted, each is given its place in the
-//! base by one binary search, and what lies between two places is copied in bulk.
+//! The base is never sorted again. Each of the few records of the deltas is given its place in the base by one binary search,
+//! they are sorted by that, and what lies between two places is copied in bulk.
 
 use super::key::KeyParts;
 use super::run::{RecordRef, Run, Version};
 use super::writer::record_bytes;
-use crate::search::compare;
+use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 
 /// What becomes of one key that the deltas speak of, or of a record of the base that goes.
@@ -29,52 +29,48 @@ pub(crate) enum Piece<'a> {
     Record(RecordRef<'a>),
 }
 
-/// Which record of the deltas counts for each key that they speak of, in key order.
-struct Newest {
-    /// The keys, each in one piece: they lie cut in the deltas, and are compared more than once.
-    keys: Vec<u8>,
-    entries: Vec<Entry>,
-}
-
-/// A record of a delta, and where its key is in [`Newest::keys`].
+/// A record of a delta, and where its key is in the base.
 struct Entry {
-    key_start: u32,
-    key_end: u32,
+    /// Twice the place in the base, and 1 for the key that is there itself: the order of entries is that of keys but for keys between
+    /// the same two records of the base.
+    rank: u32,
     delta: u32,
     index: u32,
     version: Version,
 }
 
-impl Newest {
-    fn of(deltas: &[Run<'_>], count: usize) -> Newest {
-        let mut newest = Newest { keys: Vec::with_capacity(24 * count), entries: Vec::with_capacity(count) };
-        for (at, delta) in (0..).zip(deltas) {
-            for index in 0..delta.count() {
-                let record = delta.record(index);
-                let key_start = newest.keys.len() as u32;
-                record.key.append_to(&mut newest.keys);
-                newest.entries.push(Entry {
-                    key_start,
-                    key_end: newest.keys.len() as u32,
-                    delta: at,
-                    index: index as u32,
-                    version: record.version(),
-                });
-            }
-        }
-        let Newest { keys, entries } = &mut newest;
-        let key = |entry: &Entry| &keys[entry.key_start as usize..entry.key_end as usize];
-        // Each delta is sorted by itself, which the sort makes use of. Newest first among equal keys.
-        entries.sort_by(|left, right| {
-            compare(key(left), key(right)).then_with(|| right.version.cmp(&left.version))
-        });
-        entries.dedup_by(|later, earlier| key(later) == key(earlier));
-        newest
+impl Entry {
+    /// Where in the base; `Ok` if the key is there.
+    fn found(&self) -> Result<usize, usize> {
+        let at = (self.rank / 2) as usize;
+        if self.rank % 2 == 1 { Ok(at) } else { Err(at) }
     }
+}
 
-    fn key(&self, entry: &Entry) -> &[u8] {
-        &self.keys[entry.key_start as usize..entry.key_end as usize]
+/// Which record of the deltas counts for each key that they speak of, in key order.
+fn newest(base: &Run<'_>, deltas: &[Run<'_>], count: usize) -> Vec<Entry> {
+    let mut entries = Vec::with_capacity(count);
+    let mut scratch = Vec::new();
+    for (at, delta) in (0..).zip(deltas) {
+        for index in 0..delta.count() {
+            let record = delta.record(index);
+            let rank = match base.search(record.key.contiguous(&mut scratch)) {
+                Ok(found) => 2 * found + 1,
+                Err(between) => 2 * between,
+            };
+            let rank = u32::try_from(rank).expect("a page has fewer than 2^31 records");
+            entries.push(Entry { rank, delta: at, index: index as u32, version: record.version() });
+        }
     }
+    let key = |entry: &Entry| deltas[entry.delta as usize].record(entry.index as usize).key;
+    let compare = |left: &Entry, right: &Entry| match left.rank.cmp(&right.rank) {
+        Ordering::Equal if left.rank.is_multiple_of(2) => key(left).cmp(&key(right)),
+        order => order,
+    };
+    // Each delta is sorted by itself, which the sort makes use of. Newest first among equal keys.
+    entries.sort_by(|left, right| compare(left, right).then_with(|| right.version.cmp(&left.version)));
+    entries.dedup_by(|later, earlier| compare(later, earlier).is_eq());
+    entries
 }
 
 /// The content of a page as of one snapshot of its chain.
@@ -92,11 +88,11 @@ impl<'a> Merge<'a> {
         let mut merge = Merge { base, within: 0..base.count(), changes: Vec::new() };
         let count = deltas.iter().map(Run::count).sum();
         if count > 0 {
-            let newest = Newest::of(deltas, count);
-            merge.changes.reserve_exact(newest.entries.len());
-            for entry in &newest.entries {
+            let newest = newest(&base, deltas, count);
+            merge.changes.reserve_exact(newest.len());
+            for entry in &newest {
                 let record = deltas[entry.delta as usize].record(entry.index as usize);
-                merge.decide(record, base.search(newest.key(entry)), forget_below);
+                merge.decide(record, entry.found(), forget_below);
             }
         }
         merge.forget_old_tombstones(forget_below);

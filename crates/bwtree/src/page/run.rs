@@ -237,6 +237,11 @@ impl<'a> Run<'a> {
         self.heads[range].as_flattened()
     }
 
+    /// Where the records in `range` begin, as it is written.
+    pub(crate) fn offsets(&self, range: Range<usize>) -> &'a [[u8; 4]] {
+        &self.offsets[range]
+    }
+
     /// Record `index`.
     #[inline]
     pub(crate) fn record(&self, index: usize) -> RecordRef<'a> {

@@ -106,6 +106,7 @@ impl<'b> RunWriter<'b> {
     }
 
     fn begin(bytes: &'b mut [u8], kind: u8, count: usize, prefix_bytes: usize, slots_at: usize) -> Self {
+        u32::try_from(bytes.len()).expect("a run is smaller than 4 GiB");
         bytes[0] = FORMAT;
         bytes[1] = kind;
         let prefix_field = u16::try_from(prefix_bytes).expect("keys are shorter than 64 KiB");
@@ -163,7 +164,8 @@ impl<'b> RunWriter<'b> {
     }
 
     fn put_slot(&mut self, head: [u8; HEAD_BYTES], record_at: usize) {
-        let offset = u32::try_from(record_at).expect("a run is smaller than 4 GiB");
+        // See `begin`.
+        let offset = record_at as u32;
         self.bytes[self.heads_at..self.heads_at + HEAD_BYTES].copy_from_slice(&head);
         self.bytes[self.offsets_at..self.offsets_at + 4].copy_from_slice(&offset.to_le_bytes());
         self.heads_at += HEAD_BYTES;
@@ -183,12 +185,14 @@ impl<'b> RunWriter<'b> {
         self.bytes[self.heads_at..self.heads_at + heads.len()].copy_from_slice(heads);
         self.heads_at += heads.len();
         let source_at = source.record_start(range.start);
-        for index in range.clone() {
-            let offset = u32::try_from(source.record_start(index) - source_at + self.records_at)
-                .expect("a run is smaller than 4 GiB");
-            self.bytes[self.offsets_at..self.offsets_at + 4].copy_from_slice(&offset.to_le_bytes());
-            self.offsets_at += 4;
+        // Both below 4 GiB (see `begin`), and so is the sum; what it goes through on the way does not matter.
+        let shift = (self.records_at as u32).wrapping_sub(source_at as u32);
+        let offsets_end = self.offsets_at + 4 * range.len();
+        let offsets = self.bytes[self.offsets_at..offsets_end].as_chunks_mut::<4>().0;
+        for (offset, from) in offsets.iter_mut().zip(source.offsets(range.clone())) {
+            *offset = u32::from_le_bytes(*from).wrapping_add(shift).to_le_bytes();
         }
+        self.offsets_at = offsets_end;
         let records = source.record_bytes(range.clone());
         self.bytes[self.records_at..self.records_at + records.len()].copy_from_slice(records);
         self.records_at += records.len();
