@@ -21,7 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// A stable operation waits at most this long for more of its kind before it is posted.
-const POST_IDLE: Duration = Duration::from_secs(1);
+const POST_IDLE: Duration = Duration::from_secs(5);
 /// How long a duty with nothing to do sleeps before it looks again by itself.
 const IDLE: Duration = Duration::from_millis(100);
 /// The same for the keeper, whose work is announced by no single event.

@@ -53,8 +53,9 @@ pub struct Shares {
 impl Shares {
     pub fn of(options: &Options) -> Self {
         // What the components count is payload. The allocator's own overhead, half-empty size classes above all, was
-        // measured at up to two thirds on top of it.
-        let memory = (options.memory_bytes - FIXED_BYTES.min(options.memory_bytes / 4)) / 8 * 5;
+        // measured at up to two thirds on top of it; where there is much memory, at less than a half.
+        let divided = if options.memory_bytes < MUCH_BYTES { 10 } else { 11 };
+        let memory = (options.memory_bytes - FIXED_BYTES.min(options.memory_bytes / 4)) / 16 * divided;
         // The ring must be a power of two: an eighth of the memory or less.
         let log = (memory / 8).max(1).next_power_of_two();
         let log = if log > memory / 8 { log / 2 } else { log };
@@ -78,6 +79,8 @@ impl Shares {
 
 /// The program itself, its stacks and its buffers for I/O.
 const FIXED_BYTES: usize = 8 << 20;
+/// From so large a budget on more of it is divided.
+const MUCH_BYTES: usize = 4 << 30;
 const LOG_RING_BYTES_MIN: usize = 4 << 20;
 const LOG_RING_BYTES_MAX: usize = 1 << 30;
 
@@ -156,9 +159,9 @@ fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options 
         return sizes.proxy.clone();
     }
     let side = options.memory_bytes / 64;
-    // What is not posted yet cannot leave the ring; most of it is to be there for appenders and readers. The more comes at once, the
-    // more operations share a page, and the more are superseded.
-    let lag_bytes = shares.log / 4;
+    // The more comes at once, the more operations share a page, and the more are superseded. But what is not posted yet cannot leave the
+    // ring, and while a round is posted appenders need the other half.
+    let lag_bytes = shares.log / 2;
     let batch_operations_max = deuteron_proxy::Options::default().batch_operations_max;
     deuteron_proxy::Options {
         side_buffer_bytes_max: side.min(64 << 20),

@@ -258,7 +258,7 @@ fn in_flight(quick: Quick) -> Result<Figure, String> {
 /// The paper's workload, every read timed, with more data than the transaction component has memory for.
 fn cache_effectiveness(quick: Quick) -> Result<Figure, String> {
     let (records, seconds) = quick.pick(("400000", "3"), ("5000000", "30"));
-    let (memory, warmup) = quick.pick(("352M", "3"), ("3584M", "10"));
+    let (memory, warmup) = quick.pick(("352M", "3"), ("2560M", "10"));
     let sizes = ["--records", records, "--memory", memory];
     let times = ["--seconds", seconds, "--warmup-seconds", warmup];
     cache_figure(&bench(&[&["cache"][..], &sizes, &times].concat())?)
