@@ -1,5 +1,6 @@
 //! Several engines in turns: what slows the machine down for a while slows all of them down.
 
+use crate::engines::Promises;
 use crate::{Engine, Work};
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -49,8 +50,12 @@ pub fn run(
         .zip(&all)
         .map(|(&engine, series)| {
             let operations = median(&series.operations);
+            let promises = Promises::of(engine, work.durability == "sync");
             json!({
                 "engine": name(engine),
+                "workload": work.workload.name(),
+                "isolation": promises.isolation,
+                "durability": promises.durability,
                 "operations_per_second": operations,
                 "lowest": series.operations.iter().copied().fold(f64::INFINITY, f64::min),
                 "highest": series.operations.iter().copied().fold(0.0, f64::max),
@@ -69,7 +74,7 @@ pub fn run(
         return Ok(());
     }
     println!(
-        "{:<20} {:>12} {:>25} {:>8} {:>10} {:>10} {:>9} {:>10} {:>10}",
+        "{:<20} {:>12} {:>25} {:>8} {:>10} {:>10} {:>9} {:>10} {:>10}  {:<27} durability",
         "engine",
         "operations/s",
         "(lowest to highest)",
@@ -78,13 +83,15 @@ pub fn run(
         "p99 us",
         "aborts",
         "peak MiB",
-        "disk MiB"
+        "disk MiB",
+        "isolation"
     );
     for row in &rows {
         let number = |field: &str| row[field].as_f64().unwrap_or_default();
+        let text = |field: &str| row[field].as_str().unwrap_or_default();
         println!(
-            "{:<20} {:>12.0} {:>12.0} {:>12.0} {:>8.2} {:>10.1} {:>10.1} {:>8.2}% {:>10.0} {:>10.0}",
-            row["engine"].as_str().unwrap_or_default(),
+            "{:<20} {:>12.0} {:>12.0} {:>12.0} {:>8.2} {:>10.1} {:>10.1} {:>8.2}% {:>10.0} {:>10.0}  {:<27} {}",
+            text("engine"),
             number("operations_per_second"),
             number("lowest"),
             number("highest"),
@@ -94,6 +101,8 @@ pub fn run(
             100.0 * number("aborted_share"),
             number("peak_rss_bytes") / f64::from(1 << 20),
             number("disk_bytes") / f64::from(1 << 20),
+            text("isolation"),
+            text("durability"),
         );
     }
     Ok(())
@@ -108,14 +117,23 @@ fn child(engine: Engine, threads: usize, work: &Work) -> Result<Value, Box<dyn E
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["ycsb", "--engine", &name(engine), "--threads", &threads.to_string()]);
     command.args(["--records", &work.records.to_string(), "--value-bytes", &work.value_bytes.to_string()]);
+    command.args(["--workload", &work.workload.name()]);
+    if let Some(operations) = work.ops_per_txn {
+        command.args(["--ops-per-txn", &operations.to_string()]);
+    }
+    if let Some(ratio) = work.read_ratio {
+        command.args(["--read-ratio", &ratio.to_string()]);
+    }
+    if let Some(skew) = work.skew {
+        command.args(["--skew", &skew.to_string()]);
+    }
     command.args([
-        "--ops-per-txn",
-        &work.ops_per_txn.to_string(),
-        "--read-ratio",
-        &work.read_ratio.to_string(),
+        "--seconds",
+        &work.seconds.to_string(),
+        "--warmup-seconds",
+        &work.warmup_seconds.to_string(),
     ]);
-    command.args(["--skew", &work.skew.to_string(), "--seconds", &work.seconds.to_string()]);
-    command.args(["--warmup-seconds", &work.warmup_seconds.to_string(), "--durability", &work.durability]);
+    command.args(["--durability", &work.durability]);
     command.args(["--in-flight", &work.in_flight.to_string(), "--memory", &work.memory.to_string()]);
     // As `deuteron bench` sets it; it concerns the engines in Rust.
     command.env("MIMALLOC_PURGE_DELAY", "5000");

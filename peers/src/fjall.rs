@@ -34,6 +34,10 @@ impl PeerTransaction for FjallTransaction<'_> {
         Ok(())
     }
 
+    fn value(&mut self, key: [u8; 8]) -> Result<Option<Vec<u8>>, Trouble> {
+        Ok(self.transaction.get(&self.fjall.records, key)?.map(|value| value.to_vec()))
+    }
+
     fn put(&mut self, key: [u8; 8], value: &[u8]) -> Result<(), Trouble> {
         self.transaction.insert(&self.fjall.records, key, value);
         Ok(())
@@ -54,6 +58,8 @@ impl PeerTransaction for FjallTransaction<'_> {
 impl Peer for Fjall {
     type Transaction<'a> = FjallTransaction<'a>;
     const NAME: &'static str = "fjall";
+    const ISOLATION: &'static str = "serializable";
+    const DELAYED: &'static str = "written at commit, not synced";
 
     fn begin(&self, _writes: bool, sync: bool) -> Result<FjallTransaction<'_>, Trouble> {
         let mode = sync.then_some(PersistMode::SyncData);

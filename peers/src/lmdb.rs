@@ -50,6 +50,11 @@ impl PeerTransaction for LmdbTransaction<'_> {
         Ok(())
     }
 
+    fn value(&mut self, key: [u8; 8]) -> Result<Option<Vec<u8>>, Trouble> {
+        let (lmdb, transaction) = self.parts();
+        Ok(lmdb.table.get(transaction, &key)?.map(<[u8]>::to_vec))
+    }
+
     fn put(&mut self, key: [u8; 8], value: &[u8]) -> Result<(), Trouble> {
         match self {
             LmdbTransaction::Reader(..) => unreachable!("the driver said that it would not write"),
@@ -78,6 +83,8 @@ impl PeerTransaction for LmdbTransaction<'_> {
 impl Peer for Lmdb {
     type Transaction<'a> = LmdbTransaction<'a>;
     const NAME: &'static str = "lmdb";
+    const ISOLATION: &'static str = "serializable, one writer";
+    const DELAYED: &'static str = "not synced, a power cut may corrupt";
 
     fn begin(&self, writes: bool, _sync: bool) -> Result<LmdbTransaction<'_>, Trouble> {
         Ok(if writes {

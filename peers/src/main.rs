@@ -8,23 +8,30 @@
 
 mod compare;
 mod contention;
+mod engines;
 mod fjall;
 mod lmdb;
 mod peer;
 mod records;
 mod redb;
 mod rocksdb;
+mod sqlite;
+mod surrealkv;
+#[cfg(test)]
+mod tests;
+mod workload;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use contention::{Case, ContentionEngine, ContentionWork};
-use deuteron::Durability;
-use deuteron_bench::{Ahead, Driver, EmbeddedStore, MapStore, Report, Skew, Store, Workload, load, run};
-use peer::{PeerStore, Settings};
+use deuteron_bench::{Ahead, Driver, Report, Skew, Workload};
+use engines::{Database, Task, Use};
+use peer::Settings;
 use records::{RecordEngine, RecordWork};
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use workload::WorkloadName;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -52,7 +59,7 @@ enum Command {
         #[arg(
             long,
             value_delimiter = ',',
-            default_value = "deuteron,rocksdb-optimistic,rocksdb-pessimistic,lmdb,redb,fjall,map"
+            default_value = "deuteron,rocksdb-optimistic,rocksdb-pessimistic,lmdb,redb,fjall,sqlite,surrealkv,map"
         )]
         engines: Vec<Engine>,
         /// Every engine is measured so many times.
@@ -139,6 +146,10 @@ enum Engine {
     Redb,
     /// fjall's optimistic transactions.
     Fjall,
+    /// SQLite in WAL mode: one writer, readers on snapshots.
+    Sqlite,
+    /// SurrealKV's optimistic transactions; reads of writers are validated.
+    Surrealkv,
     /// A sharded hash map with neither transactions nor durability: the limit.
     Map,
 }
@@ -146,16 +157,20 @@ enum Engine {
 /// The workload, as `deuteron bench ycsb` has it.
 #[derive(Args, Clone)]
 struct Work {
+    #[arg(long, default_value = "paper")]
+    workload: WorkloadName,
     #[arg(long, default_value_t = 5_000_000)]
     records: u64,
     #[arg(long, default_value_t = 100)]
     value_bytes: usize,
-    #[arg(long, default_value_t = 4)]
-    ops_per_txn: usize,
-    #[arg(long, default_value_t = 0.84)]
-    read_ratio: f64,
-    #[arg(long, default_value = "80-20")]
-    skew: Skew,
+    /// The workload's if left out, and so are the next two.
+    #[arg(long)]
+    ops_per_txn: Option<usize>,
+    /// The rest are blind updates.
+    #[arg(long)]
+    read_ratio: Option<f64>,
+    #[arg(long)]
+    skew: Option<Skew>,
     #[arg(long, default_value_t = 2)]
     threads: usize,
     #[arg(long, default_value_t = 10.0)]
@@ -219,10 +234,7 @@ fn main() -> ExitCode {
 }
 
 fn measure(engine: Engine, work: &Work) -> Result<Report, Box<dyn Error>> {
-    let mut workload = Workload::paper(work.records).with_read_ratio(work.read_ratio);
-    workload.value_bytes = work.value_bytes;
-    workload.operations_per_transaction = work.ops_per_txn;
-    workload.skew = work.skew;
+    let workload = workload::workload(work);
     let driver = Driver {
         threads: work.threads,
         in_flight: work.in_flight,
@@ -235,43 +247,37 @@ fn measure(engine: Engine, work: &Work) -> Result<Report, Box<dyn Error>> {
         "delayed" => false,
         other => return Err(format!("\"{other}\" is neither sync nor delayed").into()),
     };
-    let scratch = match &work.dir {
-        Some(parent) => tempfile::tempdir_in(parent)?,
-        None => tempfile::tempdir()?,
-    };
-    let directory = scratch.path().to_owned();
-    let settings = Settings { directory: directory.clone(), sync, memory: work.memory };
+    let scratch = scratch(work.dir.as_deref())?;
+    let settings = Settings { directory: scratch.path().to_owned(), sync, memory: work.memory };
     let ahead = match work.ahead.as_str() {
         "nothing" => Ahead::Nothing,
         "keys" => Ahead::Keys,
         "transactions" => Ahead::Transactions,
         other => return Err(format!("\"{other}\" is none of nothing, keys and transactions").into()),
     };
-    match engine {
-        Engine::Map => drive(&MapStore::new(), &workload, &driver),
-        Engine::Deuteron => {
-            let durability =
-                if sync { Durability::Sync } else { Durability::Delayed(Duration::from_millis(10)) };
-            let options = deuteron::Options::new().memory(work.memory);
-            let store =
-                EmbeddedStore::open(options, &directory, durability, driver.in_flight)?.with_ahead(ahead);
-            let report = drive(&store, &workload, &driver)?;
-            store.close()?;
-            Ok(report)
-        }
-        Engine::RocksdbOptimistic => {
-            drive(&PeerStore::new(rocksdb::Optimistic::open(&settings)?, settings), &workload, &driver)
-        }
-        Engine::RocksdbPessimistic => {
-            drive(&PeerStore::new(rocksdb::Pessimistic::open(&settings)?, settings), &workload, &driver)
-        }
-        Engine::Lmdb => drive(&PeerStore::new(lmdb::Lmdb::open(&settings)?, settings), &workload, &driver),
-        Engine::Redb => drive(&PeerStore::new(redb::Redb::open(&settings)?, settings), &workload, &driver),
-        Engine::Fjall => drive(&PeerStore::new(fjall::Fjall::open(&settings)?, settings), &workload, &driver),
+    let how = Use { threads: driver.threads, in_flight: driver.in_flight, ahead };
+    engines::with(engine, settings, &how, Drive { workload: &workload, driver: &driver })
+}
+
+/// A directory for one database, in another or among the temporary ones.
+fn scratch(parent: Option<&Path>) -> std::io::Result<tempfile::TempDir> {
+    match parent {
+        Some(parent) => tempfile::tempdir_in(parent),
+        None => tempfile::tempdir(),
     }
 }
 
-fn drive<S: Store>(store: &S, workload: &Workload, driver: &Driver) -> Result<Report, Box<dyn Error>> {
-    let loaded = load(store, workload, driver, &mut |_| {})?;
-    Ok(run(store, workload, driver, loaded, &mut |_| {})?)
+/// Fills an engine and runs the workload on it.
+struct Drive<'a> {
+    workload: &'a Workload,
+    driver: &'a Driver,
+}
+
+impl Task for Drive<'_> {
+    type Outcome = Report;
+
+    fn run<S: Database>(self, store: &S) -> Result<Report, Box<dyn Error>> {
+        let loaded = deuteron_bench::load(store, self.workload, self.driver, &mut |_| {})?;
+        Ok(deuteron_bench::run(store, self.workload, self.driver, loaded, &mut |_| {})?)
+    }
 }

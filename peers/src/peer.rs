@@ -34,6 +34,8 @@ impl<E: Error + Send + Sync + 'static> From<E> for Trouble {
 /// A transaction of a peer. A scan gives its values to [`consume`], and so does a read.
 pub trait PeerTransaction {
     fn get(&mut self, key: [u8; 8]) -> Result<(), Trouble>;
+    /// Reads where the answer matters.
+    fn value(&mut self, key: [u8; 8]) -> Result<Option<Vec<u8>>, Trouble>;
     /// Reads what will be written.
     fn get_for_update(&mut self, key: [u8; 8]) -> Result<(), Trouble> {
         self.get(key)
@@ -49,6 +51,10 @@ pub trait Peer: Sync {
     where
         Self: 'a;
     const NAME: &'static str;
+    /// What transactions are promised of each other, as the engine is used here: the strongest that it offers.
+    const ISOLATION: &'static str;
+    /// What a commit that does not wait for stable storage has behind it.
+    const DELAYED: &'static str;
     /// Begins one; `writes` says whether it is going to write, `sync` whether its commit waits for stable storage.
     fn begin(&self, writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble>;
     /// Everything so far is on stable storage.
@@ -64,6 +70,17 @@ pub struct PeerStore<P> {
 impl<P: Peer> PeerStore<P> {
     pub fn new(peer: P, settings: Settings) -> Self {
         Self { peer, settings }
+    }
+
+    /// The value of a record, in a transaction of its own.
+    pub fn value(&self, key: u64) -> Result<Option<Vec<u8>>, BenchError> {
+        let read = || -> Result<_, Trouble> {
+            let mut transaction = self.peer.begin(false, self.settings.sync)?;
+            let value = transaction.value(key.to_be_bytes())?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        read().map_err(|trouble| failure("read a record", trouble))
     }
 }
 
@@ -163,5 +180,13 @@ impl<P: Peer> Worker for PeerWorker<'_, P> {
 pub fn seen(value: Option<&[u8]>) {
     if let Some(value) = value {
         consume(value);
+        #[cfg(test)]
+        SEEN.with_borrow_mut(|all| all.push(value.to_vec()));
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Every value that operations on this thread have read, in order.
+    pub static SEEN: std::cell::RefCell<Vec<Vec<u8>>> = const { std::cell::RefCell::new(Vec::new()) };
 }

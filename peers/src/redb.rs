@@ -18,10 +18,14 @@ pub struct Redb {
     synced: AtomicU64,
 }
 
+/// Opens the file, which is created if it is not there.
+pub fn create(settings: &Settings) -> Result<Database, Error> {
+    Ok(Builder::new().set_cache_size(settings.memory).create(settings.directory.join("records.redb"))?)
+}
+
 impl Redb {
     pub fn open(settings: &Settings) -> Result<Self, Error> {
-        let database =
-            Builder::new().set_cache_size(settings.memory).create(settings.directory.join("records.redb"))?;
+        let database = create(settings)?;
         let transaction = database.begin_write()?;
         transaction.open_table(TABLE)?;
         transaction.commit()?;
@@ -29,6 +33,10 @@ impl Redb {
     }
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one a thread, and a box would be an allocation of ours that redb pays for"
+)]
 pub enum RedbTransaction {
     Reader(ReadTransaction),
     Writer(WriteTransaction),
@@ -45,6 +53,17 @@ impl PeerTransaction for RedbTransaction {
             }
         }
         Ok(())
+    }
+
+    fn value(&mut self, key: [u8; 8]) -> Result<Option<Vec<u8>>, Trouble> {
+        Ok(match self {
+            RedbTransaction::Reader(transaction) => {
+                transaction.open_table(TABLE)?.get(&key[..])?.map(|value| value.value().to_vec())
+            }
+            RedbTransaction::Writer(transaction) => {
+                transaction.open_table(TABLE)?.get(&key[..])?.map(|value| value.value().to_vec())
+            }
+        })
     }
 
     fn put(&mut self, key: [u8; 8], value: &[u8]) -> Result<(), Trouble> {
@@ -84,6 +103,8 @@ impl PeerTransaction for RedbTransaction {
 impl Peer for Redb {
     type Transaction<'a> = RedbTransaction;
     const NAME: &'static str = "redb";
+    const ISOLATION: &'static str = "serializable, one writer";
+    const DELAYED: &'static str = "synced by the first commit after 10 ms";
 
     fn begin(&self, writes: bool, sync: bool) -> Result<RedbTransaction, Trouble> {
         if !writes {

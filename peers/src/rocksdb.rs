@@ -14,6 +14,9 @@ use rocksdb::{
     TransactionDBOptions, TransactionOptions, WriteOptions,
 };
 
+const ISOLATION: &str = "serializable but for scans";
+const DELAYED: &str = "written at commit, not synced";
+
 pub fn options(settings: &Settings) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(settings.memory / 4 * 3));
@@ -56,6 +59,10 @@ where
         Ok(())
     }
 
+    fn value(&mut self, key: [u8; 8]) -> Result<Option<Vec<u8>>, Trouble> {
+        self.0.get_for_update(key, false).map_err(trouble)
+    }
+
     fn get_for_update(&mut self, key: [u8; 8]) -> Result<(), Trouble> {
         let value = self.0.get_pinned_for_update(key, true).map_err(trouble)?;
         seen(value.as_deref());
@@ -89,6 +96,8 @@ impl Optimistic {
 impl Peer for Optimistic {
     type Transaction<'a> = RocksTransaction<'a, OptimisticTransactionDB>;
     const NAME: &'static str = "rocksdb-optimistic";
+    const ISOLATION: &'static str = ISOLATION;
+    const DELAYED: &'static str = DELAYED;
 
     fn begin(&self, _writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
         let mut options = OptimisticTransactionOptions::new();
@@ -113,6 +122,8 @@ impl Pessimistic {
 impl Peer for Pessimistic {
     type Transaction<'a> = RocksTransaction<'a, TransactionDB>;
     const NAME: &'static str = "rocksdb-pessimistic";
+    const ISOLATION: &'static str = ISOLATION;
+    const DELAYED: &'static str = DELAYED;
 
     fn begin(&self, _writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
         let mut options = TransactionOptions::new();
