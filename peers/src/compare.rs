@@ -108,7 +108,7 @@ pub fn run(
     Ok(())
 }
 
-fn name(engine: Engine) -> String {
+pub fn name(engine: Engine) -> String {
     engine.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
@@ -153,6 +153,25 @@ pub fn report_of(mut command: Command, engine: &str) -> Result<Value, Box<dyn Er
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
+/// What several rounds found of one number.
+pub struct Spread {
+    pub median: f64,
+    pub lowest: f64,
+    pub highest: f64,
+}
+
+impl Spread {
+    /// Of a field of their reports.
+    pub fn of(reports: &[Value], field: &str) -> Self {
+        let series: Vec<f64> = reports.iter().filter_map(|report| report[field].as_f64()).collect();
+        Self {
+            median: median(&series),
+            lowest: series.iter().copied().fold(f64::INFINITY, f64::min),
+            highest: series.iter().copied().fold(0.0, f64::max),
+        }
+    }
+}
+
 pub fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -165,12 +184,19 @@ pub fn median(numbers: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::median;
+    use super::*;
 
     #[test]
     fn the_median_is_in_the_middle() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn a_spread_is_of_the_rounds_that_have_the_field() {
+        let reports = [json!({"seconds": 2.0}), json!({"seconds": 1.0}), json!({"seconds": 4.0}), json!({})];
+        let spread = Spread::of(&reports, "seconds");
+        assert_eq!((spread.median, spread.lowest, spread.highest), (2.0, 1.0, 4.0));
     }
 }

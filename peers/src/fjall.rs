@@ -8,8 +8,8 @@ use fjall::{
 };
 
 pub struct Fjall {
-    database: OptimisticTxDatabase,
-    records: OptimisticTxKeyspace,
+    pub database: OptimisticTxDatabase,
+    pub records: OptimisticTxKeyspace,
 }
 
 impl Fjall {

@@ -2,17 +2,22 @@
 //!
 //! `ycsb` measures one engine and prints the report of `deuteron bench ycsb`; `compare` runs several, each in a process of its
 //! own, in turns, several rounds, and prints medians, their spread, and the ratio of each to the first. `contention` and
-//! `compare-contention` do the same for transactions that meet, `records` and `compare-records` for records without transactions.
+//! `compare-contention` do the same for transactions that meet, `records` and `compare-records` for records without transactions,
+//! `load` and `compare-load` for a load in key order, `compare-recovery` (whose steps are `recovery-write` and `recovery-open`) for opening
+//! what a killed process has left.
 //!
 //! What each engine is set to, and why, stands at the head of its file.
 
+mod bulk;
 mod compare;
 mod contention;
 mod engines;
 mod fjall;
 mod lmdb;
+mod load;
 mod peer;
 mod records;
+mod recovery;
 mod redb;
 mod rocksdb;
 mod sqlite;
@@ -25,8 +30,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use contention::{Case, ContentionEngine, ContentionWork};
 use deuteron_bench::{Ahead, Driver, Report, Skew, Workload};
 use engines::{Database, Task, Use};
+use load::LoadWork;
 use peer::Settings;
 use records::{RecordEngine, RecordWork};
+use recovery::RecoveryWork;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -129,6 +136,66 @@ enum Command {
         #[command(flatten)]
         work: RecordWork,
     },
+    /// Load one engine from records in key order; print its report as JSON.
+    Load {
+        /// Which.
+        #[arg(long)]
+        engine: Engine,
+        #[command(flatten)]
+        work: LoadWork,
+    },
+    /// Load several engines from records in key order, in turns; print medians.
+    CompareLoad {
+        /// Which.
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "deuteron,rocksdb-optimistic,lmdb,redb,fjall,sqlite,surrealkv"
+        )]
+        engines: Vec<Engine>,
+        /// Every engine is measured so many times.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        #[command(flatten)]
+        work: LoadWork,
+        /// Print the medians as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Update random records of one engine until the process is killed.
+    RecoveryWrite {
+        /// Which.
+        #[arg(long)]
+        engine: Engine,
+        #[command(flatten)]
+        work: RecoveryWork,
+    },
+    /// Open what a killed process has left; print as JSON how long it took until a record was read.
+    RecoveryOpen {
+        /// Which.
+        #[arg(long)]
+        engine: Engine,
+        #[command(flatten)]
+        work: RecoveryWork,
+    },
+    /// Kill several engines while they write, in turns, and open them; print how long that takes, medians.
+    CompareRecovery {
+        /// Which.
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "deuteron,rocksdb-optimistic,lmdb,redb,fjall,sqlite,surrealkv"
+        )]
+        engines: Vec<Engine>,
+        /// Every engine is killed so many times.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        #[command(flatten)]
+        work: RecoveryWork,
+        /// Print the medians as JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// An engine and how it is used.
@@ -217,6 +284,15 @@ fn main() -> ExitCode {
             .map_err(|error| error as Box<dyn Error>),
         Command::CompareRecords { engines, rounds, work } => {
             records::compare(&engines, rounds, &work).map_err(|error| error as Box<dyn Error>)
+        }
+        Command::Load { engine, work } => load::measure(engine, &work).map(|report| println!("{report}")),
+        Command::CompareLoad { engines, rounds, work, json } => load::compare(&engines, rounds, &work, json),
+        Command::RecoveryWrite { engine, work } => recovery::write(engine, &work),
+        Command::RecoveryOpen { engine, work } => {
+            recovery::open(engine, &work).map(|report| println!("{report}"))
+        }
+        Command::CompareRecovery { engines, rounds, work, json } => {
+            recovery::compare(&engines, rounds, &work, json)
         }
     };
     match done {

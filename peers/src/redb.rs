@@ -9,7 +9,8 @@ use redb::{
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("usertable");
+/// The table in its file.
+pub const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("usertable");
 
 pub struct Redb {
     database: Database,

@@ -22,10 +22,12 @@ use rusqlite::{Connection, Error, ErrorCode};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const CREATE: &str =
+/// The table, wherever it is made.
+pub const CREATE: &str =
     "CREATE TABLE IF NOT EXISTS usertable (key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL) WITHOUT ROWID";
 
-const FILE: &str = "records.sqlite";
+/// The database's file in its directory.
+pub const FILE: &str = "records.sqlite";
 
 pub struct Sqlite {
     path: PathBuf,

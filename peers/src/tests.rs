@@ -1,6 +1,8 @@
 //! What the comparison takes for granted of every engine: that it keeps what was written, and that its transactions are as isolated as it says.
 
+use crate::bulk::{self, Records};
 use crate::engines::{self, Database, Promises, Task, Use};
+use crate::load::Check;
 use crate::peer::{Peer, PeerTransaction, SEEN, Settings, Trouble};
 use crate::{Engine, fjall, lmdb, redb, rocksdb, sqlite, surrealkv};
 use clap::ValueEnum;
@@ -78,6 +80,29 @@ fn every_engine_runs_every_workload_and_keeps_what_was_written() {
             engines::with(engine, settings(), &HOW, Read)
                 .unwrap_or_else(|error| panic!("{engine:?}, sync {sync}, opened again: {error}"));
         }
+    }
+}
+
+#[test]
+fn every_engine_has_what_was_loaded_in_bulk() {
+    for engine in durable_engines() {
+        let scratch = tempfile::tempdir().unwrap();
+        let settings = settings(scratch.path(), false);
+        let check = Check { records: 3_333, value_bytes: 50 };
+        bulk::load(engine, &settings, Records::new(check.records, check.value_bytes))
+            .and_then(|_| engines::with(engine, settings, &HOW, check))
+            .unwrap_or_else(|error| panic!("{engine:?}: {error}"));
+    }
+}
+
+#[test]
+fn a_load_that_is_not_there_is_found_out() {
+    let scratch = tempfile::tempdir().unwrap();
+    let settings = || settings(scratch.path(), false);
+    bulk::load(Engine::Sqlite, &settings(), Records::new(100, 50)).unwrap();
+    for records in [99, 101] {
+        let check = Check { records, value_bytes: 50 };
+        engines::with(Engine::Sqlite, settings(), &HOW, check).unwrap_err();
     }
 }
 
