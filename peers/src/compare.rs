@@ -74,7 +74,7 @@ pub fn run(
         return Ok(());
     }
     println!(
-        "{:<20} {:>12} {:>25} {:>8} {:>10} {:>10} {:>9} {:>10} {:>10}  {:<27} durability",
+        "{:<20} {:>12} {:>25} {:>8} {:>10} {:>10} {:>9} {:>10} {:>10}  {:<35} durability",
         "engine",
         "operations/s",
         "(lowest to highest)",
@@ -90,7 +90,7 @@ pub fn run(
         let number = |field: &str| row[field].as_f64().unwrap_or_default();
         let text = |field: &str| row[field].as_str().unwrap_or_default();
         println!(
-            "{:<20} {:>12.0} {:>12.0} {:>12.0} {:>8.2} {:>10.1} {:>10.1} {:>8.2}% {:>10.0} {:>10.0}  {:<27} {}",
+            "{:<20} {:>12.0} {:>12.0} {:>12.0} {:>8.2} {:>10.1} {:>10.1} {:>8.2}% {:>10.0} {:>10.0}  {:<35} {}",
             text("engine"),
             number("operations_per_second"),
             number("lowest"),

@@ -1,8 +1,8 @@
 //! RocksDB's two transaction engines.
 //!
-//! Both are used serializably on points: reads are tracked with `get_for_update`, which the optimistic engine validates at
+//! Both are used serializably on points: reads of transactions that write are tracked with `get_for_update`, which the optimistic engine validates at
 //! commit and the pessimistic one locks: shared, or exclusively what will be written, with detection of deadlocks. Neither protects
-//! ranges. Settings after RocksDB's tuning guide: three
+//! ranges. What only reads does so on a snapshot, which is a state between two commits, and neither tracks nor locks. Settings after RocksDB's tuning guide: three
 //! quarters of the memory as block cache, bloom filters of 10 bits, index and filter blocks in the cache's high-priority
 //! part, level compaction with dynamic level bytes, as many background jobs as cores, write buffers of 64 MiB; LZ4 below.
 //! `delayed` is the default of RocksDB: the write-ahead log is written to the operating system at commit, and not synced.
@@ -10,11 +10,11 @@
 use crate::peer::{Peer, PeerTransaction, Settings, Trouble, seen};
 use rocksdb::{
     BlockBasedOptions, Cache, DBAccess, DBCompressionType, Direction, Error, ErrorKind, IteratorMode,
-    OptimisticTransactionDB, OptimisticTransactionOptions, Options, Transaction, TransactionDB,
-    TransactionDBOptions, TransactionOptions, WriteOptions,
+    OptimisticTransactionDB, OptimisticTransactionOptions, Options, SnapshotWithThreadMode, Transaction,
+    TransactionDB, TransactionDBOptions, TransactionOptions, WriteOptions,
 };
 
-const ISOLATION: &str = "serializable but for scans";
+const ISOLATION: &str = "serializable but for writers' scans";
 const DELAYED: &str = "written at commit, not synced";
 
 pub fn options(settings: &Settings) -> Options {
@@ -47,41 +47,74 @@ fn trouble(error: Error) -> Trouble {
     }
 }
 
-pub struct RocksTransaction<'a, D>(Transaction<'a, D>);
+pub enum RocksTransaction<'a, D: DBAccess> {
+    Reader(SnapshotWithThreadMode<'a, D>),
+    Writer(Transaction<'a, D>),
+}
 
 impl<D: DBAccess> PeerTransaction for RocksTransaction<'_, D>
 where
     for<'a> Transaction<'a, D>: DBAccess,
 {
     fn get(&mut self, key: [u8; 8]) -> Result<(), Trouble> {
-        let value = self.0.get_pinned_for_update(key, false).map_err(trouble)?;
-        seen(value.as_deref());
+        match self {
+            RocksTransaction::Reader(snapshot) => {
+                seen(snapshot.get_pinned(key).map_err(trouble)?.as_deref());
+            }
+            RocksTransaction::Writer(transaction) => {
+                seen(transaction.get_pinned_for_update(key, false).map_err(trouble)?.as_deref());
+            }
+        }
         Ok(())
     }
 
     fn value(&mut self, key: [u8; 8]) -> Result<Option<Vec<u8>>, Trouble> {
-        self.0.get_for_update(key, false).map_err(trouble)
+        match self {
+            RocksTransaction::Reader(snapshot) => snapshot.get(key),
+            RocksTransaction::Writer(transaction) => transaction.get_for_update(key, false),
+        }
+        .map_err(trouble)
     }
 
     fn get_for_update(&mut self, key: [u8; 8]) -> Result<(), Trouble> {
-        let value = self.0.get_pinned_for_update(key, true).map_err(trouble)?;
-        seen(value.as_deref());
-        Ok(())
+        match self {
+            RocksTransaction::Reader(_) => unreachable!("the driver said that it would not write"),
+            RocksTransaction::Writer(transaction) => {
+                seen(transaction.get_pinned_for_update(key, true).map_err(trouble)?.as_deref());
+                Ok(())
+            }
+        }
     }
 
     fn put(&mut self, key: [u8; 8], value: &[u8]) -> Result<(), Trouble> {
-        self.0.put(key, value).map_err(trouble)
+        match self {
+            RocksTransaction::Reader(_) => unreachable!("the driver said that it would not write"),
+            RocksTransaction::Writer(transaction) => transaction.put(key, value).map_err(trouble),
+        }
     }
 
     fn scan(&mut self, key: [u8; 8], count: usize) -> Result<(), Trouble> {
-        for entry in self.0.iterator(IteratorMode::From(&key, Direction::Forward)).take(count) {
-            seen(Some(&entry.map_err(trouble)?.1));
+        let from = IteratorMode::From(&key, Direction::Forward);
+        match self {
+            RocksTransaction::Reader(snapshot) => {
+                for entry in snapshot.iterator(from).take(count) {
+                    seen(Some(&entry.map_err(trouble)?.1));
+                }
+            }
+            RocksTransaction::Writer(transaction) => {
+                for entry in transaction.iterator(from).take(count) {
+                    seen(Some(&entry.map_err(trouble)?.1));
+                }
+            }
         }
         Ok(())
     }
 
     fn commit(self) -> Result<(), Trouble> {
-        self.0.commit().map_err(trouble)
+        match self {
+            RocksTransaction::Reader(_) => Ok(()),
+            RocksTransaction::Writer(transaction) => transaction.commit().map_err(trouble),
+        }
     }
 }
 
@@ -99,10 +132,13 @@ impl Peer for Optimistic {
     const ISOLATION: &'static str = ISOLATION;
     const DELAYED: &'static str = DELAYED;
 
-    fn begin(&self, _writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
+    fn begin(&self, writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
+        if !writes {
+            return Ok(RocksTransaction::Reader(SnapshotWithThreadMode::new(&self.0)));
+        }
         let mut options = OptimisticTransactionOptions::new();
         options.set_snapshot(false);
-        Ok(RocksTransaction(self.0.transaction_opt(&write_options(sync), &options)))
+        Ok(RocksTransaction::Writer(self.0.transaction_opt(&write_options(sync), &options)))
     }
 
     fn settle(&self) -> Result<(), Trouble> {
@@ -125,11 +161,14 @@ impl Peer for Pessimistic {
     const ISOLATION: &'static str = ISOLATION;
     const DELAYED: &'static str = DELAYED;
 
-    fn begin(&self, _writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
+    fn begin(&self, writes: bool, sync: bool) -> Result<Self::Transaction<'_>, Trouble> {
+        if !writes {
+            return Ok(RocksTransaction::Reader(SnapshotWithThreadMode::new(&self.0)));
+        }
         let mut options = TransactionOptions::new();
         // Else two that wait for each other wait for a second.
         options.set_deadlock_detect(true);
-        Ok(RocksTransaction(self.0.transaction_opt(&write_options(sync), &options)))
+        Ok(RocksTransaction::Writer(self.0.transaction_opt(&write_options(sync), &options)))
     }
 
     fn settle(&self) -> Result<(), Trouble> {

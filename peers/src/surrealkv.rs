@@ -1,7 +1,7 @@
 //! SurrealKV: a log-structured merge tree in Rust, the storage engine of SurrealDB, with optimistic transactions.
 //!
 //! Transactions run on snapshots. What a transaction that writes has read with `get_for_update` is validated at commit, under the lock that orders
-//! commits, so that all of its reads do: they are serializable on points, and scans are not protected. What only reads
+//! commits, so that all of its reads do: they are serializable on points, and scans of a transaction that writes are not protected. What only reads
 //! says so (`Mode::ReadOnly`).
 //!
 //! Set as its documentation has it (<https://docs.rs/surrealkv>, README and `Options`), which gives no advice for tuning: three quarters of the memory as
@@ -105,7 +105,7 @@ impl PeerTransaction for SurrealkvTransaction<'_> {
 impl Peer for Surrealkv {
     type Transaction<'a> = SurrealkvTransaction<'a>;
     const NAME: &'static str = "surrealkv";
-    const ISOLATION: &'static str = "serializable but for scans";
+    const ISOLATION: &'static str = "serializable but for writers' scans";
     const DELAYED: &'static str = "written at commit, not synced";
 
     fn begin(&self, writes: bool, sync: bool) -> Result<SurrealkvTransaction<'_>, Trouble> {

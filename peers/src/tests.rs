@@ -196,6 +196,37 @@ fn reads_and_scans<P: Peer>(peer: &P) {
     assert_eq!(seen(&mut reader, 19, 5), [value(19)], "{}", P::NAME);
 }
 
+/// Two records that every writer sets to the same: whoever only reads never sees them differ.
+fn torn_reads<P: Peer>(peer: &P) {
+    const WRITES: u64 = 200;
+    let failed = |_: Trouble| -> ! { panic!("{} fails", P::NAME) };
+    let write = |number: u64| -> Result<(), Trouble> {
+        let mut writer = peer.begin(true, false)?;
+        for key in [1u64, 2] {
+            writer.put(key.to_be_bytes(), &number.to_be_bytes())?;
+        }
+        writer.commit()
+    };
+    let read = || -> Result<[Option<Vec<u8>>; 2], Trouble> {
+        let mut reader = peer.begin(false, false)?;
+        let first = reader.value(1u64.to_be_bytes())?;
+        std::thread::yield_now();
+        let second = reader.value(2u64.to_be_bytes())?;
+        reader.commit()?;
+        Ok([first, second])
+    };
+    write(0).unwrap_or_else(|trouble| failed(trouble));
+    std::thread::scope(|scope| {
+        let write_all =
+            || (1..=WRITES).for_each(|number| write(number).unwrap_or_else(|trouble| failed(trouble)));
+        let writer = scope.spawn(write_all);
+        while !writer.is_finished() {
+            let [first, second] = read().unwrap_or_else(|trouble| failed(trouble));
+            assert_eq!(first, second, "{}", P::NAME);
+        }
+    });
+}
+
 /// Calls a function with each peer, new.
 macro_rules! with_each_peer {
     ($function: ident) => {{
@@ -216,6 +247,11 @@ macro_rules! with_each_peer {
 #[test]
 fn the_isolation_that_is_told_is_what_writers_of_points_have() {
     with_each_peer!(write_skew);
+}
+
+#[test]
+fn whoever_only_reads_sees_whole_transactions() {
+    with_each_peer!(torn_reads);
 }
 
 #[test]
