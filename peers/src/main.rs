@@ -250,7 +250,7 @@ struct Work {
     /// Commits of a thread in flight, for the engine that has such a thing.
     #[arg(long, default_value_t = 512)]
     in_flight: usize,
-    /// Memory of the engine, in bytes.
+    /// Memory of the engine, in bytes. The system's page cache, which all of the peers use and Deuteron does not, comes on top.
     #[arg(long, default_value_t = 4 << 30)]
     memory: usize,
     /// What Deuteron is told before it is asked: nothing, keys (of a transaction when it begins) or transactions (the next few).
