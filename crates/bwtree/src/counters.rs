@@ -14,7 +14,7 @@ macro_rules! counters {
 
         impl Counters {
             pub(crate) fn read(&self) -> TreeStatistics {
-                TreeStatistics { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+                TreeStatistics { $($name: self.$name.get(),)* }
             }
         }
 
@@ -64,6 +64,8 @@ counters! {
     separators_helped,
     /// Times that an upsert found its chain at the limit.
     back_pressure,
+    /// Compare-and-swaps of inner nodes that were lost to another thread.
+    index_lost,
     /// Memory of the inner nodes in bytes.
     index_bytes,
 }
@@ -89,5 +91,9 @@ pub(crate) struct Counter(AtomicU64);
 impl Counter {
     pub(crate) fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }

@@ -120,6 +120,7 @@ impl Tree {
             index_bytes: self.index.bytes(),
             inner_splits: self.index.splits(),
             inner_merges: self.index.merges(),
+            index_lost: self.index.lost(),
             ..self.counters.read()
         }
     }

@@ -32,7 +32,7 @@ const KEYS: u64 = 40;
 const EVERYTHING: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
 /// What is counted over all schedules: that what should meet is there to meet.
-const COUNTED: [&str; 8] = [
+const COUNTED: [&str; 9] = [
     "leaf_splits",
     "leaf_merges",
     "inner_merges",
@@ -41,6 +41,7 @@ const COUNTED: [&str; 8] = [
     "loads",
     "pages_freed",
     "consolidations_lost",
+    "mapping_lost",
 ];
 static COUNTS: Counts = Counts::new();
 

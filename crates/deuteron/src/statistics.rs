@@ -70,6 +70,14 @@ impl Stats {
                 ("memory_budget_bytes", tc.memory_budget_bytes),
                 ("clock", tc.clock),
                 ("oldest_active_lag", tc.oldest_active_lag),
+                ("buckets_lost", tc.buckets_lost),
+                ("versions_lost", tc.versions_lost),
+                ("read_timestamps_lost", tc.read_timestamps_lost),
+                ("statuses_lost", tc.statuses_lost),
+                ("queues_lost", tc.queues_lost),
+                ("ranges_lost", tc.ranges_lost),
+                ("workspaces_lost", tc.workspaces_lost),
+                ("turnstile_lost", tc.turnstile_lost),
             ],
         );
         counters.extend(named(
@@ -83,6 +91,8 @@ impl Stats {
                 ("sealed_full", log.sealed_full),
                 ("sealed_on_request", log.sealed_on_request),
                 ("append_full", log.append_full),
+                ("opening_lost", log.opening_lost),
+                ("reservations_lost", log.reservations_lost),
                 ("ring_used_bytes", log.ring_used_bytes),
                 ("version_cache_bytes", log.version_cache_bytes),
                 ("disk_bytes", log.disk_bytes),

@@ -131,6 +131,7 @@ impl Llama {
         };
         if node.as_ptr() == head.as_ptr() {
             if !self.table.replace(page, snapshot.word(), Word::Stored(address).encode()) {
+                self.counters.mapping_lost.add(1);
                 return Outcome::Passed;
             }
             self.counters.pages_evicted.add(1);

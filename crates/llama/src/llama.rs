@@ -266,6 +266,7 @@ impl Llama {
         if self.table.replace(page, expected, word) {
             Ok(word)
         } else {
+            self.counters.mapping_lost.add(1);
             // SAFETY: not published, as the compare-and-swap failed.
             Err(unsafe { OwnedNode::from_raw(node) })
         }
@@ -302,6 +303,7 @@ impl Llama {
             false => self.table.replace(page, expected.word(), Word::Free.encode()),
         };
         if !unchanged {
+            self.counters.mapping_lost.add(1);
             return Err(self.snapshot(page, guard));
         }
         if let PageState::Resident(head) = expected.state() {

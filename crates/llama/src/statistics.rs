@@ -131,4 +131,6 @@ counters! {
     segments_removed,
     /// Pages freed since a durable page had taken over what they held.
     pages_freed,
+    /// Compare-and-swaps of the mapping table that were lost to another thread: of upserts, consolidations, evictions and loads.
+    mapping_lost,
 }

@@ -45,7 +45,7 @@
 //! Paper 5.1, which leaves out the give-back of late comers, the seal of a partly filled buffer and the reuse of the
 //! word.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Lost, Ordering};
 
 const ONE_USER: u64 = 1 << 32;
 const SEALED: u64 = 1 << 31;
@@ -86,9 +86,9 @@ impl BufferWord {
     }
 
     /// Reserves `size` bytes. `limit` is called twice: before, for a hint, and after the reservation, when W3 holds the
-    /// limit still.
+    /// limit still. `lost` counts additions that came too late, and swaps of large sizes that another addition forestalled.
     #[inline]
-    pub(crate) fn reserve(&self, size: u32, limit: impl Fn() -> u32) -> Reserved {
+    pub(crate) fn reserve(&self, size: u32, limit: impl Fn() -> u32, lost: &Lost) -> Reserved {
         let seen = self.0.load(Ordering::Acquire);
         if is_sealed(seen, limit()) {
             return Reserved::Sealed;
@@ -98,7 +98,7 @@ impl BufferWord {
             // Acquire pairs with the release of `open`: the buffer's base and limit are visible.
             self.0.fetch_add(added, Ordering::Acquire)
         } else {
-            match self.add_large(seen, added, &limit) {
+            match self.add_large(seen, added, &limit, lost) {
                 Some(before) => before,
                 None => return Reserved::Sealed,
             }
@@ -106,6 +106,7 @@ impl BufferWord {
         let limit = limit();
         if is_sealed(before, limit) {
             self.0.fetch_sub(added, Ordering::Release);
+            lost.note();
             return Reserved::Sealed;
         }
         let start = (before & OFFSET) as u32;
@@ -113,12 +114,13 @@ impl BufferWord {
     }
 
     #[cold]
-    fn add_large(&self, mut seen: u64, added: u64, limit: &impl Fn() -> u32) -> Option<u64> {
+    fn add_large(&self, mut seen: u64, added: u64, limit: &impl Fn() -> u32, lost: &Lost) -> Option<u64> {
         loop {
             match self.0.compare_exchange_weak(seen, seen + added, Ordering::Acquire, Ordering::Acquire) {
                 Ok(before) => return Some(before),
                 Err(now) => seen = now,
             }
+            lost.note();
             if is_sealed(seen, limit()) {
                 return None;
             }
@@ -178,16 +180,18 @@ fn is_sealed(word: u64, limit: u32) -> bool {
 mod tests {
     use super::*;
 
+    static LOST: Lost = Lost::new();
+
     #[test]
     fn fills_straddles_and_reopens() {
         let word = BufferWord::new_free(3);
-        assert_eq!(word.reserve(8, || 100), Reserved::Sealed);
+        assert_eq!(word.reserve(8, || 100, &LOST), Reserved::Sealed);
         assert!(!word.open(2, 64), "another generation");
         assert!(word.open(3, 64));
-        assert_eq!(word.reserve(36, || 100), Reserved::At(64));
+        assert_eq!(word.reserve(36, || 100, &LOST), Reserved::At(64));
         assert_eq!(word.open_offset(100), Some(100));
-        assert_eq!(word.reserve(8, || 100), Reserved::Straddled { used: 100 });
-        assert_eq!(word.reserve(8, || 100), Reserved::Sealed);
+        assert_eq!(word.reserve(8, || 100, &LOST), Reserved::Straddled { used: 100 });
+        assert_eq!(word.reserve(8, || 100, &LOST), Reserved::Sealed);
         assert_eq!(word.seal(100), None, "sealed by the straddler");
         assert!(!word.is_unused() && !word.free(7));
         word.leave();
@@ -197,14 +201,31 @@ mod tests {
         assert!(word.open(7, 64));
     }
 
+    /// The limit is asked for between the look at the word and the addition.
+    #[test]
+    fn an_addition_to_a_buffer_that_was_sealed_meanwhile_is_taken_back_and_counted() {
+        let word = BufferWord::new_free(0);
+        let lost = Lost::new();
+        assert!(word.open(0, 64));
+        let seal = || {
+            word.seal(100);
+            100
+        };
+        assert_eq!(word.reserve(8, seal, &lost), Reserved::Sealed);
+        assert!(word.is_unused());
+        assert_eq!(lost.count(), 1);
+        assert_eq!(word.reserve(8, seal, &lost), Reserved::Sealed);
+        assert_eq!(lost.count(), 1, "who sees the seal adds nothing");
+    }
+
     #[test]
     fn partial_seal_tells_what_is_used() {
         let word = BufferWord::new_free(0);
         assert!(word.open(0, 64));
-        assert_eq!(word.reserve(8, || 4096), Reserved::At(64));
+        assert_eq!(word.reserve(8, || 4096, &LOST), Reserved::At(64));
         assert_eq!(word.seal(4096), Some(72));
         assert_eq!(word.seal(4096), None);
-        assert_eq!(word.reserve(8, || 4096), Reserved::Sealed);
+        assert_eq!(word.reserve(8, || 4096, &LOST), Reserved::Sealed);
         assert!(word.is_marked());
     }
 
@@ -213,10 +234,10 @@ mod tests {
         let word = BufferWord::new_free(0);
         assert!(word.open(0, 64));
         let large = ADD_BYTES_MAX + 8;
-        assert_eq!(word.reserve(large, || LIMIT_MAX), Reserved::At(64));
-        assert_eq!(word.reserve(LIMIT_MAX, || LIMIT_MAX), Reserved::Straddled { used: 64 + large });
+        assert_eq!(word.reserve(large, || LIMIT_MAX, &LOST), Reserved::At(64));
+        assert_eq!(word.reserve(LIMIT_MAX, || LIMIT_MAX, &LOST), Reserved::Straddled { used: 64 + large });
         for _ in 0..1000 {
-            assert_eq!(word.reserve(LIMIT_MAX, || LIMIT_MAX), Reserved::Sealed);
+            assert_eq!(word.reserve(LIMIT_MAX, || LIMIT_MAX, &LOST), Reserved::Sealed);
         }
         word.leave();
         word.leave();
@@ -231,6 +252,7 @@ mod loom_tests {
     use loom::sync::atomic::AtomicU32;
 
     const LIMIT: u32 = 100;
+    static LOST: Lost = Lost::new();
 
     /// W1, W2: two writers and the flusher; whoever seals is one, and what was given out is what is used.
     #[test]
@@ -242,7 +264,7 @@ mod loom_tests {
                 let writers = sizes.map(|size| {
                     let word = word.clone();
                     loom::thread::spawn(move || {
-                        let reserved = word.reserve(size, || LIMIT);
+                        let reserved = word.reserve(size, || LIMIT, &LOST);
                         if reserved != Reserved::Sealed {
                             word.leave();
                         }
@@ -284,7 +306,7 @@ mod loom_tests {
             let writer = {
                 let (word, limit, bytes) = (word.clone(), limit.clone(), bytes.clone());
                 loom::thread::spawn(move || {
-                    match word.reserve(20, || limit.load(Ordering::Relaxed)) {
+                    match word.reserve(20, || limit.load(Ordering::Relaxed), &LOST) {
                         Reserved::At(start) => {
                             bytes.store(start, Ordering::Relaxed);
                             word.leave();

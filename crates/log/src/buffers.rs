@@ -58,7 +58,7 @@
 use crate::block::{BLOCK, HEADER_BYTES, block_up};
 use crate::buffer_word::{BufferWord, Reserved};
 use crate::memory_window::MemoryWindow;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Padded, Patience};
+use crate::sync::{AtomicU32, AtomicU64, Lost, Ordering, Padded, Patience};
 use deuteron_device::BLOCK_BYTES;
 
 /// The bits of a base that are always zero.
@@ -117,7 +117,8 @@ pub(crate) struct Buffers {
 #[derive(Default)]
 struct Counters {
     sealed_full: AtomicU64,
-    opening_lost: AtomicU64,
+    opening_lost: Lost,
+    reservations_lost: Lost,
 }
 
 /// Space in an open buffer, whose user the holder is until [`Reservation::leave`].
@@ -203,8 +204,8 @@ impl Buffers {
             let number = self.active.load(Ordering::Acquire);
             let slot = self.slot(number);
             // The slot may have gone on to a later buffer meanwhile: then the space is in that one.
-            let reserved =
-                slot.word.reserve(size, || Extent::unpack(slot.extent.load(Ordering::Relaxed)).limit);
+            let limit = || Extent::unpack(slot.extent.load(Ordering::Relaxed)).limit;
+            let reserved = slot.word.reserve(size, limit, &self.counters.reservations_lost);
             match reserved {
                 Reserved::At(offset) => {
                     // B1: we are a user.
@@ -281,7 +282,7 @@ impl Buffers {
         match slot.extent.compare_exchange(free, taken, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {}
             Err(found) if found == taken => {
-                self.counters.opening_lost.fetch_add(1, Ordering::Relaxed);
+                self.counters.opening_lost.note();
             }
             // Either it was opened and is history, or the slot still holds a buffer that is not written.
             Err(_) => return if is_opened() { Ok(()) } else { Err(NoRoom) },
@@ -378,7 +379,12 @@ impl Buffers {
 
     /// How many threads found that another had just opened the buffer that they were opening.
     pub(crate) fn opening_lost(&self) -> u64 {
-        self.counters.opening_lost.load(Ordering::Relaxed)
+        self.counters.opening_lost.count()
+    }
+
+    /// How many reservations had to be made again.
+    pub(crate) fn reservations_lost(&self) -> u64 {
+        self.counters.reservations_lost.count()
     }
 }
 

@@ -452,6 +452,7 @@ impl Log {
             sealed_on_request: counters.sealed_on_request.load(Ordering::Relaxed),
             append_full: self.append_full.load(Ordering::Relaxed),
             opening_lost: self.buffers.opening_lost(),
+            reservations_lost: self.buffers.reservations_lost(),
             ring_used_bytes,
             version_cache_bytes,
             disk_bytes,

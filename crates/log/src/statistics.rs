@@ -28,6 +28,9 @@ pub struct LogStatistics {
     pub append_full: u64,
     /// How often a thread found that another had just opened the buffer that it was opening.
     pub opening_lost: u64,
+    /// Reservations that had to be made again: the buffer had been sealed in between, or, of records over 64 KiB, a
+    /// compare-and-swap was lost.
+    pub reservations_lost: u64,
     /// Bytes of ring memory that hold log.
     pub ring_used_bytes: u64,
     /// Those of them that are there only for version readers.

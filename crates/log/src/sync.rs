@@ -36,6 +36,30 @@ impl<T> std::ops::Deref for Padded<T> {
     }
 }
 
+/// How many attempts were lost to other threads at one kind of place.
+///
+/// Touched by losers only, and on cache lines of its own: what lies beside it is read by everybody. An atomic of std's, also for loom and
+/// shuttle: nothing depends on it, so that there is no need to switch threads there.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub(crate) struct Lost(std::sync::atomic::AtomicU64);
+
+impl Lost {
+    #[cfg(test)]
+    pub(crate) const fn new() -> Lost {
+        Lost(std::sync::atomic::AtomicU64::new(0))
+    }
+
+    #[cold]
+    pub(crate) fn note(&self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
 /// Waits for another thread that is a few instructions away from its goal: spins, then gives up the processor, then
 /// gives up. Nothing here may wait for long, because the thread waited for may be this one (deterministic tests run
 /// every duty inline).

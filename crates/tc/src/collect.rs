@@ -136,7 +136,8 @@ impl Core {
                 VersionState::Aborted => {
                     let next = version.next.load(Ordering::Acquire);
                     // The head may be prepended to at any time; then the version is found below the new head.
-                    if link.compare_exchange(current, next, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                    let unlinked = link.compare_exchange(current, next, Ordering::SeqCst, Ordering::Relaxed);
+                    if self.table.versions_lost.is_won(unlinked) {
                         dropped += 1;
                         // Unlinked under the maintenance lock (E1), stamped (V2).
                         retire(version);
@@ -246,7 +247,8 @@ impl Core {
         let early = record.own_read_timestamp();
         point();
         // That this is the head which was found settled makes the swap safe.
-        if record.head.compare_exchange(head, REMOVED, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        let frozen = record.head.compare_exchange(head, REMOVED, Ordering::SeqCst, Ordering::Relaxed);
+        if !self.table.versions_lost.is_won(frozen) {
             return false;
         }
         point();
@@ -270,7 +272,7 @@ impl Core {
             if slot.first_lsn().is_none_or(|first| first >= lsn) {
                 continue;
             }
-            if matches!(slot.status.load(), Status::Active(_)) && slot.status.abort() {
+            if matches!(slot.status.load(), Status::Active(_)) && slot.status.abort(&self.transactions.lost) {
                 // If it is gone, the transaction has noticed, and has told the log itself.
                 aborted.extend(slot.begin().map(|_| slot.log_id()));
             }

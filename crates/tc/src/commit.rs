@@ -99,7 +99,7 @@ impl Transaction {
         }
         let read = self.workspace.read_lsn;
         let durable = read < self.workspace.core.versions.stable_lsn() || read == Lsn(0);
-        self.workspace.slot().status.abort();
+        self.workspace.slot().status.abort(&self.workspace.core.transactions.lost);
         self.phase = Phase::Ended;
         self.workspace.counts.add(Counter::Commits);
         self.workspace.end();
@@ -110,6 +110,7 @@ impl Transaction {
     fn try_commit(&mut self, lower_bound: Timestamp, at: Timestamp) -> Result<Option<Committed>, TcError> {
         let id = self.log_id;
         let workspace = &mut **self.workspace;
+        let lost = &workspace.core.transactions.lost;
         let reservation = workspace.core.reserve_commit()?;
         let mut lsn = reservation.lsn();
         workspace.slot().set_commit_lsn(lsn);
@@ -117,7 +118,7 @@ impl Transaction {
         let guard = workspace.core.epochs.pin();
         if is_planted(Bug::LogOrder) {
             reservation.cancel();
-            if !workspace.slot().status.commit(lower_bound, at) {
+            if !workspace.slot().status.commit(lower_bound, at, lost) {
                 return Ok(None);
             }
             point();
@@ -125,7 +126,7 @@ impl Transaction {
             lsn = late.lsn();
             late.fill(id, at, 0);
         } else {
-            if !workspace.slot().status.commit(lower_bound, at) {
+            if !workspace.slot().status.commit(lower_bound, at, lost) {
                 drop(guard);
                 reservation.cancel();
                 return Ok(None);
@@ -180,7 +181,7 @@ impl Transaction {
         self.phase = Phase::Ended;
         let id = self.log_id;
         let workspace = &mut **self.workspace;
-        workspace.slot().status.abort();
+        workspace.slot().status.abort(&workspace.core.transactions.lost);
         workspace.counts.add(Counter::Aborts);
         if !workspace.writes.is_empty() {
             let guard = workspace.core.epochs.pin();

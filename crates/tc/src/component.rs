@@ -294,6 +294,15 @@ impl TransactionComponent {
         statistics.memory_budget_bytes = self.core.account.budget();
         statistics.clock = clock.0;
         statistics.oldest_active_lag = clock.0.saturating_sub(oldest.0);
+        let core = &self.core;
+        statistics.buckets_lost = core.table.buckets_lost.count();
+        statistics.versions_lost = core.table.versions_lost.count();
+        statistics.read_timestamps_lost = core.table.read_timestamps_lost.count();
+        statistics.statuses_lost = core.transactions.lost.count();
+        statistics.queues_lost = core.index.lost.count();
+        statistics.ranges_lost = core.ranges.lost.count();
+        statistics.workspaces_lost = core.pool.lost.count();
+        statistics.turnstile_lost = core.turnstile.lost.count();
         statistics
     }
 }

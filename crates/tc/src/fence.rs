@@ -57,8 +57,11 @@ mod tests {
 mod loom_tests {
     use super::*;
     use crate::status::{Status, StatusWord};
+    use crate::sync::Lost;
     use loom::thread;
     use std::sync::Arc;
+
+    static LOST: Lost = Lost::new();
 
     /// N1 together with R2: a reader behind the fence that sees nothing of a writer knows that it will commit later.
     #[test]
@@ -77,7 +80,7 @@ mod loom_tests {
                         Status::Committed(at) => break at <= Timestamp(8),
                         Status::Active(bound) if bound > Timestamp(8) => break false,
                         Status::Active(bound) => {
-                            if status.push(bound, Timestamp(8)) {
+                            if status.push(bound, Timestamp(8), &LOST) {
                                 break false;
                             }
                         }
@@ -97,7 +100,7 @@ mod loom_tests {
                     at = Timestamp(clock);
                     clock += 1;
                 }
-                if status.commit(bound, at) {
+                if status.commit(bound, at, &LOST) {
                     break at;
                 }
             };

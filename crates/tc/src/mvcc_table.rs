@@ -18,7 +18,7 @@
 use crate::linked::Linked;
 use crate::memory::Account;
 use crate::record::{KeyHash, KeyRef, Record, VISITED_AHEAD, prefetch};
-use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Lost, Ordering};
 use crate::zeroed_array::ZeroedArray;
 use deuteron_contract::{TableId, Timestamp};
 use deuteron_epoch::Guard;
@@ -76,6 +76,12 @@ pub(crate) struct MvccTable {
     stripe_shift: u32,
     hasher: FixedState,
     account: std::sync::Arc<Account>,
+    /// Of the heads of buckets and the links between records.
+    pub(crate) buckets_lost: Lost,
+    /// Of the heads of records and the links between versions.
+    pub(crate) versions_lost: Lost,
+    /// Of the read timestamps of records.
+    pub(crate) read_timestamps_lost: Lost,
 }
 
 impl MvccTable {
@@ -90,6 +96,9 @@ impl MvccTable {
             stripe_shift,
             hasher: FixedState::with_seed(seed),
             account,
+            buckets_lost: Lost::new(),
+            versions_lost: Lost::new(),
+            read_timestamps_lost: Lost::new(),
         }
     }
 
@@ -176,7 +185,8 @@ impl MvccTable {
             // SAFETY: nobody else knows it; once it is linked it outlives the guard (B2).
             let record = unsafe { Linked::new(new) }.expect("an allocation");
             record.next.store(head, Ordering::Relaxed);
-            if bucket.compare_exchange(head, new, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            let linked = bucket.compare_exchange(head, new, Ordering::SeqCst, Ordering::Relaxed);
+            if self.buckets_lost.is_won(linked) {
                 self.account.add(record.bytes());
                 return Ok(record);
             }
@@ -201,7 +211,10 @@ impl MvccTable {
         while !is_marked(link) {
             match record.next.compare_exchange(link, marked(link), Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => break,
-                Err(now) => link = now,
+                Err(now) => {
+                    self.buckets_lost.note();
+                    link = now;
+                }
             }
         }
         self.sweep_removed(self.index(record.hash()), guard);
@@ -225,8 +238,9 @@ impl MvccTable {
                     continue;
                 }
                 let successor = unmarked(next);
-                if previous.compare_exchange(current, successor, Ordering::SeqCst, Ordering::Relaxed).is_err()
-                {
+                let unlinked =
+                    previous.compare_exchange(current, successor, Ordering::SeqCst, Ordering::Relaxed);
+                if !self.buckets_lost.is_won(unlinked) {
                     continue 'restart;
                 }
                 self.account.subtract(record.bytes());
@@ -310,7 +324,7 @@ mod tests {
         for key in keys.iter().step_by(2) {
             let key = table.key(TableId(1), key);
             let record = table.find(key, &guard).unwrap();
-            record.raise_read_timestamp(Timestamp(u64::from(key.key[0]) + 1));
+            record.raise_read_timestamp(Timestamp(u64::from(key.key[0]) + 1), &table.read_timestamps_lost);
             record.head.store(REMOVED, Ordering::SeqCst);
             let generation = table.stripe(key.hash).generation();
             table.remove_frozen(&record, &guard);
@@ -370,6 +384,8 @@ mod loom_tests {
     use deuteron_epoch::Epochs;
     use loom::thread;
     use std::sync::Arc;
+
+    static LOST: Lost = Lost::new();
 
     struct World {
         epochs: Arc<Epochs>,
@@ -436,6 +452,8 @@ mod loom_tests {
     /// B1: two insertions of a key, of which one succeeds, beside the removal of a neighbour.
     #[test]
     fn loom_a_chain_holds_a_key_once() {
+        // Over all interleavings.
+        static LOSSES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         model(|| {
             let world = World::new();
             assert!(world.insert(world.key()));
@@ -450,7 +468,9 @@ mod loom_tests {
             let guard = world.epochs.pin();
             assert!(world.table.find(neighbour, &guard).is_some());
             assert!(world.table.find(world.key(), &guard).is_none());
+            LOSSES.fetch_add(world.table.buckets_lost.count(), std::sync::atomic::Ordering::Relaxed);
         });
+        assert_ne!(LOSSES.load(std::sync::atomic::Ordering::Relaxed), 0, "who loses a swap counts");
     }
 
     /// R3 against R5 on one record: the reader finds the version, or the writer finds the read.
@@ -464,7 +484,7 @@ mod loom_tests {
                 let guard = other.epochs.pin();
                 let record = other.table.find(other.key(), &guard).unwrap();
                 let head = record.head.load(Ordering::SeqCst);
-                record.raise_read_timestamp(Timestamp(10));
+                record.raise_read_timestamp(Timestamp(10), &LOST);
                 publication_fence();
                 !head.is_null() || !record.head.load(Ordering::SeqCst).is_null()
             });
@@ -473,7 +493,7 @@ mod loom_tests {
             let new = Version::allocate_written(SlotIndex(0), Lsn(8), Written::Logged, 0);
             record.head.store(new, Ordering::SeqCst);
             publication_fence();
-            let pushed = record.read_timestamp(world.table.stripe(world.key().hash)) >= Timestamp(10);
+            let pushed = record.read_timestamp(world.table.stripe(world.key().hash), &LOST) >= Timestamp(10);
             drop(guard);
             assert!(reader.join().unwrap() || pushed);
         });
@@ -496,7 +516,7 @@ mod loom_tests {
             let guard = world.epochs.pin();
             publication_fence();
             let record = world.table.find(world.key(), &guard).unwrap();
-            let pushed = record.read_timestamp(world.table.stripe(world.key().hash)) >= Timestamp(10);
+            let pushed = record.read_timestamp(world.table.stripe(world.key().hash), &LOST) >= Timestamp(10);
             drop(guard);
             assert!(reader.join().unwrap() || pushed);
         });
@@ -610,7 +630,7 @@ mod loom_tests {
                 if record.head.load(Ordering::SeqCst) == REMOVED {
                     return true;
                 }
-                record.raise_read_timestamp(Timestamp(10));
+                record.raise_read_timestamp(Timestamp(10), &LOST);
                 publication_fence();
                 !record.head.load(Ordering::SeqCst).is_null()
             });
@@ -621,7 +641,8 @@ mod loom_tests {
                 let new = Version::allocate_written(SlotIndex(0), Lsn(8), Written::Logged, 0);
                 record.head.store(new, Ordering::SeqCst);
                 publication_fence();
-                let pushed = record.read_timestamp(world.table.stripe(world.key().hash)) >= Timestamp(10);
+                let pushed =
+                    record.read_timestamp(world.table.stripe(world.key().hash), &LOST) >= Timestamp(10);
                 drop(guard);
                 assert!(reader.join().unwrap() || pushed);
             } else {

@@ -40,7 +40,9 @@ use crate::memory::Account;
 use crate::mvcc_table::MvccTable;
 use crate::record::{Record, prefetch};
 use crate::skip_list::SkipList;
-use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock, publication_fence};
+use crate::sync::{
+    AtomicPtr, AtomicU64, AtomicUsize, Lost, Mutex, Ordering, Padded, lock, publication_fence,
+};
 use deuteron_epoch::Guard;
 use std::collections::VecDeque;
 use std::ptr;
@@ -93,6 +95,8 @@ pub(crate) struct OrderedIndex {
     departures: AtomicU64,
     list: SkipList,
     holdings: Mutex<Holdings>,
+    /// Of the queues' tops.
+    pub(crate) lost: Lost,
 }
 
 impl OrderedIndex {
@@ -103,6 +107,7 @@ impl OrderedIndex {
             departures: AtomicU64::new(0),
             list: SkipList::new(account),
             holdings: Mutex::new(Holdings::default()),
+            lost: Lost::new(),
         }
     }
 
@@ -119,7 +124,10 @@ impl OrderedIndex {
                 let new = record.pointer();
                 match queue.compare_exchange_weak(top, new, Ordering::SeqCst, Ordering::Relaxed) {
                     Ok(_) => return,
-                    Err(now) => top = now,
+                    Err(now) => {
+                        self.lost.note();
+                        top = now;
+                    }
                 }
             }
         }

@@ -14,7 +14,7 @@
 //!   later ones begin above it, so it can push nobody any more.
 //! - **G3** Entries are immutable, read under a guard, and retired when they are replaced.
 
-use crate::sync::{AtomicPtr, AtomicU64, Ordering, Padded, publication_fence};
+use crate::sync::{AtomicPtr, AtomicU64, Lost, Ordering, Padded, publication_fence};
 use deuteron_contract::{TableId, Timestamp};
 use deuteron_epoch::Guard;
 use std::ops::Bound;
@@ -95,6 +95,8 @@ pub(crate) struct RangeTimestamps {
     newest: Padded<AtomicU64>,
     /// Stands in for the ranges that found no place.
     floor: AtomicU64,
+    /// Of the places.
+    pub(crate) lost: Lost,
 }
 
 impl RangeTimestamps {
@@ -104,6 +106,7 @@ impl RangeTimestamps {
             places: (0..places).map(|_| place()).collect(),
             newest: Padded(AtomicU64::new(0)),
             floor: AtomicU64::new(0),
+            lost: Lost::new(),
         }
     }
 
@@ -151,12 +154,9 @@ impl RangeTimestamps {
             let oldest = oldest_active(exactly);
             for (index, place) in self.places.iter().enumerate() {
                 let seen = place.timestamp.load(Ordering::SeqCst);
-                if seen < oldest.0
-                    && place
-                        .timestamp
-                        .compare_exchange(seen, CHANGING, Ordering::SeqCst, Ordering::Relaxed)
-                        .is_ok()
-                {
+                let claim =
+                    || place.timestamp.compare_exchange(seen, CHANGING, Ordering::SeqCst, Ordering::Relaxed);
+                if seen < oldest.0 && self.lost.is_won(claim()) {
                     return Some(Ticket(index));
                 }
             }

@@ -174,7 +174,7 @@ impl Core {
                 }
                 Status::Active(lower_bound) => {
                     point();
-                    if is_planted(Bug::NoPush) || slot.status.push(lower_bound, at) {
+                    if is_planted(Bug::NoPush) || slot.status.push(lower_bound, at, &self.transactions.lost) {
                         return Settled::Invisible;
                     }
                 }
@@ -246,7 +246,7 @@ impl Core {
             return true;
         }
         if publishes && !is_planted(Bug::NoReadTimestamp) {
-            record.raise_read_timestamp(reader.at);
+            record.raise_read_timestamp(reader.at, &self.table.read_timestamps_lost);
         }
         point();
         publication_fence();
@@ -316,8 +316,8 @@ impl Core {
     fn link_base(&self, record: &Record, base: *mut Version) -> bool {
         // SAFETY: just made, by the caller.
         let (bytes, cached) = unsafe { ((*base).bytes(), (*base).cached_bytes()) };
-        let linked =
-            record.head.compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        let linked = record.head.compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed);
+        let linked = self.table.versions_lost.is_won(linked);
         if linked {
             self.account.add(bytes);
             self.note_cached(cached.unwrap_or_default());
@@ -347,10 +347,9 @@ impl Core {
                 Some(version) => link = &version.next,
                 None => {
                     // By a swap, for the head may be prepended to at any time; a version's own link is ours (E1).
-                    if link
-                        .compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed)
-                        .is_ok()
-                    {
+                    let linked =
+                        link.compare_exchange(ptr::null_mut(), base, Ordering::SeqCst, Ordering::Relaxed);
+                    if self.table.versions_lost.is_won(linked) {
                         self.account.add(bytes);
                         self.note_cached(bytes);
                         return;
@@ -495,7 +494,8 @@ impl Core {
             let copy = Version::allocate_base(at, Some(value), version.next.load(Ordering::Acquire));
             // SAFETY: just made. It may not be at the data component yet: the commit record tells.
             unsafe { (*copy).stamp_committed(at, commit) };
-            if link.compare_exchange(current, copy, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            let replaced = link.compare_exchange(current, copy, Ordering::SeqCst, Ordering::Relaxed);
+            if self.table.versions_lost.is_won(replaced) {
                 self.account.add(Version::base_bytes(Some(value)));
                 self.note_cached(Version::base_bytes(Some(value)));
                 // SAFETY: unlinked under the maintenance lock (E1), stamped (V2).

@@ -390,7 +390,7 @@ fn what_has_not_been_stamped_is_what_its_writer_says() {
             Status::Committed(at) => {
                 slot.status.begin(at);
                 slot.set_commit_lsn(Lsn(64));
-                assert!(slot.status.commit(at, at));
+                assert!(slot.status.commit(at, at, &core.transactions.lost));
             }
             Status::Aborted => {}
         }

@@ -29,7 +29,7 @@
 //!   Until then the read timestamp alone does not protect what was read before the record came (rule R13).
 
 use crate::mvcc_table::Stripe;
-use crate::sync::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
+use crate::sync::{AtomicPtr, AtomicU16, AtomicU64, Lost, Ordering};
 use crate::version::{PRUNED, Version};
 use deuteron_contract::{TableId, Timestamp};
 use deuteron_epoch::Guard;
@@ -203,26 +203,32 @@ impl Record {
 
     /// R3: raises the read timestamp to at least `to`. It may only err upward.
     #[inline]
-    pub(crate) fn raise_read_timestamp(&self, to: Timestamp) {
+    pub(crate) fn raise_read_timestamp(&self, to: Timestamp, lost: &Lost) {
         let mut seen = self.read_timestamp.load(Ordering::SeqCst);
         while seen & !UNFOLDED < to.0 {
             let new = seen & UNFOLDED | to.0;
             match self.read_timestamp.compare_exchange_weak(seen, new, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
-                Err(now) => seen = now,
+                Err(now) => {
+                    lost.note();
+                    seen = now;
+                }
             }
         }
     }
 
     /// What a writer compares itself with (R5), the floor of the stripe taken into account (E4).
     #[inline]
-    pub(crate) fn read_timestamp(&self, stripe: &Stripe) -> Timestamp {
+    pub(crate) fn read_timestamp(&self, stripe: &Stripe, lost: &Lost) -> Timestamp {
         let mut seen = self.read_timestamp.load(Ordering::SeqCst);
         while seen & UNFOLDED != 0 {
             let new = (seen & !UNFOLDED).max(stripe.floor().0);
             match self.read_timestamp.compare_exchange_weak(seen, new, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => seen = new,
-                Err(now) => seen = now,
+                Err(now) => {
+                    lost.note();
+                    seen = now;
+                }
             }
         }
         Timestamp(seen)
@@ -334,6 +340,8 @@ impl Drop for Maintenance<'_> {
 mod tests {
     use super::*;
 
+    static LOST: Lost = Lost::new();
+
     fn with_record(test: impl FnOnce(&Record)) {
         let key = KeyRef { hash: 7, table: TableId(1), key: b"some key" };
         let record = Record::allocate(key, Timestamp(5), 0);
@@ -388,8 +396,8 @@ mod tests {
     fn what_a_record_says_already_is_not_stored_again() {
         with_record(|record| {
             let before = crate::counted::stores();
-            record.raise_read_timestamp(Timestamp(5));
-            record.raise_read_timestamp(Timestamp(4));
+            record.raise_read_timestamp(Timestamp(5), &LOST);
+            record.raise_read_timestamp(Timestamp(4), &LOST);
             assert!(!record.take_referenced());
             assert_eq!(crate::counted::stores(), before);
             assert_eq!(record.own_read_timestamp(), Timestamp(5));
@@ -404,8 +412,8 @@ mod tests {
     #[test]
     fn read_timestamps_only_rise() {
         with_record(|record| {
-            record.raise_read_timestamp(Timestamp(9));
-            record.raise_read_timestamp(Timestamp(8));
+            record.raise_read_timestamp(Timestamp(9), &LOST);
+            record.raise_read_timestamp(Timestamp(8), &LOST);
             assert_eq!(record.own_read_timestamp(), Timestamp(9));
         });
     }
@@ -488,22 +496,22 @@ mod tests {
         stripe.raise_floor(Timestamp(7));
         with_record(|record| {
             assert_eq!(record.own_read_timestamp(), Timestamp(5), "its own only");
-            record.raise_read_timestamp(Timestamp(6));
+            record.raise_read_timestamp(Timestamp(6), &LOST);
             assert_eq!(record.own_read_timestamp(), Timestamp(6));
-            assert_eq!(record.read_timestamp(stripe), Timestamp(7));
+            assert_eq!(record.read_timestamp(stripe, &LOST), Timestamp(7));
             assert_eq!(record.own_read_timestamp(), Timestamp(7), "from now on");
             stripe.raise_floor(Timestamp(9));
             assert_eq!(
-                record.read_timestamp(stripe),
+                record.read_timestamp(stripe, &LOST),
                 Timestamp(7),
                 "what comes to the floor later is of others"
             );
-            record.raise_read_timestamp(Timestamp(8));
-            assert_eq!(record.read_timestamp(stripe), Timestamp(8));
+            record.raise_read_timestamp(Timestamp(8), &LOST);
+            assert_eq!(record.read_timestamp(stripe, &LOST), Timestamp(8));
         });
         with_record(|record| {
-            record.raise_read_timestamp(Timestamp(12));
-            assert_eq!(record.read_timestamp(stripe), Timestamp(12), "later than the floor");
+            record.raise_read_timestamp(Timestamp(12), &LOST);
+            assert_eq!(record.read_timestamp(stripe, &LOST), Timestamp(12), "later than the floor");
         });
     }
 }

@@ -24,6 +24,23 @@ macro_rules! counters {
             pub clock: u64,
             /// By how many timestamps the oldest active transaction is behind.
             pub oldest_active_lag: u64,
+            /// Compare-and-swaps that were lost to another thread, mostly to be tried again: where records enter and leave
+            /// buckets.
+            pub buckets_lost: u64,
+            /// Where versions enter and leave records.
+            pub versions_lost: u64,
+            /// Of the read timestamps of records.
+            pub read_timestamps_lost: u64,
+            /// Of the status words of transactions: those that pushed, committed or aborted one that had changed.
+            pub statuses_lost: u64,
+            /// Where records are queued for the ordered index.
+            pub queues_lost: u64,
+            /// Of the places of published ranges.
+            pub ranges_lost: u64,
+            /// Of the places of idle workspaces: another's was there.
+            pub workspaces_lost: u64,
+            /// Of the places of the turnstile.
+            pub turnstile_lost: u64,
         }
 
         impl TcStatistics {

@@ -17,7 +17,7 @@
 //!   are compare-and-swaps from the word that was seen.
 //! - **S2** Only the owner begins and commits. Anybody may push, and anybody may abort an active transaction.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Lost, Ordering};
 use deuteron_contract::Timestamp;
 
 const ACTIVE: u64 = 0;
@@ -53,7 +53,7 @@ impl Status {
     }
 }
 
-/// See the [module](self).
+/// See the [module](self). Its transitions count the swaps that they lose.
 pub(crate) struct StatusWord(AtomicU64);
 
 impl StatusWord {
@@ -67,8 +67,9 @@ impl StatusWord {
         Status::decode(self.0.load(Ordering::SeqCst))
     }
 
-    fn swap(&self, from: Status, to: Status) -> bool {
-        self.0.compare_exchange(from.encode(), to.encode(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    #[inline]
+    fn swap(&self, from: Status, to: Status, lost: &Lost) -> bool {
+        lost.is_won(self.0.compare_exchange(from.encode(), to.encode(), Ordering::SeqCst, Ordering::Relaxed))
     }
 
     /// The owner begins. Nobody looks at the word yet: no version refers to it.
@@ -78,18 +79,18 @@ impl StatusWord {
 
     /// A reader at `reader` pushes the transaction that it saw active at `lower_bound` beyond itself (R2). False
     /// if the word has changed; look again.
-    pub(crate) fn push(&self, lower_bound: Timestamp, reader: Timestamp) -> bool {
+    pub(crate) fn push(&self, lower_bound: Timestamp, reader: Timestamp, lost: &Lost) -> bool {
         debug_assert!(lower_bound <= reader);
-        self.swap(Status::Active(lower_bound), Status::Active(Timestamp(reader.0 + 1)))
+        self.swap(Status::Active(lower_bound), Status::Active(Timestamp(reader.0 + 1)), lost)
     }
 
     /// The owner pushes itself beyond `seen` (R5). False if somebody has aborted it.
-    pub(crate) fn self_push(&self, seen: Timestamp) -> bool {
+    pub(crate) fn self_push(&self, seen: Timestamp, lost: &Lost) -> bool {
         loop {
             match self.load() {
                 Status::Active(lower_bound) if lower_bound > seen => return true,
                 Status::Active(lower_bound) => {
-                    if self.push(lower_bound, seen) {
+                    if self.push(lower_bound, seen, lost) {
                         return true;
                     }
                 }
@@ -99,15 +100,15 @@ impl StatusWord {
     }
 
     /// The owner commits at `at`, unless it has been pushed or aborted since it saw `lower_bound`.
-    pub(crate) fn commit(&self, lower_bound: Timestamp, at: Timestamp) -> bool {
+    pub(crate) fn commit(&self, lower_bound: Timestamp, at: Timestamp, lost: &Lost) -> bool {
         debug_assert!(at >= lower_bound);
-        self.swap(Status::Active(lower_bound), Status::Committed(at))
+        self.swap(Status::Active(lower_bound), Status::Committed(at), lost)
     }
 
     /// Aborts the transaction if it is active; whether this call did it.
-    pub(crate) fn abort(&self) -> bool {
+    pub(crate) fn abort(&self, lost: &Lost) -> bool {
         while let active @ Status::Active(_) = self.load() {
-            if self.swap(active, Status::Aborted) {
+            if self.swap(active, Status::Aborted, lost) {
                 return true;
             }
         }
@@ -119,18 +120,23 @@ impl StatusWord {
 mod tests {
     use super::*;
 
+    static LOST: Lost = Lost::new();
+
     #[test]
     fn a_push_defeats_a_commit_that_did_not_see_it() {
         let word = StatusWord::new();
         assert_eq!(word.load(), Status::Aborted);
         word.begin(Timestamp(5));
-        assert!(word.push(Timestamp(5), Timestamp(8)));
-        assert!(!word.commit(Timestamp(5), Timestamp(5)));
-        assert!(word.self_push(Timestamp(3)), "already beyond");
+        let lost = Lost::new();
+        assert!(word.push(Timestamp(5), Timestamp(8), &lost));
+        assert_eq!(lost.count(), 0);
+        assert!(!word.commit(Timestamp(5), Timestamp(5), &lost));
+        assert_eq!(lost.count(), 1);
+        assert!(word.self_push(Timestamp(3), &LOST), "already beyond");
         assert_eq!(word.load(), Status::Active(Timestamp(9)));
-        assert!(word.commit(Timestamp(9), Timestamp(12)));
+        assert!(word.commit(Timestamp(9), Timestamp(12), &LOST));
         assert_eq!(word.load(), Status::Committed(Timestamp(12)));
-        assert!(!word.abort() && !word.self_push(Timestamp(20)));
+        assert!(!word.abort(&LOST) && !word.self_push(Timestamp(20), &LOST));
     }
 
     #[test]
@@ -144,18 +150,20 @@ mod tests {
     fn who_pushes_itself_is_beyond_what_it_has_seen() {
         let word = StatusWord::new();
         word.begin(Timestamp(5));
-        assert!(word.self_push(Timestamp(4)));
+        assert!(word.self_push(Timestamp(4), &LOST));
         assert_eq!(word.load(), Status::Active(Timestamp(5)), "it is beyond that already");
-        assert!(word.self_push(Timestamp(5)));
+        assert!(word.self_push(Timestamp(5), &LOST));
         assert_eq!(word.load(), Status::Active(Timestamp(6)));
-        assert!(word.abort() && !word.abort());
-        assert!(!word.self_push(Timestamp(9)));
+        assert!(word.abort(&LOST) && !word.abort(&LOST));
+        assert!(!word.self_push(Timestamp(9), &LOST));
     }
 }
 
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+
+    static LOST: Lost = Lost::new();
     use loom::thread;
     use std::sync::Arc;
 
@@ -172,7 +180,7 @@ mod loom_tests {
                         match word.load() {
                             Status::Active(lower_bound) if lower_bound.0 > reader => break reader,
                             Status::Active(lower_bound) => {
-                                if word.push(lower_bound, Timestamp(reader)) {
+                                if word.push(lower_bound, Timestamp(reader), &LOST) {
                                     break reader;
                                 }
                             }
@@ -187,7 +195,7 @@ mod loom_tests {
                 let Status::Active(lower_bound) = word.load() else { unreachable!() };
                 let at = if lower_bound == Timestamp(5) { lower_bound } else { Timestamp(clock) };
                 clock += 1;
-                if word.commit(lower_bound, at) {
+                if word.commit(lower_bound, at, &LOST) {
                     break at;
                 }
             };

@@ -35,6 +35,39 @@ pub(crate) fn publication_fence() {
 #[derive(Default)]
 pub(crate) struct Padded<T>(pub(crate) T);
 
+/// How many compare-and-swaps were lost to another thread at one kind of place.
+///
+/// Touched by losers only, and on cache lines of its own: what lies beside it is read by everybody. An atomic of std's, also for loom and
+/// shuttle: nothing depends on it, so that there is no need to switch threads there.
+#[repr(align(128))]
+#[derive(Default)]
+pub(crate) struct Lost(std::sync::atomic::AtomicU64);
+
+impl Lost {
+    pub(crate) const fn new() -> Lost {
+        Lost(std::sync::atomic::AtomicU64::new(0))
+    }
+
+    #[cold]
+    pub(crate) fn note(&self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Whether a compare-and-swap was won; it is counted if not.
+    #[inline(always)]
+    pub(crate) fn is_won<T>(&self, swapped: Result<T, T>) -> bool {
+        let is_won = swapped.is_ok();
+        if !is_won {
+            self.note();
+        }
+        is_won
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
 /// Locks, whatever happened to an earlier holder: no code under our mutexes panics half-way through a change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(all(test, not(any(loom, shuttle))))]

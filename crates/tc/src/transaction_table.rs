@@ -14,7 +14,7 @@
 
 use crate::clock::Clock;
 use crate::status::StatusWord;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Padded};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Lost, Ordering, Padded};
 use deuteron_contract::{Lsn, Timestamp, TransactionId};
 use std::ptr;
 
@@ -157,6 +157,8 @@ impl Slot {
 pub(crate) struct TransactionTable {
     chunks: [AtomicPtr<Slot>; CHUNKS],
     allocated: Padded<AtomicU32>,
+    /// Of the status words.
+    pub(crate) lost: Lost,
 }
 
 impl TransactionTable {
@@ -164,6 +166,7 @@ impl TransactionTable {
         TransactionTable {
             chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             allocated: Padded(AtomicU32::new(0)),
+            lost: Lost::new(),
         }
     }
 

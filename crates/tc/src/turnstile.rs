@@ -20,7 +20,7 @@
 
 use crate::host::{Host, Stall};
 use crate::schedule::point;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Padded};
+use crate::sync::{AtomicU32, AtomicU64, Lost, Ordering, Padded};
 use std::time::Duration;
 
 #[cfg(not(loom))]
@@ -63,6 +63,8 @@ pub(crate) struct Turnstile {
     /// How many have come to the queue, and the number of the one at its front.
     arrived: AtomicU64,
     front: AtomicU64,
+    /// Of the places, by those who go in.
+    pub(crate) lost: Lost,
 }
 
 impl Turnstile {
@@ -72,6 +74,7 @@ impl Turnstile {
             limit: Padded(AtomicU32::new(LIMIT_MAX)),
             arrived: AtomicU64::new(0),
             front: AtomicU64::new(0),
+            lost: Lost::new(),
         }
     }
 
@@ -94,8 +97,8 @@ impl Turnstile {
             let at = &self.places[place].0;
             // Relaxed here and below: nothing is handed over with a place.
             let is_free = at.load(Ordering::Relaxed) == FREE;
-            let takes =
-                is_free && at.compare_exchange(FREE, token, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            let take = || at.compare_exchange(FREE, token, Ordering::Relaxed, Ordering::Relaxed);
+            let takes = is_free && self.lost.is_won(take());
             takes.then_some(Pass { place, token })
         })
     }

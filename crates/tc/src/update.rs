@@ -149,7 +149,8 @@ impl Transaction {
         }
         point();
         // Only at `at` or later can it commit now; if somebody has pushed it beyond, it will look again.
-        if !self.workspace.slot().status.self_push(Timestamp(at.0 - 1)) {
+        let lost = &self.workspace.core.transactions.lost;
+        if !self.workspace.slot().status.self_push(Timestamp(at.0 - 1), lost) {
             return Err(self.conflict_of_transaction(ConflictCause::LogPinned));
         }
         self.at = at;

@@ -15,7 +15,7 @@ use crate::record::{KeyHash, Record};
 use crate::recycler::Recycler;
 use crate::savepoint::Savepoints;
 use crate::statistics::Counts;
-use crate::sync::{AtomicPtr, Mutex, Ordering, Padded, lock};
+use crate::sync::{AtomicPtr, Lost, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::{Slot, SlotIndex};
 use crate::turnstile::{CONTENDS, Pass};
 use crate::version::Version;
@@ -299,6 +299,8 @@ pub(crate) struct Pool {
     places: [Padded<AtomicPtr<Workspace>>; POOL],
     /// Slots of workspaces that found no place, with the epochs in which they were spent.
     slots: Mutex<VecDeque<(SlotIndex, u64)>>,
+    /// Of the places: found taken.
+    pub(crate) lost: Lost,
 }
 
 impl Pool {
@@ -306,6 +308,7 @@ impl Pool {
         Pool {
             places: std::array::from_fn(|_| Padded(AtomicPtr::new(ptr::null_mut()))),
             slots: Mutex::new(VecDeque::new()),
+            lost: Lost::new(),
         }
     }
 
@@ -339,7 +342,8 @@ impl Pool {
         // more: whoever closes the pool may drop both.
         let pool = unsafe { &(*core).pool };
         for place in pool.neighbours() {
-            if place.compare_exchange(ptr::null_mut(), raw, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let given = place.compare_exchange(ptr::null_mut(), raw, Ordering::AcqRel, Ordering::Relaxed);
+            if pool.lost.is_won(given) {
                 return;
             }
         }

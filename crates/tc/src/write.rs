@@ -317,7 +317,7 @@ impl Workspace {
             if in_time && latest > at {
                 return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(latest)));
             }
-            if latest > at && !self.slot().status.self_push(latest) {
+            if latest > at && !self.slot().status.self_push(latest, &core.transactions.lost) {
                 return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
             }
         }
@@ -361,7 +361,7 @@ impl Workspace {
         // SAFETY: not installed yet, so nobody else knows it.
         unsafe { (*new).next.store(head, Ordering::Relaxed) };
         let swapped = record.head.compare_exchange(head, new, Ordering::SeqCst, Ordering::Relaxed);
-        swapped.is_ok().then_some(Installed::Above(below))
+        self.core.table.versions_lost.is_won(swapped).then_some(Installed::Above(below))
     }
 
     /// R5: who must come before the version that has been installed. Timestamps are unique: what equals `at` is
@@ -377,7 +377,7 @@ impl Workspace {
         let core = &*self.core;
         publication_fence();
         // Pairs with the reader's second look at the head, which comes after it has raised the timestamp (R3).
-        let read = record.read_timestamp(core.table.stripe(key.hash));
+        let read = record.read_timestamp(core.table.stripe(key.hash), &core.table.read_timestamps_lost);
         point();
         let scanned = core.ranges.latest(key.table, key.key, at, guard).unwrap_or_default();
         // R11: a version of a later time may have been posted and forgotten.

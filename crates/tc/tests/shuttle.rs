@@ -38,7 +38,7 @@ const MEMORY_BYTES: u64 = 6 << 10;
 
 /// What is counted over all schedules: that what should meet is there to meet.
 type Counted = (&'static str, fn(&TcStatistics) -> u64);
-const COUNTED: [Counted; 8] = [
+const COUNTED: [Counted; 12] = [
     ("commits", |statistics| statistics.commits),
     ("conflicts", |statistics| statistics.conflicts),
     ("refreshed commits", |statistics| statistics.refreshed_commits),
@@ -47,6 +47,10 @@ const COUNTED: [Counted; 8] = [
     ("misses", |statistics| statistics.misses),
     ("evictions", |statistics| statistics.evictions),
     ("read cache hits", |statistics| statistics.read_cache_hits),
+    ("buckets lost", |statistics| statistics.buckets_lost),
+    ("versions lost", |statistics| statistics.versions_lost),
+    ("statuses lost", |statistics| statistics.statuses_lost),
+    ("queues lost", |statistics| statistics.queues_lost),
 ];
 static COUNTS: Counts = Counts::new();
 

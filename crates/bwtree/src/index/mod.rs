@@ -38,6 +38,7 @@ mod merge;
 #[cfg(all(test, loom))]
 mod loom_tests;
 
+use crate::counters::Counter;
 use crate::search::prefetch;
 use crate::sync::{AtomicU64, Ordering};
 use cells::{Cell, Cells};
@@ -56,6 +57,7 @@ pub(crate) struct Index {
     bytes: AtomicU64,
     splits: AtomicU64,
     merges: AtomicU64,
+    lost: Counter,
 }
 
 /// A node, and where it was met.
@@ -112,6 +114,7 @@ impl Index {
             bytes: AtomicU64::new(0),
             splits: AtomicU64::new(0),
             merges: AtomicU64::new(0),
+            lost: Counter::default(),
         };
         let mut children: Vec<(&[u8], u64)> = leaves.iter().map(|(low, page)| (&low[..], page.0)).collect();
         let mut level = 1;
@@ -162,6 +165,11 @@ impl Index {
     /// How many inner nodes have been merged, or taken over by the root.
     pub(crate) fn merges(&self) -> u64 {
         self.merges.load(Ordering::Relaxed)
+    }
+
+    /// How many compare-and-swaps of nodes were lost to another thread.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.get()
     }
 
     /// The cell behind a child word above level 1, or behind a right sibling.
@@ -403,6 +411,7 @@ impl Index {
         let new = into_raw(new);
         // Release publishes the node; pairs with the acquiring loads of cells.
         if cell.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            self.lost.add(1);
             // SAFETY: made above and not published.
             unsafe { free_node(new.cast(), 8 * words) };
             return false;
