@@ -32,6 +32,7 @@
 //! | `log` | [`Log`], the whole |
 //! | `commit_reservation` | [`CommitReservation`]: the place of a commit record |
 //! | `stable_buffer`, `buffer_view` | [`StableBuffer`], [`BufferView`]: what the proxy gets |
+//! | `counted` | for the tests |
 //!
 //! Who calls what: transactions append, read and wait; one thread (or several, they exclude each other) runs
 //! [`Log::flush_step`]; the proxy walks with [`Log::next_stable`] and [`Log::release`]; a checkpoint ends with
@@ -51,6 +52,8 @@ mod buffer_word;
 mod buffers;
 mod commit_reservation;
 mod condition;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod counted;
 mod error;
 mod flusher;
 #[cfg(all(test, not(loom)))]
@@ -64,6 +67,8 @@ pub mod record;
 mod ring;
 mod salvage;
 mod segment;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod shared_line_tests;
 mod stable_buffer;
 mod stable_index;
 mod stable_waiters;

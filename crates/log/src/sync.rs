@@ -1,6 +1,8 @@
-//! Atomics and mutexes: the standard library's, loom's under `cfg(loom)`, or shuttle's under `cfg(shuttle)`. All that threads share
-//! without a lock takes them from here.
+//! Atomics and mutexes: the standard library's, loom's under `cfg(loom)`, shuttle's under `cfg(shuttle)`, or those that count in the
+//! tests. All that threads share without a lock takes them from here.
 
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub(crate) use crate::counted::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::{
     hint::spin_loop,
@@ -8,13 +10,10 @@ pub(crate) use loom::{
     sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
     thread::yield_now,
 };
+#[cfg(not(any(test, loom, shuttle)))]
+pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::{
-    hint::spin_loop,
-    sync::Mutex,
-    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
-    thread::yield_now,
-};
+pub(crate) use std::{hint::spin_loop, sync::Mutex, sync::atomic::fence, thread::yield_now};
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::{

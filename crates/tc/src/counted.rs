@@ -11,6 +11,8 @@ std::thread_local! {
     static STORES: Cell<u64> = const { Cell::new(0) };
     /// What the calling thread has asked for ahead, while somebody wants to know.
     static ASKED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
+    /// Where the calling thread has stored, while somebody wants to know.
+    static STORED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }
 
 /// The calling thread asks for memory at an address, or for a place in the log.
@@ -30,10 +32,18 @@ pub(crate) fn stores() -> u64 {
     STORES.with(Cell::get)
 }
 
-/// The calling thread stores something that others may read.
+/// The calling thread stores something at an address that others may read.
 #[inline]
-pub(crate) fn note_store() {
+pub(crate) fn note_store(address: usize) {
     STORES.with(|stores| stores.set(stores.get() + 1));
+    STORED.with_borrow_mut(|stored| stored.iter_mut().for_each(|stored| stored.push(address)));
+}
+
+/// The address of each store of `work`.
+pub(crate) fn stored<R>(work: impl FnOnce() -> R) -> (R, Vec<usize>) {
+    STORED.set(Some(Vec::new()));
+    let result = work();
+    (result, STORED.take().unwrap_or_default())
 }
 
 macro_rules! counted {
@@ -54,13 +64,13 @@ macro_rules! counted {
 
             #[inline]
             pub(crate) fn store(&self, value: $value, ordering: Ordering) {
-                note_store();
+                note_store(std::ptr::from_ref(self).addr());
                 self.0.store(value, ordering);
             }
 
             #[inline]
             pub(crate) fn swap(&self, value: $value, ordering: Ordering) -> $value {
-                note_store();
+                note_store(std::ptr::from_ref(self).addr());
                 self.0.swap(value, ordering)
             }
 
@@ -72,7 +82,7 @@ macro_rules! counted {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                note_store();
+                note_store(std::ptr::from_ref(self).addr());
                 self.0.compare_exchange(from, to, success, failure)
             }
 
@@ -84,14 +94,14 @@ macro_rules! counted {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                note_store();
+                note_store(std::ptr::from_ref(self).addr());
                 self.0.compare_exchange_weak(from, to, success, failure)
             }
 
             $(
                 #[inline]
                 pub(crate) fn $operation(&self, value: $value, ordering: Ordering) -> $value {
-                    note_store();
+                    note_store(std::ptr::from_ref(self).addr());
                     self.0.$operation(value, ordering)
                 }
             )*

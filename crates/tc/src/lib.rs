@@ -134,6 +134,8 @@ mod read_tests;
 mod scenario_tests;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod shared_line_tests;
 #[cfg(all(test, not(loom)))]
 mod stress_tests;
 #[cfg(all(test, not(loom)))]

@@ -71,7 +71,7 @@ impl Lost {
 /// Locks, whatever happened to an earlier holder: no code under our mutexes panics half-way through a change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(all(test, not(any(loom, shuttle))))]
-    crate::counted::note_store();
+    crate::counted::note_store(std::ptr::from_ref(mutex).addr());
     // In the schedule tests the holder may be waiting for its turn.
     #[cfg(all(test, not(any(loom, shuttle))))]
     loop {
