@@ -109,7 +109,12 @@ impl Engine {
         engine.parts.tc.log_clock_ceiling().map_err(|error| engine.error(error))?;
         engine.flush_here()?;
         if engine.options.background == Background::Threads {
-            *engine.threads() = Threads::start(&engine)?;
+            let start = || Threads::start(&engine);
+            *engine.threads() = match &engine.options.background_processors {
+                None => start()?,
+                // Threads inherit where they may run from who starts them.
+                Some(processors) => processors.run(start)?,
+            };
         }
         // What cannot be done now, for want of room say, is done at a later opening.
         let _ = Catalogue::finish_drops(&engine);

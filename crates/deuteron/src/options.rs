@@ -4,7 +4,7 @@
 //! *runtime* options may differ from one open to the next.
 
 use crate::sizes::Sizes;
-use crate::{ConcurrencyControl, Db, Error, engine};
+use crate::{ConcurrencyControl, Db, Error, Processors, engine};
 use deuteron_device::{Directory, OsDirectory};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +69,7 @@ pub struct Options {
     pub(crate) durability: Durability,
     pub(crate) create_if_missing: bool,
     pub(crate) background: Background,
+    pub(crate) background_processors: Option<Processors>,
     pub(crate) checkpoint_log_bytes: u64,
     pub(crate) retention: Duration,
     pub(crate) writer_log_bytes: Option<u64>,
@@ -94,6 +95,7 @@ impl Options {
             durability: Durability::Sync,
             create_if_missing: true,
             background: Background::Threads,
+            background_processors: None,
             checkpoint_log_bytes: 512 << 20,
             retention: Duration::ZERO,
             writer_log_bytes: None,
@@ -179,6 +181,28 @@ impl Options {
     /// ```
     pub fn background(mut self, background: Background) -> Self {
         self.background = background;
+        self
+    }
+
+    /// The database's own threads run on these processors only: all of them on each, as the system finds best. It leaves the others to
+    /// threads that the caller has [pinned](Processors::pin_current_thread) there, or keeps the database to one socket. By default
+    /// threads run where the system puts them. No effect without [threads](Background::Threads).
+    ///
+    /// On a machine of several memory nodes, memory lies with the thread that touches it first: versions and the log's buffers with those
+    /// that run transactions, pages with the background threads, which post to them. A database that runs on all nodes is better off under
+    /// `numactl --interleave=all`, and one that fits into a node under `numactl --cpunodebind=0 --membind=0` (`docs/design/scaling.md`).
+    ///
+    /// ```
+    /// use deuteron::{Options, Processors};
+    /// # let scratch = tempfile::tempdir()?;
+    /// let last = *Processors::available()?.numbers().last().expect("this thread runs somewhere");
+    /// let options = Options::new().memory(32 << 20).pin_background([last].into_iter().collect());
+    /// let db = options.open(scratch.path().join("a.db"))?;
+    /// # db.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pin_background(mut self, processors: Processors) -> Self {
+        self.background_processors = Some(processors);
         self
     }
 
@@ -326,6 +350,10 @@ impl Options {
                 option: "memory",
                 reason: format!("{} bytes is under the least, {MEMORY_BYTES_MIN}", self.memory_bytes),
             });
+        }
+        if let Some(processors) = &self.background_processors {
+            // Now, and not after a long recovery.
+            processors.run(|| Ok(()))?;
         }
         engine::Engine::open(directory, self).map(Db::from_engine)
     }
