@@ -79,6 +79,7 @@ pub fn measure(
         warmup: Duration::from_secs_f64(work.warmup_seconds),
         seconds: Duration::from_secs_f64(work.seconds),
         seed: work.seed,
+        ..Driver::default()
     };
     let scratch = tempfile::tempdir()?;
     let settings = Settings { directory: scratch.path().to_owned(), sync: false, memory: work.memory };

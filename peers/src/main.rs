@@ -317,6 +317,7 @@ fn measure(engine: Engine, work: &Work) -> Result<Report, Box<dyn Error>> {
         warmup: Duration::from_secs_f64(work.warmup_seconds),
         seconds: Duration::from_secs_f64(work.seconds),
         seed: 1,
+        ..Driver::default()
     };
     let sync = match work.durability.as_str() {
         "sync" => true,

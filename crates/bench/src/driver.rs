@@ -9,7 +9,7 @@ use crate::report::latency_histogram;
 use crate::{
     BenchError, Generator, Latency, Loaded, Random, Report, Step, Store, Submitted, Worker, Workload,
 };
-use deuteron::RetryPolicy;
+use deuteron::{Processors, RetryPolicy};
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -29,11 +29,20 @@ pub struct Driver {
     pub seconds: Duration,
     /// Sets all choices of keys and operations.
     pub seed: u64,
+    /// Each thread runs on one of these processors; where the system puts it if there are none.
+    pub pin: Option<Processors>,
 }
 
 impl Default for Driver {
     fn default() -> Self {
-        Self { threads: 2, in_flight: 1, warmup: Duration::ZERO, seconds: Duration::from_secs(10), seed: 1 }
+        Self {
+            threads: 2,
+            in_flight: 1,
+            warmup: Duration::ZERO,
+            seconds: Duration::from_secs(10),
+            seed: 1,
+            pin: None,
+        }
     }
 }
 
@@ -103,12 +112,17 @@ pub fn run<S: Store>(
     let mut written = (store.figures(), store.figures());
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for live in &live {
+        for (number, live) in live.iter().enumerate() {
             let generator = Generator::new(workload, &present, seeds.next_u64());
             let (phase, failure) = (&phase, &failure);
+            let place = driver.pin.as_ref().map(|processors| processors.nth(number));
             threads.push(scope.spawn(move || {
                 let mut thread = ThreadOutcome::new();
-                if let Err(error) = run_thread(store, workload, driver, generator, phase, live, &mut thread) {
+                let pinned = place.map_or(Ok(()), |place| place.pin_current_thread());
+                let outcome = pinned
+                    .map_err(BenchError::store("pin a thread to a processor"))
+                    .and_then(|()| run_thread(store, workload, driver, generator, phase, live, &mut thread));
+                if let Err(error) = outcome {
                     failure.lock().unwrap_or_else(|poison| poison.into_inner()).get_or_insert(error);
                     phase.store(OVER, Ordering::Relaxed);
                 }
@@ -354,9 +368,12 @@ mod tests {
     }
 
     /// Acknowledges commits only when asked to wait, aborts every third transaction once, fails on demand.
+    #[derive(Default)]
     struct Scripted {
         fail_after: u64,
         most_in_flight: AtomicU64,
+        /// Where the workers were made.
+        places: Mutex<Vec<Processors>>,
     }
 
     struct ScriptedWorker<'a> {
@@ -374,6 +391,7 @@ mod tests {
             "sync".into()
         }
         fn worker(&self) -> Result<ScriptedWorker<'_>, BenchError> {
+            self.places.lock().unwrap().push(Processors::available().unwrap());
             Ok(ScriptedWorker { store: self, submitted: 0, in_flight: 0 })
         }
         fn loader(&self) -> Result<ScriptedWorker<'_>, BenchError> {
@@ -415,7 +433,7 @@ mod tests {
 
     #[test]
     fn keeps_as_many_in_flight_as_asked_and_counts_aborts_by_cause() {
-        let store = Scripted { fail_after: u64::MAX, most_in_flight: AtomicU64::new(0) };
+        let store = Scripted { fail_after: u64::MAX, ..Scripted::default() };
         let driver = Driver { in_flight: 16, ..quick() };
         let once = || run(&store, &Workload::paper(10), &driver, Loaded::default(), &mut |_| {}).unwrap();
         // A busy machine may leave the threads without a turn for a while.
@@ -429,8 +447,24 @@ mod tests {
     }
 
     #[test]
+    fn threads_run_on_the_processors_that_they_are_given_each_on_one() {
+        let pin = Processors::available().unwrap();
+        let driver = Driver { threads: 3, pin: Some(pin.clone()), ..quick() };
+        let store = Scripted { fail_after: u64::MAX, ..Scripted::default() };
+        run(&store, &Workload::paper(10), &driver, Loaded::default(), &mut |_| {}).unwrap();
+        let mut places = store.places.into_inner().unwrap();
+        let mut expected: Vec<_> = (0..3).map(|number| pin.nth(number)).collect();
+        places.sort_by_key(|place| place.numbers().to_vec());
+        expected.sort_by_key(|place| place.numbers().to_vec());
+        assert_eq!(places, expected);
+        let nowhere = Driver { pin: Some([].into_iter().collect()), ..driver };
+        let error = run(&MapStore::new(), &Workload::paper(10), &nowhere, Loaded::default(), &mut |_| {});
+        assert!(error.unwrap_err().to_string().contains("pin a thread"));
+    }
+
+    #[test]
     fn a_failing_store_ends_the_run_with_its_error() {
-        let store = Scripted { fail_after: 100, most_in_flight: AtomicU64::new(0) };
+        let store = Scripted { fail_after: 100, ..Scripted::default() };
         let driver = Driver { seconds: Duration::from_secs(3600), ..quick() };
         let error = run(&store, &Workload::paper(10), &driver, Loaded::default(), &mut |_| {}).unwrap_err();
         assert_eq!(error.to_string(), "cannot commit");
@@ -439,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_load_of_another_shape_is_refused_and_the_same_is_not_repeated() {
-        let store = Scripted { fail_after: 0, most_in_flight: AtomicU64::new(0) };
+        let store = Scripted::default();
         let loaded = crate::load(&store, &Workload::paper(10), &quick(), &mut |_| {}).unwrap();
         assert_eq!(loaded.records, 0);
         let error = crate::load(&store, &Workload::paper(11), &quick(), &mut |_| {}).unwrap_err();

@@ -24,6 +24,7 @@
 //! | `store`, `embedded`, `map` | who is asked: anything, a database, a hash map |
 //! | `load`, `driver`, `report` | filling, running, telling |
 //! | `contention`, `order_entry` | transactions that meet |
+//! | `scaling` | what a thread more brings, and where threads meet |
 //! | `times`, `latency`, `cache` | single operations: how long, answered where |
 //! | `timeline`, `version_memory` | versions in memory over time, and under a reader that stays |
 //! | `paper` | the paper's figures and Hekaton's tables, as pictures and numbers |
@@ -53,6 +54,7 @@ mod paper;
 mod process;
 mod random;
 mod report;
+mod scaling;
 mod scatter;
 mod store;
 mod timeline;
@@ -76,6 +78,7 @@ pub use paper::{Axis, Curve, Figure, PaperBench, PaperProgress, Source};
 pub use process::{directory_bytes, peak_rss_bytes, processor_seconds, thread_seconds};
 pub use random::Random;
 pub use report::{Latency, Report};
+pub use scaling::{ScalingFigure, ScalingMix, SharedWrites, run_scaling};
 pub use scatter::Scatter;
 pub use store::{Store, StoreFigures, Submitted, Worker, consume, stamp};
 pub use timeline::{Timeline, TimelineSample, run_timeline};

@@ -2,9 +2,9 @@
 
 use crate::encoding::Encoding;
 use crate::failure::EXIT_STATUS_HELP;
-use crate::quantity::{parse_bytes, parse_durability, parse_seconds, parse_share};
+use crate::quantity::{parse_bytes, parse_durability, parse_processors, parse_seconds, parse_share};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use deuteron::Durability;
+use deuteron::{Durability, Processors};
 use deuteron_bench::Skew;
 use deuteron_history::Level;
 use std::path::PathBuf;
@@ -81,6 +81,8 @@ pub enum BenchCommand {
     Paper(EvaluationArguments),
     /// Transactions that meet, under pushes and under pure timestamp order: commits and aborts.
     Contention(ContentionArguments),
+    /// The paper's workload, reads only and updates only, by more and more threads: throughput, compare-and-swaps lost, lines shared.
+    Scaling(ScalingArguments),
     /// Updates only, beside a reader that holds its snapshot and does nothing: memory of versions, throughput.
     VersionMemory(PaperArguments),
     /// The paper's workload, every read timed: how many are answered by the versions in memory.
@@ -402,6 +404,60 @@ pub struct YcsbArguments {
     /// Sets the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub pin: PinArguments,
+}
+
+/// Where threads run.
+#[derive(Debug, Args)]
+pub struct PinArguments {
+    /// Pins each thread that runs transactions to one processor: of all, or of a list such as 0-3,8.
+    #[arg(long, value_name = "PROCESSORS", num_args = 0..=1, default_missing_value = "all", value_parser = parse_processors)]
+    pub pin: Option<Processors>,
+    /// The database's own threads run on these processors only, such as 4-5.
+    #[arg(long, value_name = "PROCESSORS", value_parser = parse_processors)]
+    pub pin_background: Option<Processors>,
+}
+
+#[derive(Debug, Args)]
+pub struct ScalingArguments {
+    /// What is run.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "paper,reads,writes")]
+    pub mix: Vec<MixName>,
+    /// Threads that run transactions; several numbers are measured one after the other.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Vec<u32>,
+    /// Records loaded before the run.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: u64,
+    /// How long each is measured.
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// How long each runs before that.
+    #[arg(long, default_value = "1", value_parser = parse_seconds)]
+    pub warmup_seconds: Duration,
+    /// When commits are acknowledged: sync, delayed, delayed=MILLISECONDS or none.
+    #[arg(long, default_value = "delayed", value_parser = parse_durability)]
+    pub durability: Durability,
+    /// Memory that each database may use, such as 1G.
+    #[arg(long, default_value = "4G", value_parser = parse_bytes)]
+    pub memory: usize,
+    /// Sets the choice of keys and operations.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub pin: PinArguments,
+}
+
+/// A mix of reads and updates, four in a transaction, of keys that are skewed 80-20.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MixName {
+    /// 84 % reads, 16 % updates.
+    Paper,
+    /// Reads only.
+    Reads,
+    /// Updates only.
+    Writes,
 }
 
 #[derive(Debug, Args)]

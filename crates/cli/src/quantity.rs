@@ -1,6 +1,6 @@
 //! Sizes and durabilities as arguments, sizes and times as text.
 
-use deuteron::Durability;
+use deuteron::{Durability, Processors};
 use std::time::Duration;
 
 /// Reads a size: `4096`, `64k`, `256M`, `1G`, `256MiB`; factors of 1024.
@@ -31,6 +31,11 @@ pub fn parse_durability(text: &str) -> Result<Durability, String> {
         },
         _ => Err("expected sync, delayed, delayed=MILLISECONDS or none".into()),
     }
+}
+
+/// Reads processors: a list such as `0-3,8`, or `all` that the process may run on.
+pub fn parse_processors(text: &str) -> Result<Processors, deuteron::Error> {
+    if text == "all" { Processors::available() } else { text.parse() }
 }
 
 /// Reads a share between 0 and 1.

@@ -83,7 +83,7 @@ impl Points<'_> {
 
     fn driver(&self, threads: usize) -> Driver {
         let seconds = self.bench.seconds;
-        Driver { threads, in_flight: 1, warmup: seconds / 4, seconds, seed: 1 }
+        Driver { threads, warmup: seconds / 4, seconds, ..Driver::default() }
     }
 
     fn processors(&self) -> usize {

@@ -1,11 +1,11 @@
 //! `bench ycsb`: the paper's workload and YCSB A to F; `bench paper`: its figures; `bench contention`: transactions that meet;
-//! `bench version-memory`, `bench timeline` and `bench cache`: what the versions in memory take and give; `bench latency`: single
-//! operations; `bench device`: the disk below.
+//! `bench scaling` (in `scaling`): what threads lose to each other; `bench version-memory`, `bench timeline` and `bench cache`: what the
+//! versions in memory take and give; `bench latency`: single operations; `bench device`: the disk below.
 
-use super::WorkDirectory;
+use super::{WorkDirectory, scaling};
 use crate::arguments::{
     AheadName, BenchCommand, CaseName, ContentionArguments, DeviceArguments, Engine, EvaluationArguments,
-    PaperArguments, WorkloadName, YcsbArguments,
+    PaperArguments, PinArguments, WorkloadName, YcsbArguments,
 };
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
@@ -24,6 +24,7 @@ pub fn run(command: &BenchCommand, json: bool) -> Outcome {
         BenchCommand::Ycsb(arguments) => ycsb(arguments, json),
         BenchCommand::Paper(arguments) => evaluation(arguments, json),
         BenchCommand::Contention(arguments) => contention(arguments, json),
+        BenchCommand::Scaling(arguments) => scaling::run(arguments, json),
         BenchCommand::VersionMemory(arguments) => version_memory(arguments, json),
         BenchCommand::Cache(arguments) => cache(arguments, json),
         BenchCommand::Latency(arguments) => latency(arguments, json),
@@ -41,6 +42,7 @@ fn paper(arguments: &PaperArguments) -> Outcome<(WorkDirectory, EmbeddedStore, W
         warmup: arguments.warmup_seconds,
         seconds: arguments.seconds,
         seed: arguments.seed,
+        ..Driver::default()
     };
     let directory = WorkDirectory::new(None)?;
     crate::allocator::suit(arguments.memory);
@@ -186,6 +188,7 @@ fn contention(arguments: &ContentionArguments, json: bool) -> Outcome {
                 warmup: arguments.warmup_seconds,
                 seconds: arguments.seconds,
                 seed: arguments.seed,
+                ..Driver::default()
             };
             let mut rounds: [Vec<ContentionFigure>; 2] = Default::default();
             for round in 0..arguments.rounds as usize {
@@ -278,6 +281,7 @@ fn ycsb(arguments: &YcsbArguments, json: bool) -> Outcome {
         warmup: arguments.warmup_seconds,
         seconds: arguments.seconds,
         seed: arguments.seed,
+        pin: arguments.pin.pin.clone(),
     };
     let report = match arguments.engine {
         Engine::Map => measure(&MapStore::new(), &workload, &driver)?,
@@ -285,7 +289,7 @@ fn ycsb(arguments: &YcsbArguments, json: bool) -> Outcome {
             let directory = WorkDirectory::new(arguments.dir.as_deref())?;
             crate::allocator::suit(arguments.memory);
             let options =
-                Options::new().memory(arguments.memory).checkpoint_every(arguments.checkpoint_every as u64);
+                options(arguments.memory, &arguments.pin).checkpoint_every(arguments.checkpoint_every as u64);
             let store =
                 EmbeddedStore::open(options, directory.path(), arguments.durability, driver.in_flight)?
                     .with_ahead(match arguments.ahead {
@@ -299,6 +303,15 @@ fn ycsb(arguments: &YcsbArguments, json: bool) -> Outcome {
         }
     };
     if json { output::json(&report) } else { output::table(&rows(&report)) }
+}
+
+/// Of a database whose own threads run where they are to.
+pub fn options(memory: usize, pin: &PinArguments) -> Options {
+    let options = Options::new().memory(memory);
+    match &pin.pin_background {
+        None => options,
+        Some(processors) => options.pin_background(processors.clone()),
+    }
 }
 
 fn workload(arguments: &YcsbArguments) -> Outcome<Workload> {

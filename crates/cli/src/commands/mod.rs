@@ -14,6 +14,7 @@ pub mod records;
 pub mod recover;
 pub mod rotate_key;
 pub mod salvage;
+pub mod scaling;
 pub mod shell;
 pub mod stat;
 

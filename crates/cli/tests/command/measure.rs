@@ -109,6 +109,35 @@ fn contention_is_measured_under_both_controls() {
 }
 
 #[test]
+fn scaling_is_measured_by_mix_and_threads_pinned_or_not() {
+    let words = "bench scaling --json --mix paper,writes --threads 1,3 --records 2000 --seconds 0.05 --warmup-seconds 0 --memory 64M";
+    for more in ["", " --pin --pin-background all"] {
+        let figures = run(format!("{words}{more}").split(' ')).ok().json();
+        let figures = figures.as_array().unwrap();
+        let names: Vec<_> =
+            figures.iter().map(|figure| (&figure["mix"], figure["threads"].as_u64())).collect();
+        let expected = [("paper", 1), ("paper", 3), ("writes", 1), ("writes", 3)];
+        assert!(
+            names
+                .iter()
+                .zip(expected)
+                .all(|(found, (mix, threads))| *found.0 == mix && found.1 == Some(threads))
+        );
+        for figure in figures {
+            assert!(
+                figure["lost_per_million"].is_object() && figure["lost_per_million_sum"].is_f64(),
+                "{figure}"
+            );
+            assert!(figure["shared_writes_per_transaction"]["log"].is_f64(), "{figure}");
+            assert!(figure["background_seconds_per_million"]["proxy"].is_f64(), "{figure}");
+        }
+    }
+    run("bench scaling --pin nowhere".split(' ')).fails(2, "nowhere");
+    let gone = "bench ycsb --engine map --records 10 --seconds 0.01 --warmup-seconds 0 --pin 1023";
+    run(gone.split(' ')).fails(2, "processor 1023");
+}
+
+#[test]
 fn the_demonstration_finds_every_acknowledged_commit() {
     let scratch = Scratch::new();
     let directory = scratch.path("demo");
