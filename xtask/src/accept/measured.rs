@@ -15,6 +15,18 @@ impl Report {
         report.map(Report).map_err(|error| format!("the report is not JSON: {error}"))
     }
 
+    /// The reports that it is a list of.
+    pub fn rows(&self) -> Result<Vec<Report>, String> {
+        let rows = self.0.as_array().ok_or("the report is no list")?;
+        Ok(rows.iter().cloned().map(Report).collect())
+    }
+
+    /// A text of it.
+    pub fn text(&self, name: &str) -> Result<String, String> {
+        let found = self.0.get(name).and_then(Value::as_str);
+        found.map(str::to_owned).ok_or_else(|| format!("the report has no text {name}"))
+    }
+
     /// A number of it, by its path in dots.
     pub fn number(&self, path: &str) -> Result<f64, String> {
         let found = path.split('.').try_fold(&self.0, |value, name| value.get(name));
@@ -73,6 +85,14 @@ mod tests {
         let report = Report(serde_json::json!({ "read_us": { "p50": 0.25 }, "commits": 3 }));
         assert_eq!((report.number("read_us.p50"), report.number("commits")), (Ok(0.25), Ok(3.0)));
         assert!(report.number("read_us.p99").unwrap_err().contains("read_us.p99"));
+    }
+
+    #[test]
+    fn a_list_is_read_row_by_row() {
+        let report = Report(serde_json::json!([{ "mix": "paper", "threads": 3 }]));
+        let rows = report.rows().unwrap();
+        assert_eq!((rows[0].text("mix"), rows[0].number("threads")), (Ok("paper".into()), Ok(3.0)));
+        assert!(rows[0].rows().is_err() && rows[0].text("threads").is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Speed: ratios, each taken in one run, against the peers and against what the machine can do.
 
-use super::measured::{Report, in_turns, papers_records, ycsb};
+use super::measured::{Report, bench, in_turns, papers_records, ycsb};
 use super::{Figure, Point, Quick, machine};
 use crate::workspace::{cargo, displayed, output, root, scratch};
 use serde_json::Value;
@@ -42,6 +42,11 @@ pub const POINTS: &[Point] = &[
     Point { name: "version-collection", bar: "at most 10 %", run: machine::version_collection },
     Point { name: "multi-get", bar: "at least 1.5 times one at a time", run: multi_get },
     Point { name: "two-threads", bar: "at least 1.8 times one", run: two_threads },
+    Point {
+        name: "scaling",
+        bar: "at 16 threads, compare-and-swaps lost to fewer than 1 % of the operations of each mix; the figures",
+        run: scaling,
+    },
     Point {
         name: "larger-than-memory",
         bar: "ahead of every peer on reads and on updates",
@@ -197,6 +202,64 @@ fn two_threads(quick: Quick) -> Result<Figure, String> {
     Ok(Figure { figure, ok: ratio >= 1.8 })
 }
 
+/// By one thread to sixteen: how many more would show on a larger machine is argued from where they meet.
+fn scaling(quick: Quick) -> Result<Figure, String> {
+    let size = ["--records", quick.pick("200000", "2000000"), "--memory", quick.pick("1G", "4G")];
+    let time = ["--seconds", quick.pick("1", "5"), "--warmup-seconds", quick.pick("0.5", "2")];
+    let report = bench(&[&["scaling", "--threads", "1,2,4,8,16"][..], &size, &time].concat())?;
+    let points: Result<Vec<_>, String> = report.rows()?.iter().map(ScalingPoint::of).collect();
+    judged_scaling(&points?)
+}
+
+/// One mix by a number of threads.
+struct ScalingPoint {
+    mix: String,
+    threads: f64,
+    per_thread: f64,
+    /// Compare-and-swaps, for a million operations.
+    lost: f64,
+    /// Writes of a transaction to clock and log.
+    shared: f64,
+}
+
+impl ScalingPoint {
+    fn of(row: &Report) -> Result<ScalingPoint, String> {
+        let shared = |line| row.number(&format!("shared_writes_per_transaction.{line}"));
+        Ok(ScalingPoint {
+            mix: row.text("mix")?,
+            threads: row.number("threads")?,
+            per_thread: row.number("operations_per_second_per_thread")?,
+            lost: row.number("lost_per_million_sum")?,
+            shared: shared("clock")? + shared("log")?,
+        })
+    }
+}
+
+/// All mixes must have been run by sixteen threads.
+fn judged_scaling(points: &[ScalingPoint]) -> Result<Figure, String> {
+    const LOST_MAX: f64 = 1e6 / 100.0;
+    let mut figures = Vec::new();
+    let mut ok = true;
+    for mix in points.chunk_by(|one, next| one.mix == next.mix) {
+        let most = mix.last().filter(|most| most.threads == 16.0);
+        let most = most.ok_or_else(|| format!("{} was not run by 16 threads", mix[0].mix))?;
+        ok &= most.lost < LOST_MAX;
+        let rates: Vec<_> =
+            mix.iter().map(|point| format!("{} {:.2}", point.threads, point.per_thread / 1e6)).collect();
+        figures.push(format!(
+            "{} lost {:.0} for a million, {:.1} writes to shared lines a transaction, M operations/s a thread by threads {}",
+            most.mix,
+            most.lost,
+            most.shared,
+            rates.join(", "),
+        ));
+    }
+    if figures.is_empty() {
+        return Err("nothing was run".into());
+    }
+    Ok(Figure { figure: figures.join("; "), ok })
+}
+
 /// Opens what a process has left that ended with so much log behind its last checkpoint.
 fn replay(quick: Quick) -> Result<Figure, String> {
     let directory = scratch()?;
@@ -242,5 +305,29 @@ mod tests {
         let rates = named(&[("deuteron", 9.0), ("redb", 2.0), ("sqlite", 3.0), ("lmdb", 1.0), ("map", 99.0)]);
         assert_eq!(best_peer(&rates).map(|(engine, _)| engine.as_str()), Ok("sqlite"));
         assert!(best_peer(&named(&[("deuteron", 9.0), ("map", 99.0)])).is_err());
+    }
+
+    #[test]
+    fn every_mix_must_lose_little_at_sixteen_threads() {
+        let point = |mix: &str, threads, lost| ScalingPoint {
+            mix: mix.into(),
+            threads,
+            per_thread: 1e6 / threads,
+            lost,
+            shared: 3.75,
+        };
+        let judged =
+            |points: &[ScalingPoint]| judged_scaling(points).map(|figure| (figure.ok, figure.figure));
+        let (ok, figure) =
+            judged(&[point("paper", 1.0, 2e4), point("paper", 16.0, 9_999.0), point("reads", 16.0, 0.0)])
+                .unwrap();
+        assert!(ok, "what fewer threads lose does not count: {figure}");
+        assert!(
+            figure.contains("paper lost 9999 for a million, 3.8 writes")
+                && figure.contains("1 1.00, 16 0.06")
+        );
+        assert!(!judged(&[point("paper", 16.0, 0.0), point("writes", 16.0, 10_000.0)]).unwrap().0);
+        assert!(judged(&[point("paper", 16.0, 0.0), point("writes", 8.0, 0.0)]).is_err());
+        assert!(judged(&[]).is_err());
     }
 }
