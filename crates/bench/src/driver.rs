@@ -63,9 +63,9 @@ pub struct Progress {
     pub aborts: u64,
 }
 
-const WARMUP: u8 = 0;
-const COUNTING: u8 = 1;
-const OVER: u8 = 2;
+pub(crate) const WARMUP: u8 = 0;
+pub(crate) const COUNTING: u8 = 1;
+pub(crate) const OVER: u8 = 2;
 
 /// How often progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
@@ -73,9 +73,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// What a thread tells the others while it runs, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct LiveCounts {
-    commits: AtomicU64,
-    aborts: AtomicU64,
+pub(crate) struct LiveCounts {
+    pub commits: AtomicU64,
+    pub aborts: AtomicU64,
 }
 
 /// Drives the workload and reports.
@@ -300,7 +300,7 @@ fn drain<W: Worker>(worker: &mut W, pending: VecDeque<(Instant, W::Pending)>) ->
 }
 
 /// Looks at the live counts now and then.
-struct Watcher<'a> {
+pub(crate) struct Watcher<'a> {
     live: &'a [LiveCounts],
     begin: Instant,
     warmup: Duration,
@@ -309,13 +309,13 @@ struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    fn new(live: &'a [LiveCounts], driver: &Driver) -> Self {
+    pub fn new(live: &'a [LiveCounts], driver: &Driver) -> Self {
         let begin = Instant::now();
         Self { live, begin, warmup: driver.warmup, total: driver.warmup + driver.seconds, last: (begin, 0) }
     }
 
     /// Reports until `end` after the beginning, or until a thread has ended the run.
-    fn watch_until(&mut self, end: Duration, phase: &AtomicU8, progress: &mut dyn FnMut(&Progress)) {
+    pub fn watch_until(&mut self, end: Duration, phase: &AtomicU8, progress: &mut dyn FnMut(&Progress)) {
         loop {
             let left = end.saturating_sub(self.begin.elapsed());
             if left.is_zero() || phase.load(Ordering::Relaxed) == OVER {

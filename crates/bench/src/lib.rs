@@ -25,6 +25,7 @@
 //! | `load`, `driver`, `report` | filling, running, telling |
 //! | `contention`, `order_entry` | transactions that meet |
 //! | `scaling` | what a thread more brings, and where threads meet |
+//! | `applications` | TATP, SmallBank, TPC-C, Voter: transactions that decide by what they read, and conditions that are checked |
 //! | `times`, `latency`, `cache` | single operations: how long, answered where |
 //! | `timeline`, `version_memory` | versions in memory over time, and under a reader that stays |
 //! | `paper` | the paper's figures and Hekaton's tables, as pictures and numbers |
@@ -34,10 +35,11 @@
 //! [`DeviceBench`] measures the device below, for comparison.
 //!
 //! A measurement checks no answers: a checker inside it would measure the checker. [`run_histories`] checks answers and
-//! measures nothing.
+//! measures nothing; [`run_application`] checks what is there after the measured time.
 
 #![forbid(unsafe_code)]
 
+mod applications;
 mod cache;
 mod chooser;
 mod contention;
@@ -63,6 +65,11 @@ mod version_memory;
 mod workload;
 mod zipf;
 
+pub use applications::{
+    Access, Application, ApplicationProgress, ApplicationReport, ApplicationStore, ApplicationTransaction,
+    Body, Client, Condition, EmbeddedApplicationStore, Emit, Interruption, Order, SmallBank, Tatp, Tpcc,
+    TransactionFigure, Voter, run_application,
+};
 pub use cache::{CacheReport, run_cache};
 pub use chooser::{KeyChooser, Skew};
 pub use contention::{ContentionCase, ContentionFigure, run_contention};
