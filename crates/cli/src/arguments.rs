@@ -83,6 +83,14 @@ pub enum BenchCommand {
     Contention(ContentionArguments),
     /// The paper's workload, reads only and updates only, by more and more threads: throughput, compare-and-swaps lost, lines shared.
     Scaling(ScalingArguments),
+    /// A register of mobile subscribers: TATP's seven transactions, conditions checked afterwards.
+    Tatp(TatpArguments),
+    /// Accounts with savings and a checking balance: SmallBank's six transactions, the sum of all money checked afterwards.
+    SmallBank(SmallBankArguments),
+    /// A wholesaler: TPC-C's five transactions, its consistency conditions checked afterwards.
+    Tpcc(TpccArguments),
+    /// Votes by telephone, counted at once and checked afterwards.
+    Voter(VoterArguments),
     /// Updates only, beside a reader that holds its snapshot and does nothing: memory of versions, throughput.
     VersionMemory(PaperArguments),
     /// The paper's workload, every read timed: how many are answered by the versions in memory.
@@ -546,6 +554,80 @@ pub enum CaseName {
     Hot,
     /// Long and short transactions with the accesses of TPC-C.
     Mix,
+}
+
+/// How an application benchmark is run.
+#[derive(Debug, Args)]
+pub struct ApplicationArguments {
+    /// Threads that run transactions, each one after the other.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// How long it is measured.
+    #[arg(long, default_value = "10", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// How long it runs before that.
+    #[arg(long, default_value = "2", value_parser = parse_seconds)]
+    pub warmup_seconds: Duration,
+    /// When commits are acknowledged: sync, delayed, delayed=MILLISECONDS or none.
+    #[arg(long, default_value = "delayed", value_parser = parse_durability)]
+    pub durability: Durability,
+    /// Memory that the database may use, such as 1G.
+    #[arg(long, default_value = "1G", value_parser = parse_bytes)]
+    pub memory: usize,
+    /// Where a directory is made for the database, and removed in the end; the system's place for such if left out.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Sets what the transactions do.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct TatpArguments {
+    /// Subscribers.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub subscribers: u32,
+    #[command(flatten)]
+    pub run: ApplicationArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct SmallBankArguments {
+    /// Accounts.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(2..=1_000_000_000))]
+    pub accounts: u64,
+    /// Most draws are from so many of them; else all are drawn alike.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(2..))]
+    pub hot_accounts: Option<u64>,
+    /// The share of those draws.
+    #[arg(long, default_value_t = 0.9, value_parser = parse_share, requires = "hot_accounts")]
+    pub hot_share: f64,
+    #[command(flatten)]
+    pub run: ApplicationArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct TpccArguments {
+    /// Warehouses: some 100 MB each.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub warehouses: u16,
+    /// So many times fewer items, customers and orders than specified.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub shrink: u32,
+    #[command(flatten)]
+    pub run: ApplicationArguments,
+}
+
+#[derive(Debug, Args)]
+pub struct VoterArguments {
+    /// Contestants.
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u8).range(1..=200))]
+    pub contestants: u8,
+    /// Telephones in each of the 306 areas; fewer, and callers come to their limit of two votes.
+    #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub telephones: u64,
+    #[command(flatten)]
+    pub run: ApplicationArguments,
 }
 
 #[derive(Debug, Args)]

@@ -17,7 +17,7 @@ pub enum Kind {
     TryAgain = 4,
     /// Stored bytes are not what was written, or a commit is lost.
     Damage = 5,
-    /// A history has anomalies that the level forbids.
+    /// A history has anomalies that the level forbids, or a benchmark's data does not fulfil its conditions.
     Anomaly = 6,
 }
 
@@ -29,7 +29,7 @@ pub const EXIT_STATUS_HELP: &str = "Exit status:
   3  the database, the table or the key is not there
   4  a conflict, or the database is in use: try again
   5  damage: stored bytes are not what was written, or a commit is lost
-  6  a history has anomalies that the isolation level forbids";
+  6  a history has anomalies that the isolation level forbids, or a benchmark's conditions do not hold";
 
 /// A failed command.
 #[derive(Debug)]

@@ -3,6 +3,10 @@
 //! versions in memory take and give; `bench latency`: single operations; `bench device`: the disk below.
 
 use super::{WorkDirectory, scaling};
+//! `bench version-memory`, `bench timeline` and `bench cache`: what the versions in memory take and give; `bench latency`: single
+//! operations; `bench device`: the disk below. TATP, SmallBank, TPC-C and Voter are next door.
+
+use super::{WorkDirectory, applications};
 use crate::arguments::{
     AheadName, BenchCommand, CaseName, ContentionArguments, DeviceArguments, Engine, EvaluationArguments,
     PaperArguments, PinArguments, WorkloadName, YcsbArguments,
@@ -25,6 +29,10 @@ pub fn run(command: &BenchCommand, json: bool) -> Outcome {
         BenchCommand::Paper(arguments) => evaluation(arguments, json),
         BenchCommand::Contention(arguments) => contention(arguments, json),
         BenchCommand::Scaling(arguments) => scaling::run(arguments, json),
+        BenchCommand::Tatp(arguments) => applications::tatp(arguments, json),
+        BenchCommand::SmallBank(arguments) => applications::small_bank(arguments, json),
+        BenchCommand::Tpcc(arguments) => applications::tpcc(arguments, json),
+        BenchCommand::Voter(arguments) => applications::voter(arguments, json),
         BenchCommand::VersionMemory(arguments) => version_memory(arguments, json),
         BenchCommand::Cache(arguments) => cache(arguments, json),
         BenchCommand::Latency(arguments) => latency(arguments, json),

@@ -1,5 +1,6 @@
 //! What each command does, a module each, and what they share: opening a database and finding a table in it.
 
+mod applications;
 pub mod backup;
 pub mod bench;
 pub mod check;

@@ -1,4 +1,4 @@
-//! `bench ycsb`, `bench device` and `demo`, small.
+//! `bench ycsb`, `bench device`, the application benchmarks and `demo`, small.
 
 use crate::support::{Scratch, run};
 
@@ -135,6 +135,30 @@ fn scaling_is_measured_by_mix_and_threads_pinned_or_not() {
     run("bench scaling --pin nowhere".split(' ')).fails(2, "nowhere");
     let gone = "bench ycsb --engine map --records 10 --seconds 0.01 --warmup-seconds 0 --pin 1023";
     run(gone.split(' ')).fails(2, "processor 1023");
+fn applications_are_measured_and_their_conditions_hold() {
+    let scratch = Scratch::new();
+    let directory = scratch.path("here");
+    let small = "--json --seconds 0.1 --warmup-seconds 0.05 --memory 64M --threads 2 --dir";
+    for (name, options, scale) in [
+        ("tatp", "--subscribers 200", "200 subscribers"),
+        ("small-bank", "--accounts 100 --hot-accounts 4", "100 accounts, 90 % of the draws from 4"),
+        ("tpcc", "--shrink 1000 --durability none", "1 warehouses, 100 items, 30 customers a district"),
+        ("voter", "--contestants 3 --telephones 5", "3 contestants, 5 telephones an area"),
+    ] {
+        let words = ["bench", name].into_iter().chain(options.split(' ')).chain(small.split(' '));
+        let report = run(words.chain([directory.to_str().unwrap()])).ok().json();
+        assert_eq!((&report["application"], &report["scale"]), (&name.into(), &scale.into()));
+        assert!(report["conditions"].as_array().unwrap().iter().all(|condition| condition["holds"] == true));
+        assert!(report["isolation"].as_str().unwrap().contains("serializable"), "{report}");
+        for figure in report["transactions"].as_array().unwrap() {
+            assert!(figure["commits"].is_u64() && figure["latency_us"]["p99"].is_f64(), "{figure}");
+        }
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "the database is removed");
+    }
+    let words = "bench voter --threads 1 --seconds 0.05 --warmup-seconds 0 --memory 64M".split(' ');
+    let text = run(words).ok().out;
+    assert!(text.contains("votes are as many as were accepted") && !text.contains("DOES NOT"), "{text}");
+    run("bench small-bank --hot-share 0.5".split(' ')).fails(2, "hot-accounts");
 }
 
 #[test]
