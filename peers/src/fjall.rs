@@ -10,6 +10,7 @@ use fjall::{
 pub struct Fjall {
     pub database: OptimisticTxDatabase,
     pub records: OptimisticTxKeyspace,
+    records: OptimisticTxKeyspace,
 }
 
 impl Fjall {
@@ -25,7 +26,7 @@ impl Fjall {
 
 pub struct FjallTransaction<'a> {
     fjall: &'a Fjall,
-    transaction: OptimisticWriteTx,
+    pub transaction: OptimisticWriteTx,
 }
 
 impl PeerTransaction for FjallTransaction<'_> {

@@ -7,15 +7,18 @@ use heed::types::Bytes;
 use heed::{AnyTls, Database, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithTls};
 use std::ops::Bound;
 
+/// Named tables that there may be beside the one without a name.
+const TABLES_MAX: u32 = 32;
+
 pub struct Lmdb {
-    environment: Env,
+    pub environment: Env,
     table: Database<Bytes, Bytes>,
 }
 
 impl Lmdb {
     pub fn open(settings: &Settings) -> Result<Self, heed::Error> {
         let mut options = EnvOpenOptions::new();
-        options.map_size(64 << 30).max_readers(1024);
+        options.map_size(64 << 30).max_readers(1024).max_dbs(TABLES_MAX);
         if !settings.sync {
             // SAFETY: the directory is ours alone, and what a power cut leaves is of no interest.
             unsafe { options.flags(EnvFlags::NO_SYNC) };

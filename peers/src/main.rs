@@ -9,6 +9,11 @@
 //! What each engine is set to, and why, stands at the head of its file.
 
 mod bulk;
+//! `applications` and `compare-applications` for TATP, SmallBank, TPC-C and Voter.
+//!
+//! What each engine is set to, and why, stands at the head of its file.
+
+mod applications;
 mod compare;
 mod contention;
 mod engines;
@@ -26,6 +31,7 @@ mod surrealkv;
 mod tests;
 mod workload;
 
+use applications::{ApplicationEngine, ApplicationWork};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use contention::{Case, ContentionEngine, ContentionWork};
 use deuteron_bench::{Ahead, Driver, Report, Skew, Workload};
@@ -113,6 +119,38 @@ enum Command {
         rounds: usize,
         #[command(flatten)]
         work: ContentionWork,
+        /// Print the medians as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure one engine under an application benchmark; print its report as JSON.
+    Applications {
+        /// Which.
+        #[arg(long)]
+        engine: ApplicationEngine,
+        /// Which benchmark.
+        #[arg(long)]
+        workload: applications::Workload,
+        #[command(flatten)]
+        work: ApplicationWork,
+    },
+    /// Measure several in turns under application benchmarks; print medians and ratios, and what does not hold.
+    CompareApplications {
+        /// Which, the first being what the others are compared with.
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "deuteron,rocksdb-optimistic,rocksdb-pessimistic,lmdb,redb,fjall"
+        )]
+        engines: Vec<ApplicationEngine>,
+        /// Which benchmarks.
+        #[arg(long, value_delimiter = ',', default_value = "tatp,small-bank,tpcc,voter")]
+        workloads: Vec<applications::Workload>,
+        /// Every engine is measured so many times.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        #[command(flatten)]
+        work: ApplicationWork,
         /// Print the medians as JSON.
         #[arg(long)]
         json: bool,
@@ -278,6 +316,14 @@ fn main() -> ExitCode {
         }
         Command::CompareContention { engines, cases, threads, rounds, work, json } => {
             contention::compare(&engines, &cases, &threads, rounds, &work, json)
+        }
+        Command::Applications { engine, workload, work } => applications::measure(engine, workload, &work)
+            .and_then(|report| {
+                println!("{}", serde_json::to_string(&report)?);
+                Ok(())
+            }),
+        Command::CompareApplications { engines, workloads, rounds, work, json } => {
+            applications::compare(&engines, &workloads, rounds, &work, json)
         }
         Command::Records { engine, work } => records::measure(engine, &work)
             .map(|report| println!("{report}"))

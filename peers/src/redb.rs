@@ -13,7 +13,7 @@ use std::time::Instant;
 pub const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("usertable");
 
 pub struct Redb {
-    database: Database,
+    pub database: Database,
     opened: Instant,
     /// Milliseconds after opening.
     synced: AtomicU64,

@@ -40,7 +40,7 @@ fn write_options(sync: bool) -> WriteOptions {
     options
 }
 
-fn trouble(error: Error) -> Trouble {
+pub fn trouble(error: Error) -> Trouble {
     match error.kind() {
         ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::TryAgain => Trouble::Conflict,
         _ => error.into(),
@@ -51,6 +51,7 @@ pub enum RocksTransaction<'a, D: DBAccess> {
     Reader(SnapshotWithThreadMode<'a, D>),
     Writer(Transaction<'a, D>),
 }
+pub struct RocksTransaction<'a, D>(pub Transaction<'a, D>);
 
 impl<D: DBAccess> PeerTransaction for RocksTransaction<'_, D>
 where
@@ -118,7 +119,7 @@ where
     }
 }
 
-pub struct Optimistic(OptimisticTransactionDB);
+pub struct Optimistic(pub OptimisticTransactionDB);
 
 impl Optimistic {
     pub fn open(settings: &Settings) -> Result<Self, Error> {
@@ -146,7 +147,7 @@ impl Peer for Optimistic {
     }
 }
 
-pub struct Pessimistic(TransactionDB);
+pub struct Pessimistic(pub TransactionDB);
 
 impl Pessimistic {
     pub fn open(settings: &Settings) -> Result<Self, Error> {
