@@ -159,6 +159,7 @@ pub fn measure(
         warmup: Duration::from_secs_f64(work.warmup_seconds),
         seconds: Duration::from_secs_f64(work.seconds),
         seed: work.seed,
+        pin: None,
     };
     let application = &*work.application(workload);
     let drive = |store: &dyn ApplicationStore| run_application(application, store, &driver, &mut |_| {});

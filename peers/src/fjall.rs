@@ -10,7 +10,6 @@ use fjall::{
 pub struct Fjall {
     pub database: OptimisticTxDatabase,
     pub records: OptimisticTxKeyspace,
-    records: OptimisticTxKeyspace,
 }
 
 impl Fjall {

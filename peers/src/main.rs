@@ -4,16 +4,12 @@
 //! own, in turns, several rounds, and prints medians, their spread, and the ratio of each to the first. `contention` and
 //! `compare-contention` do the same for transactions that meet, `records` and `compare-records` for records without transactions,
 //! `load` and `compare-load` for a load in key order, `compare-recovery` (whose steps are `recovery-write` and `recovery-open`) for opening
-//! what a killed process has left.
-//!
-//! What each engine is set to, and why, stands at the head of its file.
-
-mod bulk;
-//! `applications` and `compare-applications` for TATP, SmallBank, TPC-C and Voter.
+//! what a killed process has left, `applications` and `compare-applications` for TATP, SmallBank, TPC-C and Voter.
 //!
 //! What each engine is set to, and why, stands at the head of its file.
 
 mod applications;
+mod bulk;
 mod compare;
 mod contention;
 mod engines;

@@ -51,7 +51,16 @@ pub enum RocksTransaction<'a, D: DBAccess> {
     Reader(SnapshotWithThreadMode<'a, D>),
     Writer(Transaction<'a, D>),
 }
-pub struct RocksTransaction<'a, D>(pub Transaction<'a, D>);
+
+impl<'a, D: DBAccess> RocksTransaction<'a, D> {
+    /// The transaction of one that was begun to write.
+    pub fn into_writer(self) -> Transaction<'a, D> {
+        match self {
+            RocksTransaction::Reader(_) => unreachable!("the driver said that it would not write"),
+            RocksTransaction::Writer(transaction) => transaction,
+        }
+    }
+}
 
 impl<D: DBAccess> PeerTransaction for RocksTransaction<'_, D>
 where

@@ -7,7 +7,7 @@
 
 use super::{Durable, failed, interruption};
 use crate::peer::{Peer, Settings};
-use crate::rocksdb::{Optimistic, Pessimistic, RocksTransaction};
+use crate::rocksdb::{Optimistic, Pessimistic};
 use deuteron_bench::{
     Access, ApplicationStore, ApplicationTransaction, BenchError, Body, Interruption, Order, StoreFigures,
     directory_bytes,
@@ -58,8 +58,7 @@ impl RocksdbPeer for Optimistic {
         &self,
         sync: bool,
     ) -> Result<Transaction<'_, OptimisticTransactionDB>, Interruption> {
-        let RocksTransaction(transaction) = self.begin(true, sync).map_err(interruption)?;
-        Ok(transaction)
+        Ok(self.begin(true, sync).map_err(interruption)?.into_writer())
     }
 }
 
@@ -71,8 +70,7 @@ impl RocksdbPeer for Pessimistic {
     }
 
     fn begin_transaction(&self, sync: bool) -> Result<Transaction<'_, TransactionDB>, Interruption> {
-        let RocksTransaction(transaction) = self.begin(true, sync).map_err(interruption)?;
-        Ok(transaction)
+        Ok(self.begin(true, sync).map_err(interruption)?.into_writer())
     }
 }
 

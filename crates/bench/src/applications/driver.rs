@@ -28,7 +28,7 @@ pub enum ApplicationProgress {
 }
 
 /// Loads `application` into the empty tables of `store`, drives it, and checks its conditions; a condition that is violated is in
-/// the report, not an error. Commits in flight ([`Driver::in_flight`]) there are none: each thread waits for each.
+/// the report, not an error. Commits in flight ([`Driver::in_flight`]) there are none: each thread waits for each; and threads are not [pinned](Driver::pin).
 ///
 /// # Errors
 /// [`BenchError::Store`] if the store fails, [`BenchError::Settings`] for no thread.

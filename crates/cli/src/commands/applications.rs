@@ -43,6 +43,7 @@ fn run(application: &dyn Application, arguments: &ApplicationArguments, json: bo
         warmup: arguments.warmup_seconds,
         seconds: arguments.seconds,
         seed: arguments.seed,
+        pin: None,
     };
     let mut place = tempfile::Builder::new();
     place.prefix("deuteron-");

@@ -1,12 +1,9 @@
 //! `bench ycsb`: the paper's workload and YCSB A to F; `bench paper`: its figures; `bench contention`: transactions that meet;
 //! `bench scaling` (in `scaling`): what threads lose to each other; `bench version-memory`, `bench timeline` and `bench cache`: what the
-//! versions in memory take and give; `bench latency`: single operations; `bench device`: the disk below.
+//! versions in memory take and give; `bench latency`: single operations; `bench device`: the disk below. TATP, SmallBank, TPC-C and Voter are
+//! next door.
 
-use super::{WorkDirectory, scaling};
-//! `bench version-memory`, `bench timeline` and `bench cache`: what the versions in memory take and give; `bench latency`: single
-//! operations; `bench device`: the disk below. TATP, SmallBank, TPC-C and Voter are next door.
-
-use super::{WorkDirectory, applications};
+use super::{WorkDirectory, applications, scaling};
 use crate::arguments::{
     AheadName, BenchCommand, CaseName, ContentionArguments, DeviceArguments, Engine, EvaluationArguments,
     PaperArguments, PinArguments, WorkloadName, YcsbArguments,

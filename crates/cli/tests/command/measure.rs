@@ -135,6 +135,9 @@ fn scaling_is_measured_by_mix_and_threads_pinned_or_not() {
     run("bench scaling --pin nowhere".split(' ')).fails(2, "nowhere");
     let gone = "bench ycsb --engine map --records 10 --seconds 0.01 --warmup-seconds 0 --pin 1023";
     run(gone.split(' ')).fails(2, "processor 1023");
+}
+
+#[test]
 fn applications_are_measured_and_their_conditions_hold() {
     let scratch = Scratch::new();
     let directory = scratch.path("here");
