@@ -30,7 +30,8 @@ pub struct TcOptions {
     pub reads_max: usize,
     /// The first batch of a scan reads about so much from the data component; later ones up to 64 times as much.
     pub scan_batch_bytes: usize,
-    /// A batch of a scan takes at most so many records from this component.
+    /// A batch of a scan looks at so many records of this component at most. The first ends with the sixteenth that is there, later ones with up to
+    /// 64 times as many.
     pub scan_batch_records_max: usize,
     /// A transaction gives up after so many refreshes (rule R7).
     pub refreshes_max: usize,

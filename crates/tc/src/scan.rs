@@ -24,6 +24,10 @@ use std::ops::Bound;
 /// Later batches grow up to this many times the first.
 const BATCH_GROWTH_MAX: usize = 64;
 
+/// Records of this component that end the first batch; later ones may have more as they grow. What a batch has read is protected, wanted or
+/// not: whoever takes the first of a queue is not to conflict with those who append to it.
+const BATCH_RECORDS_FIRST: usize = 16;
+
 /// A key and its value, as a scan returns them.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
@@ -188,6 +192,7 @@ impl Transaction {
         }
         let first_bytes = workspace.core.options.scan_batch_bytes;
         cursor.batch_bytes = (cursor.batch_bytes * 2).clamp(first_bytes, first_bytes * BATCH_GROWTH_MAX);
+        let records_max = BATCH_RECORDS_FIRST * (cursor.batch_bytes / first_bytes);
         let own = workspace.next_ordinal;
         let near = cursor.near().clone();
         let progress = match cursor.progress.take() {
@@ -200,6 +205,7 @@ impl Transaction {
             start: progress.start.as_ref().map(Vec::as_slice),
             ticket: progress.ticket,
             bytes_max: cursor.batch_bytes,
+            records_max,
             values: true,
         };
         let known_entry = progress.entry.filter(|_| progress.own == own && !workspace.reads_forgotten);
@@ -298,6 +304,7 @@ impl Workspace {
                 start,
                 ticket,
                 bytes_max: self.core.options.scan_batch_bytes * BATCH_GROWTH_MAX,
+                records_max: self.core.options.scan_batch_records_max,
                 values: false,
             };
             let segment = match self.core.read_segment(&request, reader, &mut digest) {

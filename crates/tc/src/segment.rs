@@ -49,6 +49,12 @@ enum What {
     Recycled(Lsn),
 }
 
+impl What {
+    fn is_there(&self) -> bool {
+        !matches!(self, What::Own(None) | What::Absent)
+    }
+}
+
 /// One batch.
 pub(crate) struct Segment {
     pub(crate) entries: Vec<Entry>,
@@ -66,6 +72,8 @@ pub(crate) struct SegmentRequest<'k> {
     pub(crate) start: Bound<&'k [u8]>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) bytes_max: usize,
+    /// So many records of this component that are there end the batch.
+    pub(crate) records_max: usize,
     /// Whether values are wanted.
     pub(crate) values: bool,
 }
@@ -185,7 +193,9 @@ impl Core {
         point();
         self.index.complete(&guard);
         point();
-        let (mut known, mut walked_to, mut count, mut failed) = (Vec::new(), None, 0, None);
+        let (mut known, mut walked_to, mut failed) = (Vec::new(), None, None);
+        // Deleted ones are walked over in bulk, but not without end.
+        let (mut looked_at, mut there) = (0, 0);
         self.index.list().walk(covered, request.direction, &guard, |record| {
             point();
             let head = record.head.load(Ordering::SeqCst);
@@ -193,7 +203,7 @@ impl Core {
                 // Gone: then it is at the data component.
                 return true;
             }
-            count += 1;
+            looked_at += 1;
             let (visible, _) = self.visible(head, reader, &guard);
             let key = || record.key().to_vec();
             let (mut value, mut large) = (Vec::new(), false);
@@ -208,6 +218,7 @@ impl Core {
                             What::OwnRecycled(lsn)
                         }
                     };
+                    there += usize::from(what.is_there());
                     known.push(Known { key: key(), what, at: reader.at, commit_lsn: Lsn(0) });
                 }
                 Visible::Committed { version, at, commit_lsn } => {
@@ -220,6 +231,7 @@ impl Core {
                             What::Recycled(lsn)
                         }
                     };
+                    there += usize::from(what.is_there());
                     known.push(Known { key: key(), what, at, commit_lsn });
                 }
                 // The data component has it.
@@ -228,7 +240,7 @@ impl Core {
                 Visible::Undecided(other) => failed = Some(Failure::GivesWay(other)),
             }
             // One large value is enough for the memory of a batch.
-            if large || count >= self.options.scan_batch_records_max {
+            if large || there >= request.records_max || looked_at >= self.options.scan_batch_records_max {
                 walked_to = Some(key());
             }
             walked_to.is_none() && failed.is_none()

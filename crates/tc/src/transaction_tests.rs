@@ -195,6 +195,42 @@ fn a_batch_takes_so_many_fresh_records_and_one_large_value() {
 }
 
 #[test]
+fn who_takes_the_first_of_a_queue_is_in_nobodys_way_at_its_end() {
+    let bed = roomy();
+    let key = |number: u8| [b'q', number];
+    (0..60).for_each(|number| bed.put(&key(number), b"1"));
+    // Deleted ones do not count: the batch goes on behind them.
+    for number in 0..20 {
+        let mut tx = bed.begin();
+        tx.delete(TABLE, &key(number)).unwrap();
+        tx.commit().unwrap();
+    }
+    for (lower, batches) in [(key(0), 2), (key(59), 1)] {
+        let mut cursor =
+            ScanCursor::new(TABLE, Bound::Included(lower.to_vec()), Bound::Unbounded, Direction::Forward);
+        let mut tx = bed.begin();
+        let sizes = std::iter::from_fn(|| tx.scan_batch(&mut cursor).unwrap()).map(|batch| batch.len());
+        assert_eq!(sizes.collect::<Vec<_>>(), [vec![16, 24], vec![1]][2 - batches]);
+    }
+    let mut tx = bed.begin();
+    let first = tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward).next();
+    let (first, _) = first.unwrap().unwrap();
+    assert_eq!(first, key(20));
+    bed.put(&key(99), b"1");
+    tx.delete(TABLE, &first).unwrap();
+    // Makes it commit later than the append, and look again at what it has scanned.
+    bed.begin().get(TABLE, &first).unwrap();
+    tx.commit().unwrap();
+    // What it has used is protected.
+    let mut tx = bed.begin();
+    assert!(tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward).next().is_some());
+    bed.put(&key(1), b"1");
+    tx.put(TABLE, b"other", b"1").unwrap();
+    bed.begin().get(TABLE, b"other").unwrap();
+    assert!(tx.commit().is_err());
+}
+
+#[test]
 fn the_batches_of_a_scan_are_remembered_as_one_range_until_the_transaction_writes() {
     let bed = with(TcOptions { scan_batch_records_max: 3, ..TcOptions::default() });
     (0..10u8).for_each(|number| bed.put(&[number + 1], b"1"));
