@@ -51,7 +51,7 @@ impl<'t> Scan<'t> {
         };
         while end.read_ahead.is_empty() {
             match self.transaction.scan_batch(&mut end.cursor) {
-                Ok(Some(batch)) => end.read_ahead.extend(batch),
+                Ok(Some(batch)) => end.read_ahead = batch.into(),
                 Ok(None) => {
                     self.record_end(direction, None);
                     return None;
@@ -72,7 +72,8 @@ impl<'t> Scan<'t> {
             self.record_end(direction, Some(&key));
             return None;
         }
-        end.last = Some(key.clone());
+        // In the memory of the one before.
+        end.last.get_or_insert_default().clone_from(&key);
         let entry = (key, value);
         if self.recorded.is_some() {
             self.record_entry(direction, &entry);

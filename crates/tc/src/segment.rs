@@ -145,7 +145,7 @@ impl Core {
             values: request.values,
             at: reader.at,
             digest,
-            entries: Vec::new(),
+            entries: Vec::with_capacity(if request.values { known.len() + batch.records.len() } else { 0 }),
             read_lsn: Lsn(0),
         };
         if !merge.run(known, batch.records, direction, last.as_deref())? {
