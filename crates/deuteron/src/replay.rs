@@ -9,15 +9,15 @@ use crate::recovery::RecoveryPlan;
 use crate::{Background, Error, Options};
 use deuteron_contract::{DataComponent, Timestamp};
 use deuteron_epoch::Epochs;
-use deuteron_log::{BufferView, Log, LogBuffer, LogError, LogOpening, Recovery, SegmentReader};
-use deuteron_proxy::{Proxy, ProxyHost};
+use deuteron_log::{Log, LogBuffer, LogError, LogOpening, Recovery, SegmentReader};
+use deuteron_proxy::{Pending, Proxy, ProxyHost};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-/// What an operation takes in a batch, beside its bytes in the log buffer.
-const OPERATION_BYTES: usize = 72;
+/// What may be noted of a record: when it is met, when it is the newest of its key, and of the round before.
+const RECORD_BYTES: u64 = 3 * 64;
 
 /// Steps 4 and 5 of opening: everything committed in the log from the redo start on is posted, all else is dropped, with about so much
 /// memory.
@@ -30,16 +30,12 @@ pub fn replay(
     memory_bytes: u64,
 ) -> Result<(Log, Recovery, RecoveryPlan), Error> {
     let redo_start = dc.recovered_redo_scan_start_point();
-    // The more at once, the more operations share a page or are superseded. Of the memory of transactions, which is free, half is for two
-    // rounds, that which is posted and that which is read, and a sixth for what is noted of the operations.
-    let round_bytes_max = (memory_bytes / 4).max(2 * proxy_options.lag_bytes);
-    // A short one first, so that there is soon something to post.
-    let round_bytes = (round_bytes_max / 8).max(proxy_options.lag_bytes);
-    let operations_max = memory_bytes as usize / 6 / OPERATION_BYTES;
-    let proxy_options = deuteron_proxy::Options {
-        batch_operations_max: proxy_options.batch_operations_max.max(operations_max),
-        ..proxy_options
-    };
+    // The more at once, the more operations share a page or are superseded. Of the memory of transactions, which is free, three fifths are for
+    // three rounds, that which is posted, the one met before it, and that which is read; and a third for what is noted of the operations,
+    // which is more than they take in the log if they are short. A short round first, so that there is soon something to do.
+    let round_bytes_max = (memory_bytes / 5).max(proxy_options.lag_bytes);
+    let round_bytes = round_bytes_max / 8;
+    let records_max = (memory_bytes / 3 / RECORD_BYTES).max(1);
     let threads = match options.background {
         Background::Threads => thread::available_parallelism().map_or(1, usize::from),
         Background::Inline => 1,
@@ -48,12 +44,10 @@ pub fn replay(
         reader: opening.reader(),
         proxy: Proxy::new(Arc::clone(dc), Arc::new(NoTransactions { threads }), proxy_options, redo_start),
     };
-    let mut rounds = Rounds { opening, round_bytes, round_bytes_max };
+    let mut rounds = Rounds { opening, round_bytes, round_bytes_max, records_max };
     let opening = match options.background {
         Background::Inline => {
-            while let Some(round) = rounds.next()? {
-                replay.post(&round)?;
-            }
+            replay.post(|| rounds.next())?;
             rounds.opening
         }
         Background::Threads => thread::scope(|scope| {
@@ -65,7 +59,8 @@ pub fn replay(
                 {}
                 Ok::<_, LogError>(rounds.opening)
             });
-            receiver.into_iter().try_for_each(|round| replay.post(&round))?;
+            let receiver = receiver;
+            replay.post(|| Ok(receiver.recv().ok()))?;
             Ok::<_, Error>(reading.join().unwrap_or_else(|panic| resume_unwind(panic))?)
         })?,
     };
@@ -90,13 +85,17 @@ struct Rounds {
     opening: LogOpening,
     round_bytes: u64,
     round_bytes_max: u64,
+    records_max: u64,
 }
 
 impl Rounds {
     /// One buffer at least, however small a round is to be; none at the end.
     fn next(&mut self) -> Result<Option<Vec<LogBuffer>>, LogError> {
         let (mut round, mut bytes) = (Vec::new(), 0);
-        while round.is_empty() || bytes < self.round_bytes {
+        let before = self.opening.records_met();
+        while round.is_empty()
+            || bytes < self.round_bytes && self.opening.records_met() - before < self.records_max
+        {
             let Some(buffer) = self.opening.next_buffer()? else { break };
             bytes += buffer.end().0 - buffer.base().0;
             round.push(buffer);
@@ -112,9 +111,23 @@ struct Replay {
 }
 
 impl Replay {
-    fn post(&self, round: &[LogBuffer]) -> Result<(), Error> {
-        let views: Vec<BufferView<'_>> = round.iter().map(LogBuffer::view).collect();
-        Ok(self.proxy.replay(&views, &self.reader)?)
+    /// Posts all rounds. One is held until the next has been met, so there are two, in turns, and the one that is read.
+    fn post(&self, mut next: impl FnMut() -> Result<Option<Vec<LogBuffer>>, LogError>) -> Result<(), Error> {
+        let mut held;
+        let mut pending = Pending::default();
+        loop {
+            let round = next()?.unwrap_or_default();
+            let mut posted = self.proxy.replay(&mut pending, &round, &self.reader)?;
+            if round.is_empty() {
+                return Ok(());
+            }
+            drop(pending);
+            held = next()?.unwrap_or_default();
+            pending = self.proxy.replay(&mut posted, &held, &self.reader)?;
+            if held.is_empty() {
+                return Ok(());
+            }
+        }
     }
 }
 

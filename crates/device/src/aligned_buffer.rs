@@ -1,10 +1,13 @@
 //! Memory that direct I/O accepts.
 
 use crate::BLOCK_BYTES;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+
+/// Buffers of this size and more are aligned to it, and in huge pages if the system has some.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A fixed number of bytes, zero at first, whose address is a multiple of [`BLOCK_BYTES`].
 ///
@@ -42,7 +45,13 @@ impl AlignedBuffer {
             return AlignedBuffer { address, length };
         }
         // SAFETY: the layout's size is not 0.
-        let address = unsafe { alloc_zeroed(layout) };
+        let address = unsafe {
+            if length < HUGE_PAGE_BYTES || cfg!(miri) {
+                alloc_zeroed(layout)
+            } else {
+                alloc_in_huge_pages(layout)
+            }
+        };
         match NonNull::new(address) {
             Some(address) => AlignedBuffer { address, length },
             None => handle_alloc_error(layout),
@@ -56,8 +65,27 @@ impl AlignedBuffer {
     }
 
     fn layout(length: usize) -> Layout {
-        Layout::from_size_align(length, BLOCK_BYTES).expect("a buffer's length fits the address space")
+        let align = if length < HUGE_PAGE_BYTES { BLOCK_BYTES } else { HUGE_PAGE_BYTES };
+        Layout::from_size_align(length, align).expect("a buffer's length fits the address space")
     }
+}
+
+/// Zeroed memory that asks for huge pages before it is touched: a fault for each, and not for each small page.
+///
+/// # Safety
+/// As of [`alloc_zeroed`].
+unsafe fn alloc_in_huge_pages(layout: Layout) -> *mut u8 {
+    use rustix::mm::{Advice, madvise};
+    // SAFETY: the caller's.
+    let address = unsafe { alloc(layout) };
+    if !address.is_null() {
+        let whole = layout.size() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        // SAFETY: part of the allocation just made. It is only advice; small pages do as well.
+        let _ = unsafe { madvise(address.cast(), whole, Advice::LinuxHugepage) };
+        // SAFETY: the allocation just made.
+        unsafe { address.write_bytes(0, layout.size()) };
+    }
+    address
 }
 
 impl Drop for AlignedBuffer {

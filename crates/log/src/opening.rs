@@ -240,6 +240,20 @@ impl LogOpening {
         Ok(self.held.take())
     }
 
+    /// How many records there are in the buffers found so far: those returned and perhaps the next.
+    ///
+    /// ```
+    /// # fn example(opening: &mut deuteron_log::LogOpening) -> Result<(), deuteron_log::LogError> {
+    /// if let Some(buffer) = opening.next_buffer()? {
+    ///     assert!(opening.records_met() as usize >= buffer.view().records().count());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn records_met(&self) -> u64 {
+        self.recovery.summary.records
+    }
+
     /// Follows the buffers to the first that is to be offered, or to the tail, which must not lie before the end of what is needed.
     fn find_next(&mut self) -> Result<Option<LogBuffer>, LogError> {
         let from = self.needed.start;

@@ -50,7 +50,7 @@ pub trait ProxyHost: Send + Sync {
     /// Called after each pass.
     fn progress(&self, progress: Progress);
 
-    /// How many threads [`ProxyHost::on_threads`] has: a batch is sorted and posted in parts by all of them. One, unless said otherwise.
+    /// How many threads [`ProxyHost::on_threads`] has: [`Proxy::replay`](crate::Proxy::replay) has them all at work. One, unless said otherwise.
     fn threads(&self) -> usize {
         1
     }

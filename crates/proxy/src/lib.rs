@@ -23,11 +23,12 @@
 //! | module | what |
 //! |---|---|
 //! | [`proxy`] | [`Proxy`]: the passes, in steps |
+//! | [`replay`] | [`Proxy::replay`]: the same after a crash, by all threads |
 //! | [`host`] | [`ProxyHost`], [`Progress`]: what the proxy asks of and tells the transaction component |
 //! | [`source`] | [`StableLog`], [`RecordSource`], [`Entry`]: what the proxy sees of the log |
 //! | [`options`], [`error`], [`statistics`] | [`Options`], [`ProxyError`], [`ProxyStatistics`] |
 //!
-//! The same code replays the log after a crash ([`Proxy::replay`]): a proxy *is* redo recovery that never stops.
+//! The same passes replay the log after a crash ([`Proxy::replay`]): a proxy *is* redo recovery that never stops.
 //!
 //! ```
 //! use deuteron_contract::{DataComponent, Lsn, MemoryDc, TableId, Timestamp, TransactionId};
@@ -55,9 +56,10 @@
 //!     (Lsn(128), Entry::Commit { transaction: winner, timestamp: Timestamp(9) }),
 //! ];
 //! let buffer = RecordSlice { start: Lsn(0), end: Lsn(4096), entries: &entries };
-//! proxy.replay(std::slice::from_ref(&buffer), &buffer)?;
-//! assert_eq!(proxy.redo_scan_start_point(), Lsn(96)); // the loser may still commit ...
-//! proxy.finish_replay(Lsn(4096))?; // ... until the log ends
+//! let mut pending = proxy.replay(&mut Default::default(), std::slice::from_ref(&buffer), &buffer)?;
+//! let none: &[RecordSlice<'_>] = &[];
+//! proxy.replay(&mut pending, none, &buffer)?; // the next round is the end of the log
+//! proxy.finish_replay(Lsn(4096))?; // the loser cannot commit any more
 //! assert_eq!(proxy.redo_scan_start_point(), Lsn(4096));
 //!
 //! let record = dc.get(table, b"k").unwrap().unwrap();
@@ -75,8 +77,10 @@ mod held;
 pub mod host;
 mod log_source;
 pub mod options;
+mod order;
 mod outcomes;
 pub mod proxy;
+pub mod replay;
 mod side_buffer;
 pub mod source;
 pub mod statistics;
@@ -86,5 +90,6 @@ pub use error::ProxyError;
 pub use host::{Progress, ProxyHost};
 pub use options::Options;
 pub use proxy::Proxy;
+pub use replay::Pending;
 pub use source::{Commit, Entry, ReadBack, RecordSlice, RecordSource, StableLog};
 pub use statistics::ProxyStatistics;

@@ -56,6 +56,11 @@ impl Outcomes {
         self.committed.remove(&transaction);
     }
 
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        self.committed.clear();
+    }
+
     pub fn len(&self) -> usize {
         self.committed.len()
     }

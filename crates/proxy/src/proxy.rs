@@ -20,7 +20,8 @@
 //!   A value in pieces is held by its pieces' LSNs, in `pieces` until its large operation is met, and with that afterwards.
 //! - **P3** Progress is reported with `ready` empty, so it holds as [`Progress`] says. Each part only grows.
 //! - **P4** The redo scan start point is at or below `delayed_at` and every held operation, and only grows: what is
-//!   held below `delayed_at` was met at or above the `delayed_at` of its time.
+//!   held below `delayed_at` was met at or above the `delayed_at` of its time. In a replay it stays where it was: an operation of the round
+//!   that is held back may be all that is left of one below, or be that of pieces below.
 //! - **P5** An entry of `outcomes` lives until the delayed pass is through with the round of buffers that holds its commit record.
 //!
 //! # Failure
@@ -33,6 +34,7 @@
 use crate::batch::{Batch, Buffers};
 use crate::held::Held;
 use crate::outcomes::{ByTransaction, Outcomes};
+use crate::replay::Spare;
 use crate::side_buffer::{Kept, SideBuffer};
 use crate::waiting_list::WaitingList;
 use crate::{
@@ -50,8 +52,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// All methods take `&self`. Steps exclude each other; the getters never wait for a step.
 pub struct Proxy {
-    dc: Arc<dyn DataComponent>,
-    host: Arc<dyn ProxyHost>,
+    pub(crate) dc: Arc<dyn DataComponent>,
+    pub(crate) host: Arc<dyn ProxyHost>,
     options: Options,
     /// What may wait for the horizon now.
     waiting_list_bytes_max: AtomicUsize,
@@ -68,15 +70,17 @@ struct Published {
 }
 
 /// The state of the passes; the fields are described in the [module](self).
-struct Passes {
-    eager_at: Lsn,
-    delayed_at: Lsn,
+pub(crate) struct Passes {
+    pub(crate) eager_at: Lsn,
+    pub(crate) delayed_at: Lsn,
     /// Every operation below has been met by the delayed pass, perhaps in an attempt that failed.
-    met: Lsn,
+    pub(crate) met: Lsn,
+    /// Up to where a replay has posted what it has met.
+    pub(crate) replayed_to: Lsn,
     horizon: Timestamp,
     /// The horizon below which nothing waits.
     posted: Timestamp,
-    outcomes: Outcomes,
+    pub(crate) outcomes: Outcomes,
     side: SideBuffer,
     waiting: WaitingList,
     /// The pieces met of large values whose operation has not been met yet.
@@ -84,8 +88,9 @@ struct Passes {
     /// Committed below the horizon, to be applied before anything is reported.
     ready: VecDeque<(Timestamp, Held)>,
     reported: Progress,
-    statistics: ProxyStatistics,
+    pub(crate) statistics: ProxyStatistics,
     buffers: Buffers,
+    pub(crate) spare: Spare,
 }
 
 impl Proxy {
@@ -97,6 +102,7 @@ impl Proxy {
             eager_at: start,
             delayed_at: start,
             met: start,
+            replayed_to: start,
             horizon: Timestamp(0),
             posted: Timestamp(0),
             outcomes: Outcomes::default(),
@@ -107,6 +113,7 @@ impl Proxy {
             reported: Progress::default(),
             statistics: ProxyStatistics::default(),
             buffers: Buffers::default(),
+            spare: Spare::default(),
         };
         let published = Mutex::new(passes.published());
         let waiting_list_bytes_max = AtomicUsize::new(options.waiting_list_bytes_max);
@@ -122,35 +129,15 @@ impl Proxy {
         self.with_passes(|passes| self.step_passes(passes, log))
     }
 
-    /// Replays a round of stretches of the log after a crash: the more at once, the more operations share a page, and the fewer
-    /// transactions are undecided. Stretches come in the order of the log and without gaps; `log`
-    /// is asked for operations of transactions too large for the side buffer.
-    ///
-    /// No transaction is active at recovery, so there is no horizon to wait for, and nothing is reported to the host
-    /// before [`Proxy::finish_replay`].
-    ///
-    /// # Errors
-    /// [`ProxyError`]; the same round can be given again.
-    pub fn replay<S: RecordSource>(&self, round: &[S], log: &dyn ReadBack) -> Result<(), ProxyError> {
-        self.with_passes(|passes| {
-            round.iter().for_each(|stretch| passes.eager_pass(stretch, Timestamp::MAX));
-            self.dc.end_of_stable_log(passes.eager_at);
-            self.apply_ready(passes, log)?;
-            self.delayed_pass(passes, round, Timestamp::MAX)?;
-            self.apply_ready(passes, log)?;
-            Ok(())
-        })
-    }
-
     /// Ends the replay: the log found at recovery ends at `tail`, where new records will be written. Transactions
     /// without a commit record have aborted.
     ///
     /// # Errors
-    /// [`ProxyError::ReplayIncomplete`] if the last stretch given to [`Proxy::replay`] failed.
+    /// [`ProxyError::ReplayIncomplete`] if the last call of [`Proxy::replay`] failed, or was not the one with an empty round.
     pub fn finish_replay(&self, tail: Lsn) -> Result<(), ProxyError> {
         self.with_passes(|passes| {
-            if passes.delayed_at < passes.eager_at || !passes.ready.is_empty() {
-                return Err(ProxyError::ReplayIncomplete { after: passes.delayed_at });
+            if passes.replayed_to < passes.eager_at || !passes.ready.is_empty() {
+                return Err(ProxyError::ReplayIncomplete { after: passes.replayed_to });
             }
             passes.statistics.operations_aborted += passes.side.clear() as u64;
             passes.pieces.clear();
@@ -158,6 +145,7 @@ impl Proxy {
             passes.eager_at = passes.eager_at.max(tail);
             passes.delayed_at = passes.eager_at;
             passes.met = passes.eager_at;
+            passes.replayed_to = passes.eager_at;
             self.dc.end_of_stable_log(passes.eager_at);
             Ok(())
         })
@@ -208,7 +196,7 @@ impl Proxy {
         self.published().statistics
     }
 
-    fn with_passes<T>(
+    pub(crate) fn with_passes<T>(
         &self,
         work: impl FnOnce(&mut Passes) -> Result<T, ProxyError>,
     ) -> Result<T, ProxyError> {
@@ -313,91 +301,64 @@ impl Proxy {
         round: &[S],
         horizon: Timestamp,
     ) -> Result<(), ProxyError> {
-        let Passes { delayed_at, met, outcomes, side, waiting, pieces, ready, statistics, buffers, .. } =
-            passes;
-        let (dc, host) = (&*self.dc, &*self.host);
-        let mut batch = Batch::new(self.options.batch_operations_max, std::mem::take(buffers));
+        let dc = &*self.dc;
+        let mut batch = Batch::new(self.options.batch_operations_max, std::mem::take(&mut passes.buffers));
         // What is next is mostly of the same transaction.
         let mut last = None;
-        let mut outcome_of = |transaction| match last {
-            Some((same, outcome)) if same == transaction => outcome,
-            _ => {
-                let outcome = outcomes.committed_at(transaction);
-                last = Some((transaction, outcome));
-                outcome
-            }
-        };
         let mut meet = |lsn, entry| {
             match entry {
-                Entry::Update { .. } if lsn < *delayed_at => {}
+                Entry::Update { .. } if lsn < passes.delayed_at => {}
                 Entry::Update { transaction, table, key, value } => {
-                    match outcome_of(transaction) {
+                    let outcome = match last {
+                        Some((same, outcome)) if same == transaction => outcome,
+                        _ => {
+                            let outcome = passes.outcomes.committed_at(transaction);
+                            last = Some((transaction, outcome));
+                            outcome
+                        }
+                    };
+                    match outcome {
                         Some(timestamp) if timestamp < horizon => {
                             let operation = Operation { table, key, value, timestamp, lsn };
-                            if let Err(error) = batch.push(operation, dc, host, statistics) {
+                            if let Err(error) = batch.push(operation, dc, &mut passes.statistics) {
                                 return ControlFlow::Break(error);
                             }
                         }
-                        // Kept in an earlier attempt, and perhaps settled since.
-                        _ if lsn < *met => {}
-                        Some(timestamp) => {
-                            waiting.push(timestamp, lsn, table, key, value);
-                            statistics.operations_waited += 1;
-                        }
-                        None => {
-                            let kept = side.push(transaction, lsn, table, key, value);
-                            statistics.operations_undecided += 1;
-                            statistics.operations_left_in_log += u64::from(kept == Kept::LeftInLog);
-                        }
+                        _ => passes.keep(lsn, entry, horizon),
                     }
-                }
-                // Kept in an earlier attempt.
-                Entry::Piece { .. } | Entry::Large { .. } if lsn < *met => {}
-                Entry::Piece { transaction, .. } => pieces.entry(transaction).or_default().push(lsn),
-                Entry::Large { transaction, .. } => {
-                    let mut lsns = pieces.remove(&transaction).unwrap_or_default();
-                    lsns.push(lsn);
-                    match outcome_of(transaction) {
-                        Some(timestamp) if timestamp < horizon => {
-                            ready.push_back((timestamp, Held::of_log(lsns)));
-                        }
-                        Some(timestamp) => {
-                            waiting.insert(timestamp, Held::of_log(lsns));
-                            statistics.operations_waited += 1;
-                        }
-                        None => {
-                            side.push_large(transaction, lsns);
-                            statistics.operations_undecided += 1;
-                            statistics.operations_left_in_log += 1;
-                        }
-                    }
-                }
-                Entry::Abort { transaction } => {
-                    pieces.remove(&transaction);
-                    let void = side.take(transaction).map_or(0, |held| held.len());
-                    statistics.operations_aborted += void as u64;
                 }
                 Entry::Commit { .. } | Entry::Other => {}
+                _ => passes.keep(lsn, entry, horizon),
             }
-            *met = (*met).max(Lsn(lsn.0 + 1));
+            passes.met = passes.met.max(Lsn(lsn.0 + 1));
             ControlFlow::Continue(())
         };
         if let ControlFlow::Break(error) = round.iter().try_for_each(|buffer| buffer.visit(&mut meet)) {
             return Err(error);
         }
-        batch.apply(dc, host, statistics)?;
-        *buffers = batch.finish();
-        // P5: an earlier removal would make a second attempt take the operations for undecided.
+        batch.apply(dc, &mut passes.statistics)?;
+        passes.buffers = batch.finish();
         for buffer in round {
-            buffer.visit_commits(|commit| outcomes.forget(commit.transaction));
-            *delayed_at = (*delayed_at).max(buffer.end());
+            passes.delayed_at = passes.delayed_at.max(buffer.end());
         }
-        statistics.buffers_posted += round.len() as u64;
+        // P5: an earlier removal would make a second attempt take the operations for undecided.
+        if passes.delayed_at == passes.eager_at {
+            passes.outcomes.clear();
+        } else {
+            round.iter().for_each(|buffer| {
+                buffer.visit_commits(|commit| passes.outcomes.forget(commit.transaction));
+            });
+        }
+        passes.statistics.buffers_posted += round.len() as u64;
         Ok(())
     }
 
     /// Applies what is ready. Returns whether there was anything.
-    fn apply_ready<L: ReadBack + ?Sized>(&self, passes: &mut Passes, log: &L) -> Result<bool, ProxyError> {
+    pub(crate) fn apply_ready<L: ReadBack + ?Sized>(
+        &self,
+        passes: &mut Passes,
+        log: &L,
+    ) -> Result<bool, ProxyError> {
         let Passes { ready, statistics, .. } = passes;
         let worked = !ready.is_empty();
         while let Some((timestamp, first)) = ready.front() {
@@ -410,10 +371,10 @@ impl Proxy {
             let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for (timestamp, held) in ready.iter().take(in_memory) {
                 for operation in held.operations(*timestamp) {
-                    batch.push(operation, &*self.dc, &*self.host, statistics)?;
+                    batch.push(operation, &*self.dc, statistics)?;
                 }
             }
-            batch.apply(&*self.dc, &*self.host, statistics)?;
+            batch.apply(&*self.dc, statistics)?;
             ready.drain(..in_memory);
         }
         Ok(worked)
@@ -457,21 +418,17 @@ impl Proxy {
             statistics.operations_read_back += (part.len() + usize::from(large.is_some())) as u64;
             let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for operation in part.operations(timestamp) {
-                batch.push(operation, &*self.dc, &*self.host, statistics)?;
+                batch.push(operation, &*self.dc, statistics)?;
             }
             if let Some((lsn, table, key, length)) = &large {
                 if long.len() as u64 != *length {
                     return Err(ProxyError::NotAnUpdate { lsn: *lsn });
                 }
                 let (table, lsn) = (*table, *lsn);
-                batch.push(
-                    Operation { table, key, value: Some(&long), timestamp, lsn },
-                    &*self.dc,
-                    &*self.host,
-                    statistics,
-                )?;
+                let operation = Operation { table, key, value: Some(&long), timestamp, lsn };
+                batch.push(operation, &*self.dc, statistics)?;
             }
-            batch.apply(&*self.dc, &*self.host, statistics)?;
+            batch.apply(&*self.dc, statistics)?;
             drop(batch);
             if large.is_some() {
                 long = Vec::new();
@@ -482,8 +439,54 @@ impl Proxy {
 }
 
 impl Passes {
+    /// Meets what is not to be posted at once: an operation of a transaction that has not committed below the horizon, a piece of a
+    /// large value, that value, the end of an aborted transaction. Of an earlier attempt it knows what it has kept.
+    pub(crate) fn keep(&mut self, lsn: Lsn, entry: Entry<'_>, horizon: Timestamp) {
+        let is_known = lsn < self.met;
+        match entry {
+            Entry::Abort { transaction } => {
+                self.pieces.remove(&transaction);
+                let void = self.side.take(transaction).map_or(0, |held| held.len());
+                self.statistics.operations_aborted += void as u64;
+            }
+            _ if is_known => {}
+            Entry::Update { transaction, table, key, value } => match self.outcomes.committed_at(transaction)
+            {
+                Some(timestamp) => {
+                    self.waiting.push(timestamp, lsn, table, key, value);
+                    self.statistics.operations_waited += 1;
+                }
+                None => {
+                    let kept = self.side.push(transaction, lsn, table, key, value);
+                    self.statistics.operations_undecided += 1;
+                    self.statistics.operations_left_in_log += u64::from(kept == Kept::LeftInLog);
+                }
+            },
+            Entry::Piece { transaction, .. } => self.pieces.entry(transaction).or_default().push(lsn),
+            Entry::Large { transaction, .. } => {
+                let mut lsns = self.pieces.remove(&transaction).unwrap_or_default();
+                lsns.push(lsn);
+                match self.outcomes.committed_at(transaction) {
+                    Some(timestamp) if timestamp < horizon => {
+                        self.ready.push_back((timestamp, Held::of_log(lsns)));
+                    }
+                    Some(timestamp) => {
+                        self.waiting.insert(timestamp, Held::of_log(lsns));
+                        self.statistics.operations_waited += 1;
+                    }
+                    None => {
+                        self.side.push_large(transaction, lsns);
+                        self.statistics.operations_undecided += 1;
+                        self.statistics.operations_left_in_log += 1;
+                    }
+                }
+            }
+            Entry::Commit { .. } | Entry::Other => {}
+        }
+    }
+
     /// Learns the outcomes that a buffer holds. Touches only memory, so it cannot fail half-way.
-    fn eager_pass<S: RecordSource>(&mut self, buffer: &S, horizon: Timestamp) {
+    pub(crate) fn eager_pass<S: RecordSource>(&mut self, buffer: &S, horizon: Timestamp) {
         buffer.visit_commits(|Commit { transaction, timestamp }| {
             self.outcomes.commit(transaction, timestamp);
             match self.side.take(transaction) {

@@ -9,7 +9,7 @@ mod support;
 
 use deuteron_contract::conformance::SplitMix;
 use deuteron_contract::{DataComponent, Lsn, MemoryDc, TableId, Timestamp, TransactionId};
-use deuteron_proxy::{Options, Proxy, RecordSource};
+use deuteron_proxy::{Options, Pending, Proxy, ProxyError, RecordSource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -249,22 +249,25 @@ impl World {
         let start = self.dc.recovered_redo_scan_start_point();
         assert_eq!(start, log.truncated);
         self.host = Host::new(0, true);
+        self.host.threads.store(1 + self.random.index(3), SeqCst);
         self.proxy = Proxy::new(self.dc.clone(), self.host.clone(), self.options.clone(), start);
         self.log = log;
-        for buffer in &self.log.buffers {
-            if buffer.end() <= start {
+        let mut pending = Pending::default();
+        let mut rounds = &self.log.buffers[..];
+        while let Some(first) = rounds.first() {
+            if first.end() <= start {
+                rounds = &rounds[1..];
                 continue;
             }
-            while self.proxy.replay(std::slice::from_ref(buffer), &self.log).is_err() {}
-            if self.random.sometimes(10) {
-                let redo = self.proxy.redo_scan_start_point();
-                self.dc.redo_scan_start_point(redo).unwrap();
-                self.log.truncated = redo;
-            }
+            let (round, rest) = rounds.split_at(self.random.index(rounds.len().min(4)) + 1);
+            rounds = rest;
+            pending = self.replay_until_done(&mut pending, round);
+            assert_eq!(self.proxy.redo_scan_start_point(), start);
             if self.random.sometimes(5) {
                 return self.crash(); // on the way
             }
         }
+        self.replay_until_done(&mut pending, &self.log.buffers[..0]);
         self.proxy.finish_replay(self.log.tail()).unwrap();
         self.check_equal();
         let progress = self.proxy.statistics();
@@ -278,6 +281,22 @@ impl World {
             *newest = (*newest).max(version.0);
         }
         self
+    }
+
+    /// A round is applied in many parts, each of which may fail: so failures become rarer while it does not succeed.
+    fn replay_until_done<'r>(&self, before: &mut Pending<'_>, round: &'r [Buffer]) -> Pending<'r> {
+        let percent = self.dc.percent.load(SeqCst);
+        loop {
+            match self.proxy.replay(before, round, &self.log) {
+                Ok(pending) => {
+                    self.dc.percent.store(percent, SeqCst);
+                    return pending;
+                }
+                // Nothing but what is planted fails.
+                Err(error) => assert!(matches!(error, ProxyError::Apply { .. }), "{error:?}"),
+            }
+            self.dc.percent.store(self.dc.percent.load(SeqCst) / 2, SeqCst);
+        }
     }
 
     /// The data component equals the serial execution of what has committed in the stable log.

@@ -7,7 +7,7 @@ use deuteron_contract::{DataComponent, Lsn, MemoryDc, Timestamp, TransactionId};
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
 use deuteron_log::{AppendError, Log, LogOpening, LogOptions, Record};
-use deuteron_proxy::{Options, Proxy};
+use deuteron_proxy::{Options, Pending, Proxy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -30,8 +30,13 @@ fn open(directory: &Arc<MemoryDirectory>, dc: MemoryDc, options: &Options) -> St
     let dc = FlakyDc::new(dc, 1, 0);
     let host = Host::new(0, true);
     let proxy = Proxy::new(dc.clone(), host.clone(), options.clone(), start);
+    let mut round = Vec::new();
     while let Some(buffer) = opening.next_buffer().unwrap() {
-        proxy.replay(&[buffer], &opening.reader()).unwrap();
+        round.push(buffer);
+    }
+    let mut pending = Pending::default();
+    for buffers in round.chunks(2).chain([&[][..]]) {
+        pending = proxy.replay(&mut pending, buffers, &opening.reader()).unwrap();
     }
     let (log, recovery) = opening.finish(Epochs::new()).unwrap();
     proxy.finish_replay(recovery.tail()).unwrap();

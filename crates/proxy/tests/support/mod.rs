@@ -220,6 +220,8 @@ pub struct Host {
     pub obeys: bool,
     pub forced: Mutex<Vec<Timestamp>>,
     pub progress: Mutex<Vec<Progress>>,
+    /// More than one only if it is set.
+    pub threads: AtomicUsize,
 }
 
 impl Host {
@@ -253,6 +255,17 @@ impl ProxyHost for Host {
             assert!(grows, "progress went back: {last:?}, {progress:?}");
         }
         all.push(progress);
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.load(SeqCst).max(1)
+    }
+
+    fn on_threads(&self, work: &(dyn Fn() + Sync)) {
+        std::thread::scope(|scope| {
+            (1..self.threads()).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
     }
 }
 
