@@ -72,6 +72,10 @@ pub struct Parts {
     pub recovery: RecoveryPlan,
 }
 
+/// Within this time a commit is written that nobody waits for yet. Long enough for a hundred others to be written with it where there are so
+/// many; about what a device takes to write.
+const TICKET_WINDOW: Duration = Duration::from_micros(500);
+
 impl Engine {
     /// Takes the lock, creates or recovers, starts the background duties.
     pub fn open(directory: Arc<dyn Directory>, options: Options) -> Result<Arc<Engine>, Error> {
@@ -231,14 +235,15 @@ impl Engine {
 
     /// A transaction has committed with its record at `record`: sees to it that it becomes durable as promised.
     pub fn committed(&self, record: Lsn, durability: Durability) {
-        match durability {
-            Durability::Sync => self.hurry(record),
-            Durability::Delayed(window) => {
-                if self.delay.open(window, || self.now()) {
-                    self.signals.flush.raise();
-                }
-            }
-            Durability::None => {}
+        let window = match durability {
+            Durability::Sync if self.options.background == Background::Inline => return self.hurry(record),
+            // Who waits for it will hurry it.
+            Durability::Sync => TICKET_WINDOW,
+            Durability::Delayed(window) => window,
+            Durability::None => return,
+        };
+        if self.delay.open(window, || self.now()) {
+            self.signals.flush.raise();
         }
     }
 

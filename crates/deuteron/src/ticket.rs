@@ -1,7 +1,7 @@
 //! [`Ticket`]: a commit whose durability is still to come.
 
 use crate::handle::Handle;
-use crate::{Cancellation, Error};
+use crate::{Cancellation, Durability, Error};
 use deuteron_contract::{Lsn, Timestamp};
 use std::future::Future;
 use std::pin::Pin;
@@ -27,6 +27,13 @@ pub struct Ticket {
 impl Ticket {
     pub(crate) fn new(engine: Arc<Handle>, timestamp: Timestamp, record: Option<Lsn>) -> Self {
         Self { engine, timestamp, record }
+    }
+
+    /// Says that nobody may wait for it, and what was promised.
+    pub(crate) fn announce(&self, durability: Durability) {
+        if let Some(record) = self.record {
+            self.engine.committed(record, durability);
+        }
     }
 
     /// The timestamp at which the transaction committed: its place in the serial order.

@@ -413,9 +413,12 @@ impl Transaction {
     /// ```
     pub fn commit(self) -> Result<(), Error> {
         let (durability, deadline) = (self.durability, self.deadline);
-        let mut ticket = self.commit_async()?;
+        let mut ticket = self.commit_in_memory()?;
         match (durability, deadline) {
-            (Durability::Delayed(_) | Durability::None, _) => Ok(()),
+            (Durability::Delayed(_) | Durability::None, _) => {
+                ticket.announce(durability);
+                Ok(())
+            }
             (Durability::Sync, None) => ticket.wait(),
             (Durability::Sync, Some(deadline)) => {
                 match ticket.wait_timeout(deadline.saturating_duration_since(ticket.now()))? {
@@ -453,15 +456,20 @@ impl Transaction {
             return Err(Error::Cancelled);
         }
         let (durability, deadline) = (self.durability, self.deadline);
-        let mut ticket = self.commit_async()?;
-        if durability != Durability::Sync || ticket.wait_until(deadline, cancellation)? {
+        let mut ticket = self.commit_in_memory()?;
+        if durability != Durability::Sync {
+            ticket.announce(durability);
+            return Ok(());
+        }
+        if ticket.wait_until(deadline, cancellation)? {
             return Ok(());
         }
         Err(Error::DurabilityUnknown { timestamp: ticket.timestamp() })
     }
 
     /// Commits in memory and returns at once; the [`Ticket`] tells when the commit is durable. With
-    /// [`Durability::Sync`] the log is written as soon as the device is free, whether or not anybody waits.
+    /// [`Durability::Sync`] the log is written as soon as the device is free once somebody waits for a ticket, in whichever way, and within half a
+    /// millisecond if nobody does: so commits of whoever has many in flight are written together.
     ///
     /// # Errors
     /// As [`Transaction::commit`].
@@ -476,7 +484,15 @@ impl Transaction {
     /// # db.close()?;
     /// # Ok::<(), deuteron::Error>(())
     /// ```
-    pub fn commit_async(mut self) -> Result<Ticket, Error> {
+    pub fn commit_async(self) -> Result<Ticket, Error> {
+        let durability = self.durability;
+        let ticket = self.commit_in_memory()?;
+        ticket.announce(durability);
+        Ok(ticket)
+    }
+
+    /// The same, but the flusher is not told yet.
+    fn commit_in_memory(mut self) -> Result<Ticket, Error> {
         self.engine.usable()?;
         let committed = self.run(deuteron_tc::Transaction::commit);
         if let Some(recording) = self.recording.take() {
@@ -489,11 +505,7 @@ impl Transaction {
             });
         }
         let committed = committed?;
-        let Self { engine, durability, .. } = self;
-        if let Some(record) = committed.durable_at {
-            engine.committed(record, durability);
-        }
-        Ok(Ticket::new(engine, committed.timestamp, committed.durable_at))
+        Ok(Ticket::new(self.engine, committed.timestamp, committed.durable_at))
     }
 
     /// Gives everything up. The same as dropping the transaction, but it can be read.

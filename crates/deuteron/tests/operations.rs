@@ -137,6 +137,21 @@ fn waiting_that_is_given_up_decides_nothing() {
 }
 
 #[test]
+fn a_ticket_that_nobody_waits_for_becomes_durable_all_the_same() {
+    let (db, table) = open(Options::new().memory(32 << 20).durability(Durability::Sync));
+    let mut tickets = Vec::new();
+    for number in 0..100u64 {
+        let mut tx = db.begin();
+        tx.put(&table, &number.to_be_bytes(), b"1").expect("writes");
+        tickets.push(tx.commit_async().expect("commits in memory"));
+    }
+    while !tickets.iter().all(|ticket| ticket.is_durable()) {
+        std::thread::yield_now();
+    }
+    db.close().expect("closes");
+}
+
+#[test]
 fn after_its_deadline_a_transaction_is_over_and_its_keys_are_free() {
     let (db, table) = open(Options::tiny_for_tests());
     let far = TransactionOptions::new().deadline(Instant::now() + Duration::from_secs(3600));

@@ -48,6 +48,9 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// A step scans short buffers until they are so long together, or a quarter of the lag.
+const SCANNED_BYTES: u64 = 256 << 10;
+
 /// The TC Proxy. See the [crate] and the [module](self).
 ///
 /// All methods take `&self`. Steps exclude each other; the getters never wait for a step.
@@ -120,7 +123,7 @@ impl Proxy {
         Proxy { dc, host, options, waiting_list_bytes_max, passes: Mutex::new(passes), published }
     }
 
-    /// One unit of work: scans the next stable buffer for commits and, if enough lies behind it or nothing is left to
+    /// One unit of work: scans the next stable buffer, or some short ones, for commits and, if enough lies behind it or nothing is left to
     /// scan, posts the oldest scanned buffer and releases it. Returns whether there was anything to do.
     ///
     /// # Errors
@@ -227,10 +230,16 @@ impl Proxy {
         let mut worked = self.apply_ready(passes, log)?;
         passes.posted = passes.horizon;
 
-        let next = log.next_stable(passes.eager_at);
-        let scanned = next.is_some();
-        if let Some(buffer) = next {
+        let from = passes.eager_at;
+        // The pass stays ahead by the lag, and not by much more.
+        let scanned_bytes = SCANNED_BYTES.min(self.options.lag_bytes / 4).max(1);
+        while passes.eager_at.0 - from.0 < scanned_bytes
+            && let Some(buffer) = log.next_stable(passes.eager_at)
+        {
             passes.eager_pass(&buffer, horizon);
+        }
+        let scanned = passes.eager_at > from;
+        if scanned {
             self.dc.end_of_stable_log(passes.eager_at);
             self.apply_ready(passes, log)?;
             worked = true;
@@ -251,16 +260,16 @@ impl Proxy {
         Ok(true)
     }
 
-    /// The buffers of the next round: from O-LSN on, as far as the eager pass has come, about `lag_bytes` of them.
+    /// The buffers of the next round: from O-LSN on, as far as the eager pass has come, `lag_bytes` of them or a little more.
     fn next_round<'l, L: StableLog + ?Sized>(
         &self,
         passes: &Passes,
         log: &'l L,
     ) -> Result<Vec<L::Buffer<'l>>, ProxyError> {
         let (mut round, mut after) = (Vec::new(), passes.delayed_at);
-        while after < passes.eager_at
-            && (round.is_empty() || after.0 - passes.delayed_at.0 < self.options.lag_bytes)
-        {
+        // Mostly all there is: then no outcome need be kept.
+        let most = self.options.lag_bytes + self.options.lag_bytes / 4;
+        while after < passes.eager_at && (round.is_empty() || after.0 - passes.delayed_at.0 < most) {
             match log.next_stable(after).filter(|buffer| buffer.end() <= passes.eager_at) {
                 Some(buffer) => {
                     after = buffer.end();

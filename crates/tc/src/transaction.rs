@@ -280,7 +280,7 @@ impl Transaction {
             for group in keys.chunks(AHEAD) {
                 // The first ones are still on their way.
                 if index % STORED_AHEAD > 0 {
-                    self.workspace.core.prefetch_keys(table, group, |_| {});
+                    self.workspace.core.prefetch_keys(table, group, &[], |_| {});
                 }
                 for key in group {
                     let found = self.get_with(table, key.as_ref(), |value| reader(index, Some(value)))?;
@@ -300,8 +300,7 @@ impl Transaction {
     pub fn prefetch<K: AsRef<[u8]>>(&self, table: TableId, reads: &[K], writes: &[K]) {
         let core = &self.workspace.core;
         let mut stored: Vec<&[u8]> = Vec::new();
-        core.prefetch_keys(table, reads, |key| stored.push(key));
-        core.prefetch_written(table, writes);
+        core.prefetch_keys(table, reads, writes, |key| stored.push(key));
         // A single one is read no later by the read itself.
         if stored.len() > 1 {
             core.versions.prefetch_stored(table, &stored);
@@ -478,37 +477,70 @@ impl Transaction {
 }
 
 impl Core {
-    /// Asks for the buckets of keys, then for their records, their newest versions and the values in the log, each for several
-    /// keys at once. Calls `without` for each key of which there is no version here.
+    /// Asks for the buckets of keys that will be read or written, then for their records, their newest versions and what is needed of
+    /// these, each for several keys at once. Calls `without` for each key to be read of which there is no version here.
     fn prefetch_keys<'k, K: AsRef<[u8]>>(
         &self,
         table: TableId,
-        keys: &'k [K],
+        mut reads: &'k [K],
+        mut writes: &'k [K],
         mut without: impl FnMut(&'k [u8]),
     ) {
         let guard = self.epochs.pin();
-        for keys in keys.chunks(AHEAD) {
-            let records = self.find_ahead::<AHEAD, _>(table, keys, &guard);
-            let versions = records.map(|record| record?.prefetch_version(&guard));
-            for (key, version) in keys.iter().zip(versions) {
-                match version {
-                    Some(version) => self.prefetch_value(version),
-                    None => without(key.as_ref()),
-                }
+        while let Some((some, rest)) = reads.split_at_checked(AHEAD) {
+            self.prefetch_some::<AHEAD, _>(table, some, &[], &guard, &mut without);
+            reads = rest;
+        }
+        // The last few go with the first to be written.
+        if !reads.is_empty() {
+            let (some, rest) = writes.split_at(writes.len().min(AHEAD - reads.len()));
+            self.prefetch_some::<AHEAD, _>(table, reads, some, &guard, &mut without);
+            writes = rest;
+        }
+        for some in writes.chunks(WRITES_AHEAD) {
+            self.prefetch_some::<WRITES_AHEAD, _>(table, &[], some, &guard, &mut without);
+        }
+    }
+
+    /// The same for at most `N` keys together. Of a record that will be read the value is needed; of one that will be written the newest
+    /// version is looked at, and the one beneath it is pruned.
+    #[inline]
+    fn prefetch_some<'k, const N: usize, K: AsRef<[u8]>>(
+        &self,
+        table: TableId,
+        reads: &'k [K],
+        writes: &'k [K],
+        guard: &Guard<'_>,
+        without: &mut impl FnMut(&'k [u8]),
+    ) {
+        let records = self.find_ahead::<N, _>(table, reads.iter().chain(writes), guard);
+        let mut versions = [None; N];
+        for (index, (record, version)) in records.iter().zip(&mut versions).enumerate() {
+            let Some(record) = record else { continue };
+            *version = match index < reads.len() {
+                true => record.prefetch_version(guard),
+                false => record.prefetch_head(guard),
+            };
+        }
+        for (key, version) in reads.iter().zip(&versions) {
+            match version {
+                Some(version) => self.prefetch_value(version),
+                None => without(key.as_ref()),
             }
         }
+        versions[reads.len()..].iter().flatten().for_each(|version| version.prefetch_below());
     }
 
     /// The records of at most `N` keys, each step being begun for all of them before the next.
     #[inline]
-    fn find_ahead<'g, const N: usize, K: AsRef<[u8]>>(
+    fn find_ahead<'g, 'k, const N: usize, K: AsRef<[u8]> + 'k>(
         &self,
         table: TableId,
-        keys: &[K],
+        keys: impl Iterator<Item = &'k K>,
         guard: &'g Guard<'_>,
     ) -> [Option<Linked<'g, Record>>; N] {
         let mut hashed = [None; N];
-        for (key, hashed) in keys.iter().zip(&mut hashed) {
+        for (key, hashed) in keys.zip(&mut hashed) {
             let key = self.table.key(table, key.as_ref());
             self.table.prefetch_bucket(key);
             *hashed = Some(key);
@@ -517,16 +549,6 @@ impl Core {
             self.table.prefetch_record(key);
         }
         hashed.map(|key| self.table.find(key?, guard))
-    }
-
-    /// The same for keys that will be written: of a record the newest version is looked at, and the one beneath it is pruned.
-    fn prefetch_written<K: AsRef<[u8]>>(&self, table: TableId, keys: &[K]) {
-        let guard = self.epochs.pin();
-        for keys in keys.chunks(WRITES_AHEAD) {
-            let records = self.find_ahead::<WRITES_AHEAD, _>(table, keys, &guard);
-            let versions = records.map(|record| record?.prefetch_head(&guard));
-            versions.iter().flatten().for_each(|version| version.prefetch_below());
-        }
     }
 }
 
