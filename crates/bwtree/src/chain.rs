@@ -89,12 +89,18 @@ pub(crate) struct WholeChain<'g> {
 impl<'g> WholeChain<'g> {
     /// The runs of the chain from `head` down; `None` if it ends in a stub.
     pub(crate) fn collect(head: NodeRef<'g>) -> Option<WholeChain<'g>> {
+        // As in `lookup`.
+        head.prefetch(1..FIRST_LINES);
         let mut deltas = Vec::with_capacity(head.chain_length());
         let mut node = head;
         loop {
             match node.kind() {
                 NodeKind::Delta => deltas.push(Run::new(node.payload())),
-                NodeKind::Base => return Some(WholeChain { deltas, base: Run::new(node.payload()) }),
+                NodeKind::Base => {
+                    let base = Run::new(node.payload());
+                    node.prefetch(slot_lines(&base));
+                    return Some(WholeChain { deltas, base });
+                }
                 NodeKind::Stub => return None,
                 NodeKind::Seal => {}
             }

@@ -24,6 +24,7 @@ pub struct Cursor<'r> {
     upper: Bound<Cow<'r, [u8]>>,
     reverse: bool,
     bytes_left: usize,
+    records_left: usize,
     state: CursorState,
 }
 
@@ -68,8 +69,14 @@ impl<'r> Cursor<'r> {
             upper: upper.map(Cow::Borrowed),
             reverse,
             bytes_left: bytes_max,
+            records_left: usize::MAX,
             state,
         }
+    }
+
+    /// The same, which also ends when it has read `records_max` records that are no tombstones, and at least one.
+    pub fn records_max(self, records_max: usize) -> Cursor<'r> {
+        Cursor { records_left: records_max, ..self }
     }
 
     /// Whether there is nothing more to read: the range is exhausted or the bytes are.
@@ -96,11 +103,18 @@ impl<'r> Cursor<'r> {
         self.bytes_left
     }
 
+    /// How many records that are no tombstones may still be read.
+    pub fn records_left(&self) -> usize {
+        self.records_left
+    }
+
     /// Counts a record; `false` if it was the last.
+    #[inline]
     fn take(&mut self, record: &RecordRef<'_>) -> bool {
         let bytes = record.key_bytes() + record.value.map_or(0, <[u8]>::len);
         self.bytes_left = self.bytes_left.saturating_sub(bytes);
-        if self.bytes_left == 0 {
+        self.records_left = self.records_left.saturating_sub(usize::from(record.value.is_some()));
+        if self.bytes_left == 0 || self.records_left == 0 {
             self.state = CursorState::Full;
         }
         self.state == CursorState::Reading
@@ -130,6 +144,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`Miss`] if the leaf must be loaded first; the cursor has not moved.
+    #[inline]
     pub fn try_scan_leaf(
         &self,
         cursor: &mut Cursor<'_>,
@@ -143,12 +158,11 @@ impl Tree {
         let mut merge = Merge::new(chain.base, &chain.deltas, 0);
         merge.restrict(as_slice(&cursor.lower), as_slice(&cursor.upper));
         let reverse = cursor.reverse;
-        let mut each = |record: RecordRef<'_>| {
-            read(&record);
-            cursor.take(&record)
+        let each = |record: &RecordRef<'_>| {
+            read(record);
+            cursor.take(record)
         };
-        let to_the_end =
-            if reverse { merge.records_reverse().all(&mut each) } else { merge.records().all(&mut each) };
+        let to_the_end = if reverse { merge.visit_reverse(each) } else { merge.visit(each) };
         if to_the_end {
             cursor.pass(&chain.base);
         }

@@ -30,7 +30,7 @@
 //! A component need not keep that LSN per tombstone. It can note, at a redo scan start point `r`, the end of stable
 //! log `e`; when a later one reaches `e`, tombstones with LSNs below `r` may go.
 
-use crate::{DcError, Lsn, TableId, Timestamp};
+use crate::{DcError, Lsn, ScanBatch, TableId, Timestamp};
 use std::ops::Bound;
 
 /// One blind upsert or delete, as the proxy posts it.
@@ -82,6 +82,8 @@ pub struct ScanRequest<'a> {
     pub direction: Direction,
     /// Stop after about this many bytes of keys and values. At least one record is returned if there is one.
     pub bytes_max: usize,
+    /// Stop after this many records that are there; tombstones do not count. At least one is returned if there is one.
+    pub records_max: usize,
 }
 
 impl ScanRequest<'_> {
@@ -91,7 +93,7 @@ impl ScanRequest<'_> {
     /// use deuteron_contract::{Direction, ScanRequest, TableId};
     /// use std::ops::Bound::{Excluded, Included, Unbounded};
     /// let request = |lower, upper| ScanRequest {
-    ///     table: TableId(1), lower, upper, direction: Direction::Forward, bytes_max: 4096,
+    ///     table: TableId(1), lower, upper, direction: Direction::Forward, bytes_max: 4096, records_max: 100,
     /// };
     /// assert!(!request(Included(b"a".as_slice()), Included(b"a")).is_crossed());
     /// assert!(request(Included(b"a".as_slice()), Excluded(b"a")).is_crossed());
@@ -108,18 +110,6 @@ impl ScanRequest<'_> {
             ) => lower >= upper,
         }
     }
-}
-
-/// One batch of a range scan: records in the order asked for, tombstones included.
-///
-/// The batch covers the asked range from its start up to and including the last key returned, and all of it if
-/// `complete` is set. To go on, ask again with the near bound *excluding* the last key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScanBatch {
-    /// The records in key order (or reverse). Records whose value is `None` are tombstones.
-    pub records: Vec<Record>,
-    /// Whether the range holds no further records.
-    pub complete: bool,
 }
 
 /// What a data component can say of itself, in bytes and counts. Zero where it does not apply.
@@ -158,7 +148,17 @@ pub trait DataComponent: Send + Sync {
     ///
     /// # Errors
     /// [`DcError`] if the device fails or a page is corrupt.
-    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError>;
+    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+        let mut batch = ScanBatch::new();
+        self.scan_into(request, &mut batch)?;
+        Ok(batch)
+    }
+
+    /// As [`DataComponent::scan`], in the memory of `batch`, whatever is in it. After an error nobody knows what is.
+    ///
+    /// # Errors
+    /// As [`DataComponent::scan`].
+    fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError>;
 
     /// Applies a batch, in any order. When it returns, every operation is visible to [`DataComponent::get`];
     /// it is durable only after [`DataComponent::redo_scan_start_point`]. May be repeated after an error; until

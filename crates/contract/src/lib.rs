@@ -6,7 +6,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`identifiers`] | [`Lsn`], [`Timestamp`], [`TableId`], [`TransactionId`] |
-//! | [`data_component`] | the [`DataComponent`] trait, [`Operation`], [`ScanRequest`], [`ScanBatch`] |
+//! | [`data_component`] | the [`DataComponent`] trait, [`Operation`], [`ScanRequest`] |
+//! | [`scan_batch`] | [`ScanBatch`]: the records that a scan returns, in one piece of memory |
 //! | [`key_range`] | [`KeyRange`]: any of Rust's range expressions over byte strings |
 //! | [`catalogue`] | what table 0 holds: the names of the others |
 //! | [`error`] | [`DcError`] |
@@ -26,9 +27,11 @@ pub mod error;
 pub mod identifiers;
 pub mod key_range;
 pub mod memory_dc;
+pub mod scan_batch;
 
-pub use data_component::{DataComponent, DcStatistics, Direction, Operation, Record, ScanBatch, ScanRequest};
+pub use data_component::{DataComponent, DcStatistics, Direction, Operation, Record, ScanRequest};
 pub use error::DcError;
 pub use identifiers::{Lsn, TableId, Timestamp, TransactionId};
 pub use key_range::{KeyBounds, KeyRange};
 pub use memory_dc::MemoryDc;
+pub use scan_batch::{RecordView, ScanBatch};

@@ -162,15 +162,20 @@ impl DataComponent for MemoryDc {
         Ok(version.map(|version| version.record(Vec::new())))
     }
 
-    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+    fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
+        batch.clear();
         let state = self.read();
         let rows = state.current.get(&request.table).filter(|_| !request.is_crossed());
-        let Some(rows) = rows else { return Ok(ScanBatch { records: Vec::new(), complete: true }) };
+        let Some(rows) = rows else {
+            batch.set_complete(true);
+            return Ok(());
+        };
         let range = rows.range::<[u8], _>((request.lower, request.upper));
-        Ok(match request.direction {
-            Direction::Forward => batch(range, request.bytes_max),
-            Direction::Reverse => batch(range.rev(), request.bytes_max),
-        })
+        match request.direction {
+            Direction::Forward => fill(batch, range, request),
+            Direction::Reverse => fill(batch, range.rev(), request),
+        }
+        Ok(())
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
@@ -260,15 +265,19 @@ fn merge(tables: &mut Tables, table: TableId, key: &[u8], version: &Version) {
     }
 }
 
-fn batch<'a>(rows: impl Iterator<Item = (&'a Vec<u8>, &'a Version)>, bytes_max: usize) -> ScanBatch {
-    let mut records: Vec<Record> = Vec::new();
-    let mut bytes = 0;
+fn fill<'a>(
+    batch: &mut ScanBatch,
+    rows: impl Iterator<Item = (&'a Vec<u8>, &'a Version)>,
+    request: &ScanRequest<'_>,
+) {
+    let (mut bytes, mut there) = (0, 0);
     for (key, version) in rows {
-        if !records.is_empty() && bytes >= bytes_max {
-            return ScanBatch { records, complete: false };
+        if !batch.is_empty() && (bytes >= request.bytes_max || there >= request.records_max) {
+            return;
         }
         bytes += key.len() + version.value.as_ref().map_or(0, Vec::len);
-        records.push(version.record(key.clone()));
+        there += usize::from(version.value.is_some());
+        batch.push(key, version.value.as_deref(), version.timestamp);
     }
-    ScanBatch { records, complete: true }
+    batch.set_complete(true);
 }

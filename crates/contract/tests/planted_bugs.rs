@@ -41,6 +41,8 @@ enum Bug {
     ReverseBatchFromTheWrongEnd,
     CompleteTooEarly,
     EmptyBatchWhenTheRecordIsLarge,
+    MoreRecordsThanAskedFor,
+    BatchKeepsWhatWasInIt,
     CheckpointMissesTheLastOperation,
     CheckpointDurableOnlyInPart,
     RedoScanStartPointForgotten,
@@ -84,6 +86,8 @@ const BUGS: &[Bug] = &[
     ReverseBatchFromTheWrongEnd,
     CompleteTooEarly,
     EmptyBatchWhenTheRecordIsLarge,
+    MoreRecordsThanAskedFor,
+    BatchKeepsWhatWasInIt,
     CheckpointMissesTheLastOperation,
     CheckpointDurableOnlyInPart,
     RedoScanStartPointForgotten,
@@ -216,9 +220,9 @@ impl DataComponent for Broken {
         }
     }
 
-    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+    fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
         let state = self.state.lock().unwrap();
-        let ScanRequest { table, mut lower, mut upper, direction, bytes_max } = *request;
+        let ScanRequest { table, mut lower, mut upper, direction, bytes_max, records_max } = *request;
         let table = if self.bug == TablesShareTheirKeys { TableId(0) } else { table };
         match (self.bug, lower, upper) {
             (CrossedBoundsPanic, _, _) => {
@@ -244,11 +248,13 @@ impl DataComponent for Broken {
         if reverse && self.bug != ReverseBatchFromTheWrongEnd {
             records.reverse();
         }
-        let mut bytes = 0;
+        let (mut bytes, mut there) = (0, 0);
         let fits = |record: &Record| {
             let room = bytes < bytes_max
+                && (there < records_max || self.bug == MoreRecordsThanAskedFor)
                 && (self.bug != EmptyBatchWhenTheRecordIsLarge || record.key.len() <= bytes_max);
             bytes += record.key.len() + record.value.as_ref().map_or(0, Vec::len);
+            there += usize::from(record.value.is_some());
             room
         };
         let returned = records.iter().take_while({
@@ -261,7 +267,14 @@ impl DataComponent for Broken {
         if reverse && self.bug == ReverseBatchFromTheWrongEnd {
             records.reverse();
         }
-        Ok(ScanBatch { records: records.into_iter().cloned().collect(), complete })
+        if self.bug != BatchKeepsWhatWasInIt {
+            batch.clear();
+        }
+        for record in records {
+            batch.push(&record.key, record.value.as_deref(), record.timestamp);
+        }
+        batch.set_complete(complete);
+        Ok(())
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {

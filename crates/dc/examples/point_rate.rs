@@ -6,7 +6,9 @@
 //!     [records=4000000] [value bytes=8] [threads=1] [page bytes] [consolidate at]
 //! ```
 
-use deuteron_contract::{DataComponent, Direction, Lsn, Operation, ScanRequest, TableId, Timestamp};
+use deuteron_contract::{
+    DataComponent, Direction, Lsn, Operation, ScanBatch, ScanRequest, TableId, Timestamp,
+};
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
@@ -99,15 +101,18 @@ fn main() {
         });
     }
     measure("scan 100 records, each", threads, some / 10, |numbers| {
+        let mut batch = ScanBatch::new();
         for number in numbers {
-            let batch = dc.scan(&ScanRequest {
+            let request = ScanRequest {
                 table: TABLE,
                 lower: Bound::Included(&key(number)),
                 upper: Bound::Unbounded,
                 direction: Direction::Forward,
-                bytes_max: 100 * (8 + value.len()),
-            });
-            assert!(!batch.expect("no I/O").records.is_empty());
+                bytes_max: usize::MAX,
+                records_max: 100,
+            };
+            dc.scan_into(&request, &mut batch).expect("no I/O");
+            assert!(!batch.is_empty());
         }
     });
     println!("{} MiB of pages and indexes", dc.statistics().memory_bytes >> 20);

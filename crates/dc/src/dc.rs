@@ -29,6 +29,8 @@ const LOADS_AT_ONCE: usize = 64;
 const LEAVES_AHEAD_FIRST: usize = 2;
 /// Leaves that a scan loads at a miss at most.
 const LEAVES_AHEAD_MAX: usize = 32;
+/// A leaf is taken to have so many records, where it matters how many leaves a scan of so many records comes to.
+const LEAF_RECORDS_MIN: usize = 16;
 
 /// Flushes that come before the clock hand goes on where nearly everything is unflushed.
 const FLUSHES_INSTEAD: u64 = 16;
@@ -385,6 +387,7 @@ impl BwTreeDc {
     ) -> Result<(), DcError> {
         // Leaves are half full at least, most of them.
         let wanted = cursor.bytes_left() / (self.options.tree.page_bytes_max / 2);
+        let wanted = wanted.min(cursor.records_left() / LEAF_RECORDS_MIN);
         let leaves = leaves.min(wanted.saturating_add(1)).min(self.pages_ahead_max());
         if leaves > 1 {
             let mut pages = tree.missing_leaves(cursor, leaves);
@@ -434,17 +437,19 @@ impl BwTreeDc {
         if self.live_tree(stored_value::chunk_tree(table)).is_none() {
             return Ok(());
         }
-        let mut lower = Bound::Unbounded;
+        let (mut lower, mut batch) = (Bound::Unbounded, ScanBatch::new());
         loop {
-            let batch = self.scan(&ScanRequest {
+            let request = ScanRequest {
                 table,
                 lower: lower.as_ref().map(Vec::as_slice),
                 upper: Bound::Unbounded,
                 direction: Direction::Forward,
                 bytes_max: 64 << 10,
-            })?;
-            match batch.records.into_iter().next_back() {
-                Some(last) if !batch.complete => lower = Bound::Excluded(last.key),
+                records_max: usize::MAX,
+            };
+            self.scan_into(&request, &mut batch)?;
+            match batch.last_key() {
+                Some(last) if !batch.is_complete() => lower = Bound::Excluded(last.to_vec()),
                 _ => return Ok(()),
             }
         }
@@ -530,37 +535,31 @@ impl DataComponent for BwTreeDc {
         }
     }
 
-    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
-        let mut batch = ScanBatch::default();
+    fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
+        batch.clear();
         let reverse = request.direction == Direction::Reverse;
-        let mut cursor = Cursor::new(request.lower, request.upper, reverse, request.bytes_max);
+        let mut cursor = Cursor::new(request.lower, request.upper, reverse, request.bytes_max)
+            .records_max(request.records_max);
         let Some(tree) = self.live_tree(request.table) else {
-            batch.complete = true;
-            return Ok(batch);
+            batch.set_complete(true);
+            return Ok(());
         };
+        let mut special = false;
         let mut leaves_ahead = LEAVES_AHEAD_FIRST;
         while !cursor.is_done() {
             // A guard for each leaf, so that a long scan does not hold up reclamation.
             let scanned = tree.try_scan_leaf(&mut cursor, &self.llama.pin(), |record| {
-                let mut key = Vec::with_capacity(record.key_bytes());
-                record.append_key_to(&mut key);
-                batch.records.push(Record {
-                    key,
-                    value: record.value.map(<[u8]>::to_vec),
-                    timestamp: Timestamp(record.stamp),
-                });
+                special |= record.value.is_some_and(stored_value::is_marked);
+                let key = |key: &mut Vec<u8>| record.append_key_to(key);
+                batch.push_with(key, record.value, Timestamp(record.stamp));
             });
             if let Err(miss) = scanned {
                 self.load_leaves(tree, &cursor, miss, leaves_ahead)?;
                 leaves_ahead = (2 * leaves_ahead).min(LEAVES_AHEAD_MAX);
             }
         }
-        batch.complete = cursor.is_complete();
-        let is_special = |record: &Record| record.value.as_deref().is_some_and(stored_value::is_marked);
-        if batch.records.iter().any(is_special) {
-            return self.resolve_batch(request, batch);
-        }
-        Ok(batch)
+        batch.set_complete(cursor.is_complete());
+        if special { self.resolve_batch(request, batch) } else { Ok(()) }
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {

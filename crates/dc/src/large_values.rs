@@ -271,30 +271,33 @@ impl BwTreeDc {
     pub(crate) fn resolve_batch(
         &self,
         request: &ScanRequest<'_>,
-        stored: ScanBatch,
-    ) -> Result<ScanBatch, DcError> {
-        let mut batch = ScanBatch { records: Vec::new(), complete: stored.complete };
+        batch: &mut ScanBatch,
+    ) -> Result<(), DcError> {
+        let stored = std::mem::take(batch);
         let (mut bytes, mut last) = (0, 0);
-        let count = stored.records.len();
-        for (at, record) in stored.records.into_iter().enumerate() {
-            let resolved = match &record.value {
+        for (at, record) in stored.iter().enumerate() {
+            match record.value {
                 Some(value) if stored_value::is_marked(value) => {
-                    let (key, timestamp) = (record.key.clone(), record.timestamp);
-                    let resolved = self.resolve(request.table, &key, record)?;
-                    // Deleted since, which is forgotten already.
-                    resolved.unwrap_or(Record { key, value: None, timestamp })
+                    // Without one it has been deleted since, which is forgotten already.
+                    let resolved = self.resolve(request.table, record.key, record.to_record())?;
+                    let (value, timestamp) = resolved
+                        .map_or((None, record.timestamp), |resolved| (resolved.value, resolved.timestamp));
+                    bytes += value.as_ref().map_or(0, Vec::len);
+                    batch.push(record.key, value.as_deref(), timestamp);
                 }
-                _ => record,
-            };
-            bytes += resolved.key.len() + resolved.value.as_ref().map_or(0, Vec::len);
-            batch.records.push(resolved);
+                value => {
+                    bytes += value.map_or(0, <[u8]>::len);
+                    batch.push(record.key, value, record.timestamp);
+                }
+            }
+            bytes += record.key.len();
             last = at + 1;
             if bytes >= request.bytes_max {
                 break;
             }
         }
-        batch.complete &= last == count;
-        Ok(batch)
+        batch.set_complete(stored.is_complete() && last == stored.len());
+        Ok(())
     }
 
     /// Reads a large value; `None` if a chunk is missing.

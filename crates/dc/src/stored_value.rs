@@ -158,7 +158,7 @@ pub(crate) enum StoredValue<'v> {
 /// Whether a value, given or kept, begins with the mark.
 #[inline]
 pub(crate) fn is_marked(value: &[u8]) -> bool {
-    value.len() >= MARK.len() && value[..MARK.len()] == MARK
+    value.first_chunk() == Some(&MARK)
 }
 
 /// A value that begins with the mark as it is kept.

@@ -59,15 +59,16 @@ fn scan(dc: &BwTreeDc, bytes_max: usize, direction: Direction) -> Vec<(Vec<u8>, 
             upper: upper.as_ref().map(Vec::as_slice),
             direction,
             bytes_max,
+            records_max: usize::MAX,
         };
         let batch = dc.scan(&request).expect("scans");
-        let largest = batch.records.iter().map(|record| record.value.as_ref().map_or(0, Vec::len)).max();
-        let bytes: usize = batch.records.iter().map(|record| record.value.as_ref().map_or(0, Vec::len)).sum();
+        let largest = batch.iter().map(|record| record.value.map_or(0, <[u8]>::len)).max();
+        let bytes: usize = batch.iter().map(|record| record.value.map_or(0, <[u8]>::len)).sum();
         assert!(bytes <= bytes_max + largest.unwrap_or(0), "a batch is bounded");
-        let last = batch.records.last().map(|record| record.key.clone());
-        found.extend(batch.records.into_iter().filter_map(|record| Some((record.key, record.value?))));
+        let last = batch.last_key().map(<[u8]>::to_vec);
+        found.extend(batch.iter().filter_map(|record| Some((record.key.to_vec(), record.value?.to_vec()))));
         match last {
-            Some(last) if !batch.complete => match direction {
+            Some(last) if !batch.is_complete() => match direction {
                 Direction::Forward => lower = Bound::Excluded(last),
                 Direction::Reverse => upper = Bound::Excluded(last),
             },

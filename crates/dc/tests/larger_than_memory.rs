@@ -244,15 +244,16 @@ fn a_scan_of_everything_leaves_the_hot_set_in_memory() {
             upper: Bound::Unbounded,
             direction: Direction::Forward,
             bytes_max: 60_000,
+            records_max: usize::MAX,
         };
         let batch = dc.scan(&request).unwrap();
-        scanned += batch.records.len() as u64;
+        scanned += batch.len() as u64;
         // The hot set is in use meanwhile.
         loaded += loads_of_hot();
-        if batch.complete {
+        if batch.is_complete() {
             break;
         }
-        last = batch.records.last().map(|record| record.key.clone());
+        last = batch.last_key().map(<[u8]>::to_vec);
     }
     assert_eq!(scanned, count);
     assert!(dc.llama().statistics().pages_evicted - evicted > 1000, "the scan was larger than memory");
@@ -329,13 +330,14 @@ fn threads_write_read_scan_flush_evict_and_checkpoint_at_once() {
                                 upper: if reverse { bound } else { Bound::Unbounded },
                                 direction: if reverse { Direction::Reverse } else { Direction::Forward },
                                 bytes_max: 3000,
+                                records_max: usize::MAX,
                             })
                             .unwrap();
-                        last = batch.records.last().map(|record| record.key.clone());
-                        for record in batch.records {
-                            assert!(found.insert(record.key, record.timestamp.0).is_none());
+                        last = batch.last_key().map(<[u8]>::to_vec);
+                        for record in batch.iter() {
+                            assert!(found.insert(record.key.to_vec(), record.timestamp.0).is_none());
                         }
-                        if batch.complete {
+                        if batch.is_complete() {
                             break;
                         }
                     }

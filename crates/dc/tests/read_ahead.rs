@@ -100,23 +100,22 @@ fn a_failing_device_is_told_by_the_read_and_not_by_the_hint() {
         upper: Bound::Unbounded,
         direction: Direction::Forward,
         bytes_max: usize::MAX,
+        records_max: usize::MAX,
     };
     assert!(matches!(dc.scan(&request), Err(DcError::Device { .. })));
     disk.set_faults(FaultPlan::new());
-    assert_eq!(dc.scan(&request).unwrap().records.len() as u64, KEYS);
+    assert_eq!(dc.scan(&request).unwrap().len() as u64, KEYS);
 }
 
 #[test]
 fn scans_load_ahead_in_both_directions_and_not_beyond_what_is_asked_for() {
     for direction in [Direction::Forward, Direction::Reverse] {
         let scan = |dc: &BwTreeDc, lower, upper, bytes_max| {
-            let request = ScanRequest { table: TABLE, lower, upper, direction, bytes_max };
+            let request =
+                ScanRequest { table: TABLE, lower, upper, direction, bytes_max, records_max: usize::MAX };
             let batch = dc.scan(&request).unwrap();
-            let mut numbers: Vec<u64> = batch
-                .records
-                .iter()
-                .map(|record| u64::from_be_bytes(record.key[..].try_into().unwrap()))
-                .collect();
+            let mut numbers: Vec<u64> =
+                batch.iter().map(|record| u64::from_be_bytes(record.key.try_into().unwrap())).collect();
             if direction == Direction::Reverse {
                 numbers.reverse();
             }

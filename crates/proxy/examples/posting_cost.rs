@@ -23,8 +23,10 @@ impl DataComponent for Nothing {
     fn get(&self, _: TableId, _: &[u8]) -> Result<Option<DcRecord>, DcError> {
         Ok(None)
     }
-    fn scan(&self, _: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
-        Ok(ScanBatch { records: Vec::new(), complete: true })
+    fn scan_into(&self, _: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
+        batch.clear();
+        batch.set_complete(true);
+        Ok(())
     }
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
         black_box(operations);

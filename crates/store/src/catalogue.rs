@@ -74,15 +74,16 @@ impl Catalogue {
                 upper: Bound::Unbounded,
                 direction: Direction::Forward,
                 bytes_max: 64 << 10,
+                records_max: usize::MAX,
             };
             let batch = component.scan(&request)?;
-            for record in &batch.records {
-                if let Some(value) = &record.value {
-                    tables.take(&record.key, value)?;
+            for record in batch.iter() {
+                if let Some(value) = record.value {
+                    tables.take(record.key, value)?;
                 }
             }
-            match batch.records.last() {
-                Some(last) if !batch.complete => lower = Bound::Excluded(last.key.clone()),
+            match batch.last_key() {
+                Some(last) if !batch.is_complete() => lower = Bound::Excluded(last.to_vec()),
                 _ => return Ok(Catalogue { tables: Mutex::new(tables) }),
             }
         }

@@ -140,9 +140,9 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, Error> {
+    pub(crate) fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), Error> {
         self.usable()?;
-        Ok(self.component.scan(request)?)
+        Ok(self.component.scan_into(request, batch)?)
     }
 
     /// One write, without an allocation.

@@ -1,9 +1,8 @@
 //! [`Scan`]: the records of a range, from either end.
 
 use crate::{Error, Table};
-use deuteron_contract::{Direction, KeyBounds, ScanRequest};
-use std::collections::VecDeque;
-use std::ops::Bound;
+use deuteron_contract::{Direction, KeyBounds, ScanBatch, ScanRequest};
+use std::ops::{Bound, Range};
 
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -16,52 +15,84 @@ pub struct Scan {
     table: Table,
     /// What neither end has read.
     unread: KeyBounds,
-    forward: VecDeque<Entry>,
-    backward: VecDeque<Entry>,
+    forward: End,
+    backward: End,
     done: bool,
+}
+
+/// What one end has read.
+#[derive(Default)]
+struct End {
+    batch: ScanBatch,
+    /// Of the batch, what has not been returned.
+    left: Range<usize>,
+}
+
+impl End {
+    /// The next record that is there, of those that are left at the end `nearest` or at the other; tombstones are not the user's business.
+    fn take(&mut self, nearest: bool) -> Option<Entry> {
+        loop {
+            let index = if nearest { self.left.next()? } else { self.left.next_back()? };
+            let record = self.batch.get(index);
+            if let Some(value) = record.value {
+                return Some((record.key.to_vec(), value.to_vec()));
+            }
+        }
+    }
 }
 
 impl Scan {
     pub(crate) fn new(table: Table, range: KeyBounds) -> Scan {
-        Scan { table, unread: range, forward: VecDeque::new(), backward: VecDeque::new(), done: false }
+        let (forward, backward) = (End::default(), End::default());
+        Scan { table, unread: range, forward, backward, done: false }
     }
 
-    /// Reads batches of what is unread at one end, until there is a record or nothing is unread.
+    /// Reads a batch of what is unread at one end, unless nothing is.
     fn read(&mut self, direction: Direction) -> Result<(), Error> {
-        while !self.done {
-            let (lower, upper) = (borrowed(&self.unread.0), borrowed(&self.unread.1));
-            let (table, bytes_max) = (self.table.id(), BATCH_BYTES);
-            let scanned = table.and_then(|table| {
-                self.table.engine().scan(&ScanRequest { table, lower, upper, direction, bytes_max })
-            });
-            let batch = match scanned {
-                Ok(batch) => batch,
-                Err(error) => {
-                    self.done = true;
-                    self.forward.clear();
-                    self.backward.clear();
-                    return Err(error);
-                }
-            };
-            self.done = batch.complete;
-            if let Some(last) = batch.records.last() {
-                let bound = Bound::Excluded(last.key.clone());
-                match direction {
-                    Direction::Forward => self.unread.0 = bound,
-                    Direction::Reverse => self.unread.1 = bound,
-                }
-            }
-            let end = match direction {
-                Direction::Forward => &mut self.forward,
-                Direction::Reverse => &mut self.backward,
-            };
-            // Tombstones are not the user's business.
-            end.extend(batch.records.into_iter().filter_map(|record| Some((record.key, record.value?))));
-            if !end.is_empty() {
-                break;
+        let end = match direction {
+            Direction::Forward => &mut self.forward,
+            Direction::Reverse => &mut self.backward,
+        };
+        let (lower, upper) = (borrowed(&self.unread.0), borrowed(&self.unread.1));
+        let (bytes_max, records_max) = (BATCH_BYTES, usize::MAX);
+        let scanned = self.table.id().and_then(|table| {
+            let request = ScanRequest { table, lower, upper, direction, bytes_max, records_max };
+            self.table.engine().scan_into(&request, &mut end.batch)
+        });
+        if let Err(error) = scanned {
+            self.done = true;
+            (self.forward, self.backward) = (End::default(), End::default());
+            return Err(error);
+        }
+        end.left = 0..end.batch.len();
+        self.done = end.batch.is_complete();
+        if let Some(last) = end.batch.last_key() {
+            let bound = Bound::Excluded(last.to_vec());
+            match direction {
+                Direction::Forward => self.unread.0 = bound,
+                Direction::Reverse => self.unread.1 = bound,
             }
         }
         Ok(())
+    }
+
+    fn advance(&mut self, direction: Direction) -> Option<Result<Entry, Error>> {
+        loop {
+            let (end, other) = match direction {
+                Direction::Forward => (&mut self.forward, &mut self.backward),
+                Direction::Reverse => (&mut self.backward, &mut self.forward),
+            };
+            if let Some(entry) = end.take(true) {
+                return Some(Ok(entry));
+            }
+            if self.done {
+                // The ends have met: what is left lies at the other one, whose first read is the last in order.
+                return other.take(false).map(Ok);
+            }
+            if let Err(error) = self.read(direction) {
+                return Some(Err(error));
+            }
+        }
     }
 }
 
@@ -73,23 +104,12 @@ impl Iterator for Scan {
     type Item = Result<Entry, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.forward.is_empty()
-            && let Err(error) = self.read(Direction::Forward)
-        {
-            return Some(Err(error));
-        }
-        // When the ends have met, what is left lies at the other one, whose first read is the last in order.
-        self.forward.pop_front().or_else(|| self.backward.pop_back()).map(Ok)
+        self.advance(Direction::Forward)
     }
 }
 
 impl DoubleEndedIterator for Scan {
     fn next_back(&mut self) -> Option<Self::Item> {
-        if self.backward.is_empty()
-            && let Err(error) = self.read(Direction::Reverse)
-        {
-            return Some(Err(error));
-        }
-        self.backward.pop_front().or_else(|| self.forward.pop_back()).map(Ok)
+        self.advance(Direction::Reverse)
     }
 }

@@ -21,7 +21,7 @@
 //! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
 //! | `mvcc_table`, `record`, `version`, `linked`, `recycler` | the latch-free hash table of records and their versions |
-//! | `segment`, `range_timestamps`, `ordered_index`, `skip_list` | what scans need |
+//! | `segment`, `entries`, `range_timestamps`, `ordered_index`, `skip_list` | what scans need |
 //! | `version_manager` | where values are, and what has been applied |
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
 //! | `planted`, `schedule`, `counted` | for the tests |
@@ -77,6 +77,7 @@ mod component;
 mod core;
 #[cfg(all(test, not(loom)))]
 mod counted;
+mod entries;
 mod error;
 mod fence;
 mod host;
@@ -111,6 +112,7 @@ mod write;
 mod zeroed_array;
 
 pub use component::TransactionComponent;
+pub use entries::Entries;
 pub use error::{ChangeError, Conflict, ConflictCause, ConflictPlace, TcError};
 pub use host::{Host, Stall};
 pub use lookahead::Lookahead;

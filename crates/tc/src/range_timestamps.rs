@@ -23,6 +23,9 @@ use std::ptr;
 /// [`Place::timestamp`] while the entry is being changed: look at the entry itself.
 const CHANGING: u64 = u64::MAX;
 
+/// Of so many ranges one looks for a place although there was none when the oldest active transaction was the same.
+const LOOKS_SPARED: u64 = 16;
+
 /// A range of keys of one table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyRange<'k> {
@@ -88,6 +91,13 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket(usize);
 
+impl Ticket {
+    /// Where the next range of the same thread had better look for a place first.
+    pub(crate) fn next_start(self) -> usize {
+        self.0 + 1
+    }
+}
+
 /// See the [module](self).
 pub(crate) struct RangeTimestamps {
     places: Box<[Place]>,
@@ -95,6 +105,9 @@ pub(crate) struct RangeTimestamps {
     newest: Padded<AtomicU64>,
     /// Stands in for the ranges that found no place.
     floor: AtomicU64,
+    /// The oldest active transaction when all places were found taken last, and how many ranges have taken that for granted since: a
+    /// transaction that stays holds on to every place, and looking at all of them each time would cost more than the rest of a short scan.
+    full: Padded<(AtomicU64, AtomicU64)>,
     /// Of the places.
     pub(crate) lost: Lost,
 }
@@ -106,25 +119,28 @@ impl RangeTimestamps {
             places: (0..places).map(|_| place()).collect(),
             newest: Padded(AtomicU64::new(0)),
             floor: AtomicU64::new(0),
+            full: Padded((AtomicU64::new(u64::MAX), AtomicU64::new(0))),
             lost: Lost::new(),
         }
     }
 
     /// R4: no transaction that installs a version in `range` from now on commits at or below `at` unseen (G1). With a
     /// ticket of the same transaction, the range takes the place of the one published then, which it contains.
+    /// A place is looked for from number `start` on: it is best found at once if that is where the caller, unlike others, found the last one.
     /// `oldest_active` is asked at most twice.
     pub(crate) fn publish(
         &self,
         range: KeyRange<'_>,
         at: Timestamp,
         widened: Option<Ticket>,
+        start: usize,
         oldest_active: impl FnMut(bool) -> Timestamp,
         guard: &Guard<'_>,
     ) -> Option<Ticket> {
         if crate::planted::is_planted(crate::planted::Bug::NoRange) {
             return None;
         }
-        let Some(ticket) = widened.or_else(|| self.claim(oldest_active)) else {
+        let Some(ticket) = widened.or_else(|| self.claim(start, oldest_active)) else {
             self.floor.fetch_max(at.0, Ordering::SeqCst);
             self.newest.0.fetch_max(at.0, Ordering::SeqCst);
             publication_fence();
@@ -149,16 +165,28 @@ impl RangeTimestamps {
     }
 
     /// A place whose entry can push nobody any more (G2).
-    fn claim(&self, mut oldest_active: impl FnMut(bool) -> Timestamp) -> Option<Ticket> {
+    fn claim(&self, start: usize, mut oldest_active: impl FnMut(bool) -> Timestamp) -> Option<Ticket> {
+        let (full_at, spared) = &self.full.0;
+        let (before, from) = self.places.split_at(start % self.places.len().max(1));
         for exactly in [false, true] {
             let oldest = oldest_active(exactly);
-            for (index, place) in self.places.iter().enumerate() {
+            if !exactly
+                && full_at.load(Ordering::Relaxed) == oldest.0
+                && spared.fetch_add(1, Ordering::Relaxed) % LOOKS_SPARED != 0
+            {
+                return None;
+            }
+            let in_turn = (before.len()..).zip(from).chain((0..).zip(before));
+            for (index, place) in in_turn {
                 let seen = place.timestamp.load(Ordering::SeqCst);
                 let claim =
                     || place.timestamp.compare_exchange(seen, CHANGING, Ordering::SeqCst, Ordering::Relaxed);
                 if seen < oldest.0 && self.lost.is_won(claim()) {
                     return Some(Ticket(index));
                 }
+            }
+            if exactly {
+                full_at.store(oldest.0, Ordering::Relaxed);
             }
         }
         None
@@ -226,12 +254,12 @@ mod tests {
         let (epochs, ranges) = (Epochs::new(), RangeTimestamps::new(2));
         let guard = epochs.pin();
         assert_eq!(ranges.latest(TABLE, b"c", Timestamp(0), &guard), None);
-        let ticket = ranges.publish(range(b"b", b"d"), Timestamp(10), None, |_| Timestamp(5), &guard);
+        let ticket = ranges.publish(range(b"b", b"d"), Timestamp(10), None, 0, |_| Timestamp(5), &guard);
         assert_eq!(ranges.latest(TABLE, b"c", Timestamp(9), &guard), Some(Timestamp(10)));
         assert_eq!(ranges.latest(TABLE, b"c", Timestamp(10), &guard), None);
         assert_eq!(ranges.latest(TABLE, b"d", Timestamp(9), &guard), None);
         assert_eq!(ranges.latest(TableId(2), b"c", Timestamp(9), &guard), None);
-        ranges.publish(range(b"b", b"z"), Timestamp(10), ticket, |_| Timestamp(5), &guard);
+        ranges.publish(range(b"b", b"z"), Timestamp(10), ticket, 0, |_| Timestamp(5), &guard);
         assert_eq!(ranges.latest(TABLE, b"d", Timestamp(9), &guard), Some(Timestamp(10)));
     }
 
@@ -239,12 +267,53 @@ mod tests {
     fn a_full_table_errs_upward() {
         let (epochs, ranges) = (Epochs::new(), RangeTimestamps::new(1));
         let guard = epochs.pin();
-        assert!(ranges.publish(range(b"b", b"d"), Timestamp(10), None, |_| Timestamp(5), &guard).is_some());
-        assert!(ranges.publish(range(b"x", b"y"), Timestamp(12), None, |_| Timestamp(5), &guard).is_none());
+        assert!(
+            ranges.publish(range(b"b", b"d"), Timestamp(10), None, 0, |_| Timestamp(5), &guard).is_some()
+        );
+        assert!(
+            ranges.publish(range(b"x", b"y"), Timestamp(12), None, 0, |_| Timestamp(5), &guard).is_none()
+        );
         assert_eq!(ranges.latest(TABLE, b"anything", Timestamp(9), &guard), Some(Timestamp(12)));
         // Once the first is too old to matter its place is free.
-        assert!(ranges.publish(range(b"f", b"g"), Timestamp(14), None, |_| Timestamp(13), &guard).is_some());
+        assert!(
+            ranges.publish(range(b"f", b"g"), Timestamp(14), None, 0, |_| Timestamp(13), &guard).is_some()
+        );
         assert_eq!(ranges.latest(TABLE, b"f", Timestamp(13), &guard), Some(Timestamp(14)));
+    }
+
+    #[test]
+    fn a_place_is_found_wherever_the_search_begins() {
+        let (epochs, ranges) = (Epochs::new(), RangeTimestamps::new(3));
+        let guard = epochs.pin();
+        let publish = |at, start| {
+            let taken =
+                ranges.publish(range(b"b", b"d"), Timestamp(at), None, start, |_| Timestamp(5), &guard);
+            taken.map(|ticket| ticket.0)
+        };
+        assert_eq!((publish(10, 2), publish(11, 2), publish(12, 7)), (Some(2), Some(0), Some(1)));
+        assert_eq!(publish(13, 1), None, "all are taken");
+    }
+
+    #[test]
+    fn a_full_table_is_searched_now_and_then_until_the_oldest_transaction_is_known_to_have_ended() {
+        let (epochs, ranges) = (Epochs::new(), RangeTimestamps::new(1));
+        let guard = epochs.pin();
+        let looks = std::cell::Cell::new(0);
+        let publish = |at, known, exact| {
+            let oldest = |exactly| {
+                looks.set(looks.get() + u32::from(exactly));
+                Timestamp(if exactly { exact } else { known })
+            };
+            ranges.publish(range(b"b", b"d"), Timestamp(at), None, 0, oldest, &guard).is_some()
+        };
+        assert!(publish(10, 5, 5));
+        (11..200).for_each(|at| assert!(!publish(at, 5, 5)));
+        assert!((12..15).contains(&looks.get()), "{}", looks.get());
+        assert_eq!(ranges.latest(TABLE, b"x", Timestamp(9), &guard), Some(Timestamp(199)), "the floor");
+        // It has ended, which nobody has noticed.
+        let missed = (200..300).take_while(|at| !publish(*at, 5, 150)).count() as u64;
+        assert!(missed < LOOKS_SPARED);
+        assert!(publish(300, 299, 299), "and it is looked for a place at once if somebody has");
     }
 
     #[test]
@@ -299,7 +368,7 @@ mod tests {
         let guard = epochs.pin();
         let publish = |at, oldest| {
             let ticket =
-                ranges.publish(range(b"b", b"d"), Timestamp(at), None, |_| Timestamp(oldest), &guard);
+                ranges.publish(range(b"b", b"d"), Timestamp(at), None, 0, |_| Timestamp(oldest), &guard);
             ticket.is_some()
         };
         assert!(publish(10, 5));
@@ -332,7 +401,7 @@ mod loom_tests {
             let scan = thread::spawn(move || {
                 let (epochs, ranges, version) = &*other;
                 let range = KeyRange { table: TableId(1), lower: Bound::Unbounded, upper: Bound::Unbounded };
-                ranges.publish(range, Timestamp(10), None, |_| Timestamp(5), &epochs.pin());
+                ranges.publish(range, Timestamp(10), None, 0, |_| Timestamp(5), &epochs.pin());
                 version.load(Ordering::SeqCst) == 1
             });
             let (epochs, ranges, version) = &*shared;

@@ -608,6 +608,14 @@ pub(crate) enum Copied {
     Large(Lsn),
 }
 
+/// An inline or cached value where it lies, or what is left to do if it is in neither place, as in [`Copied`].
+pub(crate) enum Lent<'g> {
+    Absent,
+    Present(&'g [u8]),
+    Recycled(Lsn),
+    Large(Lsn),
+}
+
 impl Core {
     /// Asks for the value of a version, if it lies in the log's memory: elsewhere it lies beside the version.
     #[inline]
@@ -619,18 +627,30 @@ impl Core {
 
     #[inline]
     pub(crate) fn copy_value(&self, version: &Version, value: &mut Vec<u8>, guard: &Guard<'_>) -> Copied {
-        let bytes = match version.payload() {
-            Payload::Absent => return Copied::Absent,
-            Payload::Inline(bytes) => bytes,
+        match self.lend_value(version, guard) {
+            Lent::Present(bytes) => {
+                value.clear();
+                value.extend_from_slice(bytes);
+                Copied::Present
+            }
+            Lent::Absent => Copied::Absent,
+            Lent::Recycled(lsn) => Copied::Recycled(lsn),
+            Lent::Large(lsn) => Copied::Large(lsn),
+        }
+    }
+
+    /// The value of a version where it lies.
+    #[inline]
+    pub(crate) fn lend_value<'g>(&'g self, version: &'g Version, guard: &'g Guard<'_>) -> Lent<'g> {
+        match version.payload() {
+            Payload::Absent => Lent::Absent,
+            Payload::Inline(bytes) => Lent::Present(bytes),
             // SAFETY: the version was reached under the guard, and the writer has its LSN from `append`.
             Payload::Logged(lsn) => match unsafe { self.versions.read_cached(lsn, guard) } {
-                Some(bytes) => bytes,
-                None => return Copied::Recycled(lsn),
+                Some(bytes) => Lent::Present(bytes),
+                None => Lent::Recycled(lsn),
             },
-            Payload::Large(lsn) => return Copied::Large(lsn),
-        };
-        value.clear();
-        value.extend_from_slice(bytes);
-        Copied::Present
+            Payload::Large(lsn) => Lent::Large(lsn),
+        }
     }
 }

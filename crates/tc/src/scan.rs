@@ -11,10 +11,11 @@
 //!    index first, then the data component, for what leaves the index is at the data component by then.
 
 use crate::commit::{Changed, RefreshFailure};
+use crate::entries::{Entries, up_to};
 use crate::error::{ConflictCause, ConflictPlace, TcError};
 use crate::range_timestamps::{KeyRange, Ticket};
 use crate::read::{Failure, Own, Protection, Reader};
-use crate::segment::{Segment, SegmentRequest, up_to};
+use crate::segment::{Segment, SegmentRequest};
 use crate::statistics::Counter;
 use crate::transaction::Transaction;
 use crate::workspace::{ScanEntry, Workspace};
@@ -27,6 +28,9 @@ const BATCH_GROWTH_MAX: usize = 64;
 /// Records of this component that end the first batch; later ones may have more as they grow. What a batch has read is protected, wanted or
 /// not: whoever takes the first of a queue is not to conflict with those who append to it.
 const BATCH_RECORDS_FIRST: usize = 16;
+
+/// So many more records than are wanted are read from the data component by a second batch; later ones have more as they grow.
+const BATCH_RECORDS_MORE: usize = 8;
 
 /// A key and its value, as a scan returns them.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -144,6 +148,47 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::get`].
     pub fn scan_batch(&mut self, cursor: &mut ScanCursor) -> Result<Option<Vec<Entry>>, TcError> {
+        if !self.scan_next(cursor, usize::MAX)? {
+            return Ok(None);
+        }
+        let entries = self.scanned(cursor.direction).iter();
+        Ok(Some(entries.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()))
+    }
+
+    /// Reads the next batch of a scan, of at most `entries_max` entries (and at least one), which [`Transaction::scanned`] then lends; `false`
+    /// at the end of the scan. The transaction may read and write between batches; a batch shows its writes up to then.
+    ///
+    /// Who says how many entries he wants has no more read and protected than he gets. Otherwise batches are small at first, and grow.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn scan_next(&mut self, cursor: &mut ScanCursor, entries_max: usize) -> Result<bool, TcError> {
+        // Out of the workspace while they are filled, which it helps to do.
+        let mut entries = std::mem::take(self.entries(cursor.direction));
+        let read = self.read_batch(cursor, entries_max.max(1), &mut entries);
+        if !matches!(read, Ok(true)) {
+            entries.clear();
+        }
+        *self.entries(cursor.direction) = entries;
+        read
+    }
+
+    /// The batch that [`Transaction::scan_next`] has read last, of all scans in that direction. Nothing at the end of a scan.
+    #[inline]
+    pub fn scanned(&self, direction: Direction) -> &Entries {
+        &self.workspace.scanned[direction as usize]
+    }
+
+    fn entries(&mut self, direction: Direction) -> &mut Entries {
+        &mut self.workspace.scanned[direction as usize]
+    }
+
+    fn read_batch(
+        &mut self,
+        cursor: &mut ScanCursor,
+        entries_max: usize,
+        entries: &mut Entries,
+    ) -> Result<bool, TcError> {
         self.check_active()?;
         if !self.workspace.changes.is_empty() && !cursor.done {
             let KeyRange { table, lower, upper } = cursor.range();
@@ -151,7 +196,7 @@ impl Transaction {
         }
         while !cursor.done {
             let reader = self.reader();
-            let segment = self.next_segment(cursor, reader);
+            let segment = self.next_segment(cursor, reader, entries_max, entries);
             self.check_not_aborted()?;
             if matches!(segment, Err(Failure::TooOld)) && reader.protection == Protection::None {
                 // The present has moved on, and the horizon with it.
@@ -175,14 +220,20 @@ impl Transaction {
                 }
                 None => cursor.done = true,
             }
-            if !segment.entries.is_empty() {
-                return Ok(Some(segment.entries));
+            if !entries.is_empty() {
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
-    fn next_segment(&mut self, cursor: &mut ScanCursor, reader: Reader) -> Result<Segment, Failure> {
+    fn next_segment(
+        &mut self,
+        cursor: &mut ScanCursor,
+        reader: Reader,
+        entries_max: usize,
+        entries: &mut Entries,
+    ) -> Result<Segment, Failure> {
         let begin = self.begin;
         let remembers = self.remembers_reads();
         let workspace = &mut **self.workspace;
@@ -192,7 +243,15 @@ impl Transaction {
         }
         let first_bytes = workspace.core.options.scan_batch_bytes;
         cursor.batch_bytes = (cursor.batch_bytes * 2).clamp(first_bytes, first_bytes * BATCH_GROWTH_MAX);
-        let records_max = BATCH_RECORDS_FIRST * (cursor.batch_bytes / first_bytes);
+        let growth = cursor.batch_bytes / first_bytes;
+        let (bytes_max, stored_max, records_max) = match entries_max {
+            usize::MAX => (cursor.batch_bytes, usize::MAX, BATCH_RECORDS_FIRST * growth),
+            // All at once, and no more than is wanted; unless that was not enough, as of what is stored some is deleted here.
+            _ => {
+                let stored_max = entries_max.saturating_add(BATCH_RECORDS_MORE * (growth / 2));
+                (first_bytes * BATCH_GROWTH_MAX, stored_max, entries_max)
+            }
+        };
         let own = workspace.next_ordinal;
         let near = cursor.near().clone();
         let progress = match cursor.progress.take() {
@@ -204,14 +263,19 @@ impl Transaction {
             direction: cursor.direction,
             start: progress.start.as_ref().map(Vec::as_slice),
             ticket: progress.ticket,
-            bytes_max: cursor.batch_bytes,
+            place: workspace.range_place,
+            bytes_max,
+            stored_max,
             records_max,
+            entries_max,
             values: true,
         };
         let known_entry = progress.entry.filter(|_| progress.own == own && !workspace.reads_forgotten);
         let mut digest = known_entry.map_or([0; 2], |entry| workspace.scans[entry].digest);
-        let segment = workspace.core.read_segment(&request, reader, &mut digest)?;
+        let folded = (remembers && !workspace.reads_forgotten).then_some(&mut digest);
+        let segment = workspace.core.read_segment(&request, reader, folded, entries)?;
         workspace.read_lsn = workspace.read_lsn.max(segment.read_lsn);
+        workspace.range_place = segment.ticket.map_or(workspace.range_place, Ticket::next_start);
         let entry = if remembers {
             workspace.remember_scan(known_entry, &request, segment.last.as_deref(), digest, own)
         } else {
@@ -286,7 +350,7 @@ impl Workspace {
             Direction::Reverse => whole.upper,
         };
         let (mut digest, mut ticket, mut read_lsn) = ([0; 2], None, Lsn(0));
-        let mut last: Option<Vec<u8>> = None;
+        let (mut last, mut entries): (Option<Vec<u8>>, _) = (None, Entries::default());
         loop {
             let mut range = whole;
             if let Some(last) = &last {
@@ -303,11 +367,14 @@ impl Workspace {
                 direction: entry.direction,
                 start,
                 ticket,
+                place: self.range_place,
                 bytes_max: self.core.options.scan_batch_bytes * BATCH_GROWTH_MAX,
+                stored_max: usize::MAX,
                 records_max: self.core.options.scan_batch_records_max,
+                entries_max: usize::MAX,
                 values: false,
             };
-            let segment = match self.core.read_segment(&request, reader, &mut digest) {
+            let segment = match self.core.read_segment(&request, reader, Some(&mut digest), &mut entries) {
                 Ok(segment) => segment,
                 Err(failure) => return Err(failure.into_error(|cause, other| entry.failure(cause, other))),
             };

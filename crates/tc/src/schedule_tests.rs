@@ -128,22 +128,21 @@ impl DataComponent for TestDc {
         Ok(found.map(|(at, _, value)| Record { key: Vec::new(), value: value.clone(), timestamp: *at }))
     }
 
-    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+    fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
+        batch.clear();
         let map = self.0.lock().unwrap();
         let range = map.range::<[u8], _>((request.lower, request.upper));
-        let record = |(key, (at, _, value)): (&Vec<u8>, &Stored)| Record {
-            key: key.clone(),
-            value: value.clone(),
-            timestamp: *at,
-        };
-        let mut records: Vec<Record> = match request.direction {
-            Direction::Forward => range.map(record).collect(),
-            Direction::Reverse => range.rev().map(record).collect(),
+        let mut records: Vec<(&Vec<u8>, &Stored)> = match request.direction {
+            Direction::Forward => range.collect(),
+            Direction::Reverse => range.rev().collect(),
         };
         // A batch is two records.
-        let complete = records.len() <= 2;
+        batch.set_complete(records.len() <= 2);
         records.truncate(2);
-        Ok(ScanBatch { records, complete })
+        for (key, (at, _, value)) in records {
+            batch.push(key, value.as_deref(), *at);
+        }
+        Ok(())
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {

@@ -1,63 +1,23 @@
 //! One batch of a scan: what this component knows of a range, merged with what the data component stores.
 
 use crate::core::Core;
+use crate::entries::{Entries, Known, What, compare, up_to};
 use crate::error::TcError;
 use crate::planted::{Bug, is_planted};
 use crate::range_timestamps::{KeyRange, Ticket};
-use crate::read::{Copied, Failure, Protection, Reader, Visible};
+use crate::read::{Failure, Lent, Protection, Reader, Visible};
 use crate::record::REMOVED;
-use crate::scan::Entry;
 use crate::schedule::point;
 use crate::sync::Ordering;
-use deuteron_contract::{Direction, Lsn, Record as StoredRecord, ScanRequest, TableId, Timestamp};
+use crate::version::Version;
+use deuteron_contract::{Direction, Lsn, ScanBatch, ScanRequest, Timestamp};
+use deuteron_epoch::Guard;
 use foldhash::fast::FixedState;
-use std::cmp;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
 
-/// Restricts `range` to what lies up to and including `last`, in the direction of the scan.
-pub(crate) fn up_to<'k>(range: KeyRange<'k>, direction: Direction, last: Option<&'k [u8]>) -> KeyRange<'k> {
-    match (last, direction) {
-        (None, _) => range,
-        (Some(last), Direction::Forward) => KeyRange { upper: Bound::Included(last), ..range },
-        (Some(last), Direction::Reverse) => KeyRange { lower: Bound::Included(last), ..range },
-    }
-}
-
-fn compare(a: &[u8], b: &[u8], direction: Direction) -> cmp::Ordering {
-    match direction {
-        Direction::Forward => a.cmp(b),
-        Direction::Reverse => b.cmp(a),
-    }
-}
-
-/// What this component knows of a key in the range.
-struct Known {
-    key: Vec<u8>,
-    what: What,
-    at: Timestamp,
-    commit_lsn: Lsn,
-}
-
-enum What {
-    /// The transaction's own version was there first: part of the answer, not of what has to stay as it is.
-    Own(Option<Vec<u8>>),
-    OwnRecycled(Lsn),
-    Absent,
-    Present(Vec<u8>),
-    /// The log has the value no longer in memory.
-    Recycled(Lsn),
-}
-
-impl What {
-    fn is_there(&self) -> bool {
-        !matches!(self, What::Own(None) | What::Absent)
-    }
-}
-
-/// One batch.
+/// What a batch has covered; its entries are in [`Entries`].
 pub(crate) struct Segment {
-    pub(crate) entries: Vec<Entry>,
     /// The last key that the batch covers; `None`: the whole range.
     pub(crate) last: Option<Vec<u8>>,
     pub(crate) ticket: Option<Ticket>,
@@ -71,38 +31,53 @@ pub(crate) struct SegmentRequest<'k> {
     /// The near end of what has been published under `ticket`.
     pub(crate) start: Bound<&'k [u8]>,
     pub(crate) ticket: Option<Ticket>,
+    /// Without a ticket: where to look for a place first.
+    pub(crate) place: usize,
+    /// About so much is read from the data component.
     pub(crate) bytes_max: usize,
+    /// And so many records that are there.
+    pub(crate) stored_max: usize,
     /// So many records of this component that are there end the batch.
     pub(crate) records_max: usize,
+    /// So many entries end the batch.
+    pub(crate) entries_max: usize,
     /// Whether values are wanted.
     pub(crate) values: bool,
 }
 
 /// A running digest of committed records: those of a scan and of its refresh are equal if both saw the same.
+#[inline]
 fn fold(digest: &mut [u64; 2], key: &[u8], at: Timestamp) {
-    for (word, seed) in digest.iter_mut().zip([0x5CA9, 0xD16E57]) {
-        let mut hasher = FixedState::with_seed(seed).build_hasher();
-        hasher.write_u64(*word);
+    const STATES: [FixedState; 2] = [FixedState::with_seed(0x5CA9), FixedState::with_seed(0xD16E57)];
+    for (word, state) in digest.iter_mut().zip(&STATES) {
+        let mut hasher = state.build_hasher();
         hasher.write(key);
+        hasher.write_u64(*word);
         hasher.write_u64(at.0);
         *word = hasher.finish();
     }
 }
 
 impl Core {
-    /// One batch as the reader sees it; see `scan`. Folds the committed records into `digest`.
+    /// One batch as the reader sees it, into `entries`; see `scan`. Folds the committed records into `digest`, if there is one.
     pub(crate) fn read_segment(
         &self,
         request: &SegmentRequest<'_>,
         reader: Reader,
-        digest: &mut [u64; 2],
+        mut digest: Option<&mut [u64; 2]>,
+        entries: &mut Entries,
     ) -> Result<Segment, Failure> {
         let mut ticket = request.ticket;
+        let before = digest.as_deref().copied();
         loop {
-            let before = *digest;
-            match self.try_read_segment(request, reader, digest, &mut ticket)? {
-                Some(segment) => return Ok(segment),
-                None => *digest = before,
+            entries.clear();
+            if let Some(segment) =
+                self.try_read_segment(request, reader, digest.as_deref_mut(), &mut ticket, entries)?
+            {
+                return Ok(segment);
+            }
+            if let (Some(digest), Some(before)) = (digest.as_deref_mut(), before) {
+                *digest = before;
             }
         }
     }
@@ -112,26 +87,27 @@ impl Core {
         &self,
         request: &SegmentRequest<'_>,
         reader: Reader,
-        digest: &mut [u64; 2],
+        digest: Option<&mut [u64; 2]>,
         ticket: &mut Option<Ticket>,
+        entries: &mut Entries,
     ) -> Result<Option<Segment>, Failure> {
         let direction = request.direction;
         let departures = self.index.departures();
         point();
-        let mut batch = self.scan_stored(request.range, direction, request.bytes_max)?;
+        let mut last = self.scan_stored(request, request.range, &mut entries.stored)?;
         point();
-        let mut last = batch.last.take();
-        let (known, walked_to) = self.walk_index(request, reader, last.as_deref(), ticket)?;
-        if walked_to.is_some() {
+        let walked_to = self.walk_index(request, reader, last.as_deref(), ticket, &mut entries.known)?;
+        let stopped = walked_to.is_some();
+        if stopped {
             last = walked_to;
         }
         point();
-        if self.index.departures() != departures && !is_planted(Bug::DcFirst) {
+        let left = self.index.departures() != departures && !is_planted(Bug::DcFirst);
+        if left {
             // What has left the index may not have been at the data component when that was read.
             let covered = up_to(request.range, direction, last.as_deref());
-            batch = self.scan_stored(covered, direction, request.bytes_max)?;
-            if batch.last.is_some() {
-                last = batch.last.take();
+            if let Some(key) = self.scan_stored(request, covered, &mut entries.stored)? {
+                last = Some(key);
             }
         }
         point();
@@ -139,46 +115,47 @@ impl Core {
         if reader.at < self.forced_horizon() {
             return Err(Failure::TooOld);
         }
-        let mut merge = Merge {
-            core: self,
-            table: request.range.table,
-            values: request.values,
-            at: reader.at,
-            digest,
-            entries: Vec::with_capacity(if request.values { known.len() + batch.records.len() } else { 0 }),
-            read_lsn: Lsn(0),
-        };
-        if !merge.run(known, batch.records, direction, last.as_deref())? {
-            return Ok(None);
+        let mut merge = Merge { core: self, request, at: reader.at, digest, entries, read_lsn: Lsn(0) };
+        // What was read last goes no further than `last`, unless something else has ended the batch.
+        let within = last.as_deref().filter(|_| stopped || left);
+        let end = merge.run(within)?;
+        let read_lsn = merge.read_lsn;
+        match end {
+            End::StartOver => return Ok(None),
+            End::Full => {
+                let (key, _) = entries.get(entries.len() - 1);
+                if last.as_deref() != Some(key) {
+                    last = Some(key.to_vec());
+                }
+            }
+            End::Reached => {}
         }
-        let Merge { entries, read_lsn, .. } = merge;
-        Ok(Some(Segment { entries, last, ticket: *ticket, read_lsn }))
+        Ok(Some(Segment { last, ticket: *ticket, read_lsn }))
     }
 
+    /// Returns the last key, if the range goes on behind it.
     fn scan_stored(
         &self,
+        request: &SegmentRequest<'_>,
         range: KeyRange<'_>,
-        direction: Direction,
-        bytes_max: usize,
-    ) -> Result<Stored, TcError> {
+        stored: &mut ScanBatch,
+    ) -> Result<Option<Vec<u8>>, TcError> {
         let KeyRange { table, lower, upper } = range;
-        let request = ScanRequest { table, lower, upper, direction, bytes_max };
-        let batch = self.versions.scan(&request).map_err(TcError::DataComponent)?;
-        let last = match batch.records.last() {
-            Some(record) if !batch.complete => Some(record.key.clone()),
-            _ => None,
-        };
-        Ok(Stored { records: batch.records, last })
+        let (direction, bytes_max, records_max) = (request.direction, request.bytes_max, request.stored_max);
+        let request = ScanRequest { table, lower, upper, direction, bytes_max, records_max };
+        self.versions.scan_into(&request, stored).map_err(TcError::DataComponent)?;
+        Ok(stored.last_key().filter(|_| !stored.is_complete()).map(<[u8]>::to_vec))
     }
 
-    /// R4, then the walk. Returns what is known here up to `last`, and how far the walk came if that is less.
+    /// R4, then the walk. Adds what is known here up to `last`; returns how far the walk came if that is less.
     fn walk_index(
         &self,
         request: &SegmentRequest<'_>,
         reader: Reader,
         last: Option<&[u8]>,
         ticket: &mut Option<Ticket>,
-    ) -> Result<(Vec<Known>, Option<Vec<u8>>), Failure> {
+        known: &mut Known,
+    ) -> Result<Option<Vec<u8>>, Failure> {
         let guard = self.epochs.pin();
         let covered = up_to(request.range, request.direction, last);
         if reader.protection == Protection::Published {
@@ -188,12 +165,12 @@ impl Core {
             };
             let oldest =
                 |exactly| if exactly { self.find_oldest_active() } else { self.known_oldest_active() };
-            *ticket = self.ranges.publish(published, reader.at, *ticket, oldest, &guard);
+            *ticket = self.ranges.publish(published, reader.at, *ticket, request.place, oldest, &guard);
         }
         point();
         self.index.complete(&guard);
         point();
-        let (mut known, mut walked_to, mut failed) = (Vec::new(), None, None);
+        let (mut walked_to, mut failed) = (None, None);
         // Deleted ones are walked over in bulk, but not without end.
         let (mut looked_at, mut there) = (0, 0);
         self.index.list().walk(covered, request.direction, &guard, |record| {
@@ -204,36 +181,18 @@ impl Core {
                 return true;
             }
             looked_at += 1;
-            let (visible, _) = self.visible(head, reader, &guard);
-            let key = || record.key().to_vec();
-            let (mut value, mut large) = (Vec::new(), false);
-            match visible {
-                Visible::Own(version) => {
-                    let what = match self.copy_value(version, &mut value, &guard) {
-                        Copied::Absent => What::Own(None),
-                        Copied::Present => What::Own(Some(value)),
-                        Copied::Recycled(lsn) => What::OwnRecycled(lsn),
-                        Copied::Large(lsn) => {
-                            large = true;
-                            What::OwnRecycled(lsn)
-                        }
-                    };
-                    there += usize::from(what.is_there());
-                    known.push(Known { key: key(), what, at: reader.at, commit_lsn: Lsn(0) });
-                }
-                Visible::Committed { version, at, commit_lsn } => {
-                    let what = match self.copy_value(version, &mut value, &guard) {
-                        Copied::Absent => What::Absent,
-                        Copied::Present => What::Present(value),
-                        Copied::Recycled(lsn) => What::Recycled(lsn),
-                        Copied::Large(lsn) => {
-                            large = true;
-                            What::Recycled(lsn)
-                        }
-                    };
-                    there += usize::from(what.is_there());
-                    known.push(Known { key: key(), what, at, commit_lsn });
-                }
+            let mut large = false;
+            let mut add = |own: bool, version: &Version, at: Timestamp, commit_lsn: Lsn| {
+                known.push(record.key(), own, (at, commit_lsn), |bytes| {
+                    let (what, is_large) = self.append_value(version, request.values, bytes, &guard);
+                    large = is_large;
+                    there += usize::from(!matches!(what, What::Absent));
+                    what
+                });
+            };
+            match self.visible(head, reader, &guard).0 {
+                Visible::Own(version) => add(true, version, reader.at, Lsn(0)),
+                Visible::Committed { version, at, commit_lsn } => add(false, version, at, commit_lsn),
                 // The data component has it.
                 Visible::Unresolved => {}
                 Visible::Pruned => failed = Some(Failure::TooOld),
@@ -241,105 +200,145 @@ impl Core {
             }
             // One large value is enough for the memory of a batch.
             if large || there >= request.records_max || looked_at >= self.options.scan_batch_records_max {
-                walked_to = Some(key());
+                walked_to = Some(record.key().to_vec());
             }
             walked_to.is_none() && failed.is_none()
         });
-        failed.map_or(Ok((known, walked_to)), Err)
+        failed.map_or(Ok(walked_to), Err)
     }
-}
 
-struct Stored {
-    records: Vec<StoredRecord>,
-    /// The last key, if the range goes on behind it.
-    last: Option<Vec<u8>>,
+    /// Appends the value of a version to `bytes`, if it is wanted; what there is, and whether it is a large one.
+    #[inline]
+    fn append_value(
+        &self,
+        version: &Version,
+        wanted: bool,
+        bytes: &mut Vec<u8>,
+        guard: &Guard<'_>,
+    ) -> (What, bool) {
+        match self.lend_value(version, guard) {
+            Lent::Absent => (What::Absent, false),
+            Lent::Present(value) => {
+                if wanted {
+                    bytes.extend_from_slice(value);
+                }
+                (What::Present, false)
+            }
+            Lent::Recycled(lsn) => (What::Recycled(lsn), false),
+            Lent::Large(lsn) => (What::Recycled(lsn), true),
+        }
+    }
 }
 
 /// Brings together what is known here and what is stored at the data component: what is known here wins.
-struct Merge<'m> {
+struct Merge<'m, 'k> {
     core: &'m Core,
-    table: TableId,
-    values: bool,
+    request: &'m SegmentRequest<'k>,
     at: Timestamp,
-    digest: &'m mut [u64; 2],
-    entries: Vec<Entry>,
+    digest: Option<&'m mut [u64; 2]>,
+    entries: &'m mut Entries,
     read_lsn: Lsn,
 }
 
-impl Merge<'_> {
-    /// Up to `last`. False: start over.
-    fn run(
-        &mut self,
-        known: Vec<Known>,
-        stored: Vec<StoredRecord>,
-        direction: Direction,
-        last: Option<&[u8]>,
-    ) -> Result<bool, Failure> {
-        let within = |key: &[u8]| last.is_none_or(|last| compare(key, last, direction).is_le());
-        let mut stored = stored.into_iter().take_while(|record| within(&record.key)).peekable();
-        for known in known.into_iter().take_while(|known| within(&known.key)) {
-            while let Some(record) =
-                stored.next_if(|record| compare(&record.key, &known.key, direction).is_lt())
-            {
-                self.add_stored(record)?;
+/// Where a merge has come to.
+enum End {
+    /// The end of what was read.
+    Reached,
+    /// As many entries as are wanted.
+    Full,
+    /// Nowhere: a value was recycled just then.
+    StartOver,
+}
+
+impl Merge<'_, '_> {
+    /// Up to `last`, or everything that was read.
+    fn run(&mut self, last: Option<&[u8]>) -> Result<End, Failure> {
+        let direction = self.request.direction;
+        let is_within = |key: &[u8], last: &[u8]| compare(key, last, direction).is_le();
+        let mut next = 0;
+        for index in 0..self.entries.known.len() {
+            let slot = self.entries.known.slot(index);
+            if last.is_some_and(|last| !is_within(self.entries.known.key(&slot), last)) {
+                break;
             }
-            stored.next_if(|record| record.key == known.key);
-            if !self.add_known(known)? {
-                return Ok(false);
+            while next < self.entries.stored.len() {
+                let Entries { stored, known, .. } = &*self.entries;
+                let order = compare(stored.get(next).key, known.key(&slot), direction);
+                if order.is_lt() {
+                    self.add_stored(next)?;
+                    if self.is_full() {
+                        return Ok(End::Full);
+                    }
+                }
+                next += usize::from(order.is_le());
+                if order.is_ge() {
+                    break;
+                }
+            }
+            if !self.add_known(index)? {
+                return Ok(End::StartOver);
+            }
+            if self.is_full() {
+                return Ok(End::Full);
             }
         }
-        for record in stored {
-            self.add_stored(record)?;
+        while next < self.entries.stored.len() {
+            if last.is_some_and(|last| !is_within(self.entries.stored.get(next).key, last)) {
+                break;
+            }
+            self.add_stored(next)?;
+            if self.is_full() {
+                return Ok(End::Full);
+            }
+            next += 1;
         }
-        Ok(true)
+        Ok(End::Reached)
     }
 
-    fn add_stored(&mut self, record: StoredRecord) -> Result<(), Failure> {
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.entries.len() >= self.request.entries_max
+    }
+
+    #[inline]
+    fn add_stored(&mut self, index: usize) -> Result<(), Failure> {
+        let record = self.entries.stored.get(index);
         if record.timestamp > self.at {
             return Err(Failure::TooOld);
         }
-        if let Some(value) = record.value {
-            fold(self.digest, &record.key, record.timestamp);
-            if self.values {
-                self.entries.push((record.key, value));
+        if record.value.is_some() {
+            if let Some(digest) = &mut self.digest {
+                fold(digest, record.key, record.timestamp);
             }
+            self.entries.add_stored(index);
         }
         Ok(())
     }
 
-    fn add_known(&mut self, known: Known) -> Result<bool, Failure> {
-        let Known { key, what, at, commit_lsn } = known;
-        self.read_lsn = self.read_lsn.max(commit_lsn);
-        let value = match what {
-            What::Own(None) | What::Absent => return Ok(true),
-            What::Own(Some(value)) => value,
-            What::OwnRecycled(lsn) => {
-                let hashed = self.core.table.key(self.table, &key);
-                match self.core.load_recycled(hashed, lsn, None)? {
-                    Some(value) => value,
-                    None => return Ok(false),
-                }
-            }
-            What::Present(value) => {
-                fold(self.digest, &key, at);
-                value
-            }
-            What::Recycled(lsn) => {
-                fold(self.digest, &key, at);
-                if !self.values {
-                    return Ok(true);
-                }
-                let hashed = self.core.table.key(self.table, &key);
-                match self.core.load_recycled(hashed, lsn, Some((at, commit_lsn)))? {
-                    Some(value) => value,
-                    None if self.at < self.core.forced_horizon() => return Err(Failure::TooOld),
-                    None => return Ok(false),
-                }
-            }
-        };
-        if self.values {
-            self.entries.push((key, value));
+    /// False: start over.
+    fn add_known(&mut self, index: usize) -> Result<bool, Failure> {
+        let slot = self.entries.known.slot(index);
+        self.read_lsn = self.read_lsn.max(slot.commit_lsn);
+        if matches!(slot.what, What::Absent) {
+            return Ok(true);
         }
+        if let Some(digest) = self.digest.as_deref_mut().filter(|_| !slot.own) {
+            fold(digest, self.entries.known.key(&slot), slot.at);
+        }
+        if let What::Recycled(lsn) = slot.what
+            && self.request.values
+        {
+            let written = (!slot.own).then_some((slot.at, slot.commit_lsn));
+            let key = self.core.table.key(self.request.range.table, self.entries.known.key(&slot));
+            match self.core.load_recycled(key, lsn, written)? {
+                Some(value) => self.entries.known.set_value(index, &value),
+                None if written.is_some() && self.at < self.core.forced_horizon() => {
+                    return Err(Failure::TooOld);
+                }
+                None => return Ok(false),
+            }
+        }
+        self.entries.add_known(index);
         Ok(true)
     }
 }

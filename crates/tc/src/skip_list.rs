@@ -13,7 +13,7 @@
 
 use crate::memory::Account;
 use crate::range_timestamps::KeyRange;
-use crate::record::Record;
+use crate::record::{Record, prefetch};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use deuteron_contract::{Direction, TableId};
 use deuteron_epoch::Guard;
@@ -27,6 +27,9 @@ use std::sync::Arc;
 const HEIGHT_MAX: usize = 12;
 #[cfg(any(loom, shuttle))]
 const HEIGHT_MAX: usize = 2;
+
+/// So many nodes a walk visits before it looks what lies ahead.
+const VISITED_ALONE: usize = 3;
 
 /// Table, and the first eight bytes of the key: decides most comparisons without a look at the record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -244,7 +247,7 @@ impl SkipList {
         &self,
         range: KeyRange<'_>,
         direction: Direction,
-        _guard: &'g Guard<'_>,
+        guard: &'g Guard<'_>,
         mut visit: impl FnMut(&'g Record) -> bool,
     ) {
         // SAFETY: found under the guard (L3); the records live as long as it (L4).
@@ -257,10 +260,24 @@ impl SkipList {
                     Bound::Excluded(key) => node.compare(prefix(table, key), key).is_le(),
                     Bound::Unbounded => node.prefix.0 < table,
                 });
+                // The search has seen to the lower end.
+                let end = match range.upper {
+                    Bound::Included(key) | Bound::Excluded(key) => Some((prefix(table, key), key)),
+                    Bound::Unbounded => None,
+                };
+                let is_within = |node: &Node| match (end, range.upper) {
+                    (Some((prefix, key)), Bound::Included(_)) => node.compare(prefix, key).is_le(),
+                    (Some((prefix, key)), _) => node.compare(prefix, key).is_lt(),
+                    (None, _) => node.prefix.0 == table,
+                };
+                let mut ahead = Ahead::default();
                 // SAFETY: as above.
                 while let Some(node) = unsafe { current.as_ref() } {
-                    let record: &'g Record = record_of(node);
-                    if !range.contains(record.table(), record.key()) || !visit(record) {
+                    if !is_within(node) {
+                        return;
+                    }
+                    ahead.advance(node, guard);
+                    if !visit(record_of(node)) {
                         return;
                     }
                     current = node.next(0);
@@ -307,6 +324,46 @@ impl SkipList {
         }
         let before = if ptr::eq(behind, self.head()) { ptr::null() } else { ptr::from_ref(behind) };
         (before, after)
+    }
+}
+
+/// Runs ahead of a walk, so that it need not wait for each node, record and version in turn, wherever they lie in memory: asks for the third node
+/// behind the one that is visited, for the record of the second, and for the version of the first. Not of the first few nodes of a walk, which has none
+/// behind them as a rule.
+#[derive(Default)]
+struct Ahead {
+    visited: usize,
+    /// Those behind the last that was visited, nearest first.
+    nodes: [Option<*const Node>; 3],
+}
+
+impl Ahead {
+    /// `node`, of a list under `guard`, is about to be visited.
+    #[inline]
+    fn advance(&mut self, node: &Node, guard: &Guard<'_>) {
+        self.visited += 1;
+        // Loads that the models need not know of.
+        if self.visited <= VISITED_ALONE || cfg!(any(loom, shuttle)) {
+            return;
+        }
+        // SAFETY: linked when it was found, under the guard (L3).
+        let behind = |node: *const Node| unsafe { node.as_ref() }.map(|node| node.next(0).cast_const());
+        let [_, first, second] = self.nodes;
+        let first = first.or_else(|| behind(node));
+        let second = second.or_else(|| first.and_then(behind));
+        let third = second.and_then(behind);
+        self.nodes = [first, second, third];
+        if let Some(third) = third {
+            prefetch(third.cast());
+        }
+        // SAFETY: as above.
+        if let Some(second) = second.and_then(|node| unsafe { node.as_ref() }) {
+            prefetch(second.record.cast());
+        }
+        // SAFETY: as above.
+        if let Some(first) = first.and_then(|node| unsafe { node.as_ref() }) {
+            first.record().prefetch_head(guard);
+        }
     }
 }
 

@@ -45,9 +45,9 @@ impl DataComponent for Noting {
     fn prefetch(&self, _: TableId, keys: &[&[u8]]) {
         self.prefetched.lock().unwrap().push(keys.len());
     }
-    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
+    fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
         self.scanned.lock().unwrap().push(request.bytes_max);
-        self.map.scan(request)
+        self.map.scan_into(request, batch)
     }
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
         self.map.apply(operations)

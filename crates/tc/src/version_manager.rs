@@ -123,8 +123,8 @@ impl VersionManager {
         self.data_component.prefetch(table, keys);
     }
 
-    pub(crate) fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
-        self.data_component.scan(request)
+    pub(crate) fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
+        self.data_component.scan_into(request, batch)
     }
 
     // ---- progress -------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 
 use crate::change::Changes;
 use crate::core::Core;
+use crate::entries::Entries;
 use crate::memory::shard_of_thread;
 use crate::record::{KeyHash, Record};
 use crate::recycler::Recycler;
@@ -36,6 +37,8 @@ const NEIGHBOURS: usize = 4;
 const SPENT_MAX: usize = 64;
 /// Of so many transactions that pass the turnstile one is timed.
 const SAMPLED: u64 = 16;
+/// Threads look for places of their ranges so far apart.
+const RANGE_PLACES_APART: usize = 16;
 /// Vectors longer than this are not kept.
 const CAPACITY_MAX: usize = 1 << 12;
 
@@ -93,6 +96,10 @@ pub(crate) struct Workspace {
     pub(crate) written_bytes: usize,
     /// The value read last.
     pub(crate) value: Vec<u8>,
+    /// The batches read last, of scans in either direction.
+    pub(crate) scanned: [Entries; 2],
+    /// Where a scan looks for a place for its range first.
+    pub(crate) range_place: usize,
     pub(crate) counts: Counts,
     pub(crate) shard: usize,
     /// The highest commit LSN among the versions read (paper 2.3.1).
@@ -137,6 +144,8 @@ impl Workspace {
             recycler: Recycler::new(),
             written_bytes: 0,
             value: Vec::new(),
+            scanned: Default::default(),
+            range_place: shard_of_thread() * RANGE_PLACES_APART,
             counts: Counts::default(),
             shard: shard_of_thread(),
             read_lsn: Lsn(0),
@@ -241,6 +250,7 @@ impl Workspace {
         clear(&mut self.keys);
         clear(&mut self.scans);
         clear(&mut self.writes);
+        self.scanned.iter_mut().for_each(Entries::limit_memory);
         if self.value.capacity() > 1 << 16 {
             self.value = Vec::new();
         }

@@ -252,13 +252,14 @@ fn verify(bed: &Bed) {
         upper: Bound::Unbounded,
         direction: Direction::Forward,
         bytes_max: usize::MAX,
+        records_max: usize::MAX,
     };
-    let held =
-        bed.parts.dc.scan(&request).expect("a map does not fail").records.into_iter().filter_map(|record| {
-            let key = String::from_utf8(record.key).expect("a letter");
-            let value = seen(&key, Some(&record.value?));
-            Some((key, value))
-        });
+    let batch = bed.parts.dc.scan(&request).expect("a map does not fail");
+    let held = batch.iter().filter_map(|record| {
+        let key = String::from_utf8(record.key.to_vec()).expect("a letter");
+        let value = seen(&key, Some(record.value?));
+        Some((key, value))
+    });
     assert_eq!(held.collect::<Vec<_>>(), last.found, "what the data component holds");
 }
 

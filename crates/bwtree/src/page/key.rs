@@ -112,9 +112,34 @@ impl<'a> KeyParts<'a> {
     /// Appends the key to `key`.
     #[inline]
     pub(crate) fn append_to(&self, key: &mut Vec<u8>) {
-        key.extend_from_slice(self.prefix);
-        key.extend_from_slice(self.in_head());
-        key.extend_from_slice(self.rest);
+        // Short ones without a call.
+        match self.prefix.split_first_chunk::<4>() {
+            Some((first, rest)) if rest.len() < 4 => {
+                key.extend_from_slice(first);
+                rest.iter().for_each(|byte| key.push(*byte));
+            }
+            _ => key.extend_from_slice(self.prefix),
+        }
+        // The head with its padding, and then without: a copy of so many bytes as are known here.
+        let end = key.len() + self.suffix_bytes.min(HEAD_BYTES);
+        key.extend_from_slice(&self.head);
+        key.truncate(end);
+        if !self.rest.is_empty() {
+            key.extend_from_slice(self.rest);
+        }
+    }
+
+    /// How the key lies to one in one piece.
+    pub(crate) fn compare_whole(&self, key: &[u8]) -> Ordering {
+        match compare_with_prefix(key, self.prefix) {
+            Ordering::Equal => {}
+            order => return order.reverse(),
+        }
+        let suffix = &key[self.prefix.len()..];
+        let heads = u64::from_be_bytes(self.head).cmp(&head_number(suffix));
+        heads.then_with(|| {
+            compare_behind_head(self.suffix_bytes, self.rest, suffix.len(), behind_head(suffix))
+        })
     }
 
     /// The key in one piece, in place if it is, else in `scratch`.
@@ -188,6 +213,8 @@ mod tests {
         #[test]
         fn cut_keys_order_like_whole_ones(left in key(), right in key(), p in 0usize..12, q in 0usize..12) {
             prop_assert_eq!(cut(&left, p).cmp(&cut(&right, q)), left.cmp(&right));
+            prop_assert_eq!(cut(&left, p).compare_whole(&right), left.cmp(&right));
+            prop_assert_eq!(KeyParts::whole(&left).compare_whole(&right), left.cmp(&right));
             prop_assert_eq!(cut(&left, p).to_vec(), left);
         }
 

@@ -3,11 +3,13 @@
 //! The base is never sorted again. Each of the few records of the deltas is given its place in the base by one binary search,
 //! they are sorted by that, and what lies between two places is copied in bulk.
 
-use super::key::KeyParts;
 use super::run::{RecordRef, Run, Version};
 use super::writer::record_bytes;
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
+
+/// How many records of the base are asked for ahead of their turn, where the records of a page are visited.
+const VISITED_AHEAD: usize = 4;
 
 /// What becomes of one key that the deltas speak of, or of a record of the base that goes.
 #[derive(Clone, Copy, Debug)]
@@ -187,22 +189,60 @@ impl<'a> Merge<'a> {
         })
     }
 
-    /// The content in reverse key order, record by record.
-    pub(crate) fn records_reverse(&self) -> impl Iterator<Item = RecordRef<'a>> + '_ {
+    /// Gives the content in key order to `visit` until that returns false; whether it never has.
+    #[inline]
+    pub(crate) fn visit(&self, mut visit: impl FnMut(&RecordRef<'a>) -> bool) -> bool {
+        self.pieces().all(|piece| match piece {
+            Piece::Base(mut range) => range.all(|index| {
+                self.base.prefetch_record(index + VISITED_AHEAD);
+                visit(&self.base.record(index))
+            }),
+            Piece::Record(record) => visit(&record),
+        })
+    }
+
+    /// As [`Merge::visit`], in reverse key order.
+    #[inline]
+    pub(crate) fn visit_reverse(&self, mut visit: impl FnMut(&RecordRef<'a>) -> bool) -> bool {
+        let mut changes = self.changes.iter().rev();
         let mut until = self.within.end;
-        let last = self.within.start..until;
-        let stretches = self.changes.iter().rev().map(move |change| {
-            let stretch = change.at + usize::from(change.replaces)..until;
+        loop {
+            let change = changes.next();
+            let from = change.map_or(self.within.start, |change| change.at + usize::from(change.replaces));
+            for index in (from..until).rev() {
+                if let Some(ahead) = index.checked_sub(VISITED_AHEAD) {
+                    self.base.prefetch_record(ahead);
+                }
+                if !visit(&self.base.record(index)) {
+                    return false;
+                }
+            }
+            let Some(change) = change else { return true };
+            if change.record.is_some_and(|record| !visit(&record)) {
+                return false;
+            }
             until = change.at;
-            (stretch, change.record)
-        });
-        let first = self.within.start..self.changes.first().map_or(last.end, |change| change.at);
-        let stretches = stretches.chain(std::iter::once((first, None)));
-        stretches.flat_map(|(range, record)| range.rev().map(|index| self.base.record(index)).chain(record))
+        }
     }
 
     /// Leaves only what lies within the bounds. For a merge that forgets nothing.
     pub(crate) fn restrict(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
+        // Most pages of a scan lie within it as they are, and so does what is on them.
+        let (low, high) = (self.base.low(), self.base.high());
+        let lower = match lower {
+            Bound::Included(key) if key <= low => Bound::Unbounded,
+            Bound::Excluded(key) if key < low => Bound::Unbounded,
+            lower => lower,
+        };
+        let upper = match upper {
+            Bound::Included(key) | Bound::Excluded(key) if high.is_some_and(|high| key >= high) => {
+                Bound::Unbounded
+            }
+            upper => upper,
+        };
+        if (lower, upper) == (Bound::Unbounded, Bound::Unbounded) {
+            return;
+        }
         let start = match lower {
             Bound::Unbounded => 0,
             Bound::Included(key) => self.base.search(key).unwrap_or_else(|at| at),
@@ -218,14 +258,14 @@ impl<'a> Merge<'a> {
             let Some(record) = &change.record else { return false };
             let above = match lower {
                 Bound::Unbounded => true,
-                Bound::Included(key) => record.key >= KeyParts::whole(key),
-                Bound::Excluded(key) => record.key > KeyParts::whole(key),
+                Bound::Included(key) => record.key.compare_whole(key).is_ge(),
+                Bound::Excluded(key) => record.key.compare_whole(key).is_gt(),
             };
             above
                 && match upper {
                     Bound::Unbounded => true,
-                    Bound::Included(key) => record.key <= KeyParts::whole(key),
-                    Bound::Excluded(key) => record.key < KeyParts::whole(key),
+                    Bound::Included(key) => record.key.compare_whole(key).is_le(),
+                    Bound::Excluded(key) => record.key.compare_whole(key).is_lt(),
                 }
         });
     }

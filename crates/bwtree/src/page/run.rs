@@ -38,7 +38,7 @@
 //!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
 
 use super::key::{KeyParts, compare_behind_head, compare_with_prefix, head_number};
-use crate::search::lower_bound;
+use crate::search::{lower_bound, prefetch};
 use deuteron_canary::{Canary, is_planted};
 use deuteron_llama::PageId;
 use std::cmp::Ordering;
@@ -76,11 +76,13 @@ pub struct RecordRef<'a> {
 
 impl RecordRef<'_> {
     /// Appends the key to `key`.
+    #[inline]
     pub fn append_key_to(&self, key: &mut Vec<u8>) {
         self.key.append_to(key);
     }
 
     /// The key's length in bytes.
+    #[inline]
     pub fn key_bytes(&self) -> usize {
         self.key.bytes()
     }
@@ -260,6 +262,16 @@ impl<'a> Run<'a> {
             stamp: u64_at(bytes, 0),
             lsn: u64_at(bytes, 8),
             value: (value_bytes != u32::MAX).then(|| &bytes[value_at..value_at + value_bytes as usize]),
+        }
+    }
+
+    /// Asks for the lines in which record `index` begins, if there is one.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, index: usize) {
+        if let Some(offset) = self.offsets.get(index) {
+            let record = self.bytes.as_ptr().wrapping_add(u32::from_le_bytes(*offset) as usize);
+            prefetch(record);
+            prefetch(record.wrapping_add(64));
         }
     }
 

@@ -123,6 +123,7 @@ fn scans(component: &dyn DataComponent, done: &[AtomicU64], stop: &AtomicBool) -
             upper: Bound::Unbounded,
             direction,
             bytes_max: 200,
+            records_max: usize::MAX,
         };
         let found = super::execute::scan_in_batches(component, request)?;
         for index in 0..KEYS {

@@ -2,7 +2,7 @@
 
 use super::history::{Change, History, Key, Step};
 use super::{Broken, Harness, Instance, SplitMix};
-use crate::{DataComponent, Direction, Lsn, Operation, Record, ScanRequest, TableId};
+use crate::{DataComponent, Direction, Lsn, Operation, Record, RecordView, ScanBatch, ScanRequest, TableId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -204,7 +204,9 @@ fn compare(
             compare_record(model, model.newest.get(&(table, key.clone())), found.as_ref(), table, key)?;
         }
         // One record at a time where there are few; where there are many, a few dozen batches a scan.
-        let bytes_least = if history.keys.len() > 100 { 4 * history.keys.len() } else { 1 };
+        let many = history.keys.len() > 100;
+        let (bytes_least, records_least) =
+            if many { (4 * history.keys.len(), history.keys.len() / 24) } else { (1, 1) };
         for direction in [Direction::Forward, Direction::Reverse] {
             for scan in 0..7 {
                 let bounds = match scan {
@@ -212,7 +214,10 @@ fn compare(
                     _ => (bound(history, random), bound(history, random)),
                 };
                 let bytes_max = [1, 50, 700, usize::MAX][random.index(4)].max(bytes_least);
-                compare_scan(component, model, table, bounds, direction, bytes_max)?;
+                let records_max = [1, 3, 20, usize::MAX][random.index(4)].max(records_least);
+                let (lower, upper) = bounds;
+                let request = ScanRequest { table, lower, upper, direction, bytes_max, records_max };
+                compare_scan(component, model, request)?;
             }
         }
     }
@@ -268,14 +273,16 @@ type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 fn compare_scan(
     component: &dyn DataComponent,
     model: &Model,
-    table: TableId,
-    bounds: Bounds<'_>,
-    direction: Direction,
-    bytes_max: usize,
+    request: ScanRequest<'_>,
 ) -> Result<(), Broken> {
-    let request = ScanRequest { table, lower: bounds.0, upper: bounds.1, direction, bytes_max };
-    let about =
-        || format!("scan {direction:?} of t{table} {} in batches of {bytes_max}", shown_bounds(bounds));
+    let ScanRequest { table, lower, upper, direction, bytes_max, records_max } = request;
+    let bounds = (lower, upper);
+    let about = || {
+        let bounds = shown_bounds(bounds);
+        format!(
+            "scan {direction:?} of t{table} {bounds} in batches of {bytes_max} bytes, {records_max} records"
+        )
+    };
     let found = scan_in_batches(component, request)
         .map_err(|broken| Broken { what: format!("{}: {}", about(), broken.what), ..broken })?;
     let mut expected: Vec<&Change> = Vec::new();
@@ -336,6 +343,8 @@ pub(super) fn scan_in_batches(
     request: ScanRequest<'_>,
 ) -> Result<Vec<Record>, Broken> {
     let mut found: Vec<Record> = Vec::new();
+    // What is in it from the time before is nobody's business.
+    let mut batch = ScanBatch::new();
     loop {
         let last = found.last().map(|record| record.key.clone());
         let mut next = request;
@@ -344,11 +353,18 @@ pub(super) fn scan_in_batches(
             (Some(last), Direction::Forward) => next.lower = Bound::Excluded(last),
             (Some(last), Direction::Reverse) => next.upper = Bound::Excluded(last),
         }
-        let batch = component.scan(&next).map_err(|error| Broken::error("scan", &error))?;
-        if batch.records.is_empty() && !batch.complete {
+        component.scan_into(&next, &mut batch).map_err(|error| Broken::error("scan", &error))?;
+        if batch.is_empty() && !batch.is_complete() {
             return Err(Broken::new("scan", "an empty batch that is not complete"));
         }
-        for record in batch.records {
+        let there = batch.iter().filter(|record| record.value.is_some()).count();
+        if there > request.records_max.max(1) {
+            return Err(Broken::new(
+                "scan",
+                format!("{there} records in a batch of {}", request.records_max),
+            ));
+        }
+        for record in batch.iter().map(RecordView::to_record) {
             let in_order = found.last().is_none_or(|last| match request.direction {
                 Direction::Forward => last.key < record.key,
                 Direction::Reverse => last.key > record.key,
@@ -358,7 +374,7 @@ pub(super) fn scan_in_batches(
             }
             found.push(record);
         }
-        if batch.complete {
+        if batch.is_complete() {
             return Ok(found);
         }
     }

@@ -53,6 +53,7 @@ pub(super) fn check(harness: &dyn Harness) -> Result<(), Broken> {
         upper: Bound::Unbounded,
         direction: Direction::Forward,
         bytes_max: 16,
+        records_max: usize::MAX,
     };
     let found = scan_in_batches(component, request)?.len();
     if found != expected.len() {

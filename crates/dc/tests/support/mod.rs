@@ -5,7 +5,7 @@
 pub mod clock;
 
 use deuteron_contract::{
-    DataComponent, DcError, Direction, Lsn, Operation, Record, ScanRequest, TableId, Timestamp,
+    DataComponent, DcError, Direction, Lsn, Operation, Record, RecordView, ScanRequest, TableId, Timestamp,
 };
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::Directory;
@@ -54,9 +54,10 @@ pub fn scan(
             Direction::Forward => (beyond.unwrap_or(lower), upper),
             Direction::Reverse => (lower, beyond.unwrap_or(upper)),
         };
-        let batch = dc.scan(&ScanRequest { table, lower, upper, direction, bytes_max })?;
-        records.extend(batch.records);
-        if batch.complete {
+        let records_max = usize::MAX;
+        let batch = dc.scan(&ScanRequest { table, lower, upper, direction, bytes_max, records_max })?;
+        records.extend(batch.iter().map(RecordView::to_record));
+        if batch.is_complete() {
             break;
         }
     }

@@ -302,8 +302,8 @@ impl DataComponent for FlakyDc {
         self.inner.get(table, key)
     }
 
-    fn scan(&self, request: &ScanRequest<'_>) -> Result<ScanBatch, DcError> {
-        self.inner.scan(request)
+    fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
+        self.inner.scan_into(request, batch)
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {

@@ -1,0 +1,305 @@
+//! [`ScanBatch`]: what a scan returns, in one piece of memory for all its records.
+//!
+//! A batch is filled, read, and filled again: whoever scans on keeps one, and allocates nothing once it has grown to what its batches
+//! take. Keys and values lie one behind the other in the order in which they were pushed; of each record one slot says where.
+
+use crate::{Record, Timestamp};
+
+/// In place of the length of a value: there is none.
+const TOMBSTONE: u32 = u32::MAX;
+
+/// Where a record lies: the key, and behind it the value.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    start: usize,
+    key_bytes: u32,
+    value_bytes: u32,
+    timestamp: Timestamp,
+}
+
+/// One batch of a range scan: records in the order asked for, tombstones included.
+///
+/// The batch covers the asked range from its start up to and including the last key returned, and all of it if it
+/// [is complete](ScanBatch::is_complete). To go on, ask again with the near bound *excluding* the last key.
+///
+/// ```
+/// use deuteron_contract::{ScanBatch, Timestamp};
+/// let mut batch = ScanBatch::new();
+/// batch.push(b"apples", Some(b"12"), Timestamp(3));
+/// batch.push(b"pears", None, Timestamp(4));
+/// assert_eq!(batch.iter().map(|record| record.key).collect::<Vec<_>>(), [&b"apples"[..], b"pears"]);
+/// assert_eq!(batch.get(0).value, Some(&b"12"[..]));
+/// assert_eq!(batch.last_key(), Some(&b"pears"[..]));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ScanBatch {
+    bytes: Vec<u8>,
+    slots: Vec<Slot>,
+    complete: bool,
+}
+
+/// A record where it lies in a [`ScanBatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordView<'b> {
+    /// The key.
+    pub key: &'b [u8],
+    /// The value, or `None` where the newest version is a delete that is still remembered.
+    pub value: Option<&'b [u8]>,
+    /// The commit timestamp of this version.
+    pub timestamp: Timestamp,
+}
+
+impl RecordView<'_> {
+    /// The record in memory of its own.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Record, ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// batch.push(b"k", None, Timestamp(3));
+    /// let record = Record { key: b"k".to_vec(), value: None, timestamp: Timestamp(3) };
+    /// assert_eq!(batch.get(0).to_record(), record);
+    /// ```
+    pub fn to_record(self) -> Record {
+        Record { key: self.key.to_vec(), value: self.value.map(<[u8]>::to_vec), timestamp: self.timestamp }
+    }
+}
+
+impl ScanBatch {
+    /// A batch without records, of a range that may have some.
+    ///
+    /// ```
+    /// assert!(deuteron_contract::ScanBatch::new().is_empty());
+    /// ```
+    pub fn new() -> ScanBatch {
+        ScanBatch::default()
+    }
+
+    /// Makes the batch as a new one, which keeps its memory.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// batch.push(b"k", Some(b"v"), Timestamp(3));
+    /// batch.set_complete(true);
+    /// batch.clear();
+    /// assert!(batch.is_empty() && !batch.is_complete());
+    /// ```
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.slots.clear();
+        self.complete = false;
+    }
+
+    /// Adds a record behind the others.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// batch.push(b"k", Some(b"v"), Timestamp(3));
+    /// assert_eq!(batch.len(), 1);
+    /// ```
+    #[inline]
+    pub fn push(&mut self, key: &[u8], value: Option<&[u8]>, timestamp: Timestamp) {
+        self.push_with(|bytes| bytes.extend_from_slice(key), value, timestamp);
+    }
+
+    /// As [`ScanBatch::push`], of a key that does not lie in one piece: `append_key` appends it, and changes nothing else.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// let key = |bytes: &mut Vec<u8>| ["ap", "ples"].iter().for_each(|part| bytes.extend_from_slice(part.as_bytes()));
+    /// batch.push_with(key, Some(b"12"), Timestamp(3));
+    /// assert_eq!(batch.get(0).key, b"apples");
+    /// ```
+    ///
+    /// # Panics
+    /// If key or value are 4 GiB long, which none is.
+    #[inline]
+    pub fn push_with(
+        &mut self,
+        append_key: impl FnOnce(&mut Vec<u8>),
+        value: Option<&[u8]>,
+        timestamp: Timestamp,
+    ) {
+        let start = self.bytes.len();
+        append_key(&mut self.bytes);
+        let key_bytes = length(self.bytes.len() - start);
+        let value_bytes = match value {
+            Some(value) => {
+                self.bytes.extend_from_slice(value);
+                length(value.len())
+            }
+            None => TOMBSTONE,
+        };
+        self.slots.push(Slot { start, key_bytes, value_bytes, timestamp });
+    }
+
+    /// Says whether the range holds no further records.
+    ///
+    /// ```
+    /// let mut batch = deuteron_contract::ScanBatch::new();
+    /// batch.set_complete(true);
+    /// assert!(batch.is_complete());
+    /// ```
+    pub fn set_complete(&mut self, complete: bool) {
+        self.complete = complete;
+    }
+
+    /// Whether the range holds no further records.
+    ///
+    /// ```
+    /// assert!(!deuteron_contract::ScanBatch::new().is_complete());
+    /// ```
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// The number of records, tombstones included.
+    ///
+    /// ```
+    /// assert_eq!(deuteron_contract::ScanBatch::new().len(), 0);
+    /// ```
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is no record.
+    ///
+    /// ```
+    /// assert!(deuteron_contract::ScanBatch::new().is_empty());
+    /// ```
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The record at `index`.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// batch.push(b"k", Some(b"v"), Timestamp(3));
+    /// assert_eq!(batch.get(0).timestamp, Timestamp(3));
+    /// ```
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn get(&self, index: usize) -> RecordView<'_> {
+        self.view(&self.slots[index])
+    }
+
+    #[inline]
+    fn view(&self, slot: &Slot) -> RecordView<'_> {
+        let (key, rest) = self.bytes[slot.start..].split_at(slot.key_bytes as usize);
+        let value = (slot.value_bytes != TOMBSTONE).then(|| &rest[..slot.value_bytes as usize]);
+        RecordView { key, value, timestamp: slot.timestamp }
+    }
+
+    /// The records in the order of the batch.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// batch.push(b"k", Some(b"v"), Timestamp(3));
+    /// assert_eq!(batch.iter().filter_map(|record| record.value).count(), 1);
+    /// ```
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = RecordView<'_>> + ExactSizeIterator {
+        self.slots.iter().map(|slot| self.view(slot))
+    }
+
+    /// The key of the last record.
+    ///
+    /// ```
+    /// assert_eq!(deuteron_contract::ScanBatch::new().last_key(), None);
+    /// ```
+    pub fn last_key(&self) -> Option<&[u8]> {
+        self.slots.last().map(|slot| self.view(slot).key)
+    }
+
+    /// Gives memory back beyond `bytes_max`, in bytes, if the batch keeps more. It is empty then.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// batch.push(b"k", Some(&[7; 1000]), Timestamp(3));
+    /// batch.limit_memory(100);
+    /// assert!(batch.is_empty());
+    /// ```
+    pub fn limit_memory(&mut self, bytes_max: usize) {
+        if self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>() > bytes_max {
+            *self = ScanBatch::new();
+        }
+    }
+}
+
+#[inline]
+fn length(bytes: usize) -> u32 {
+    // Below the mark of a tombstone, which is the largest.
+    u32::try_from(bytes)
+        .ok()
+        .filter(|&bytes| bytes != TOMBSTONE)
+        .expect("keys and values are shorter than 4 GiB")
+}
+
+/// The same records, and the same completeness.
+impl PartialEq for ScanBatch {
+    fn eq(&self, other: &ScanBatch) -> bool {
+        self.complete == other.complete && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for ScanBatch {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pushed_is_there_in_order_and_a_cleared_batch_is_as_new() {
+        let mut batch = ScanBatch::new();
+        for round in 0..3u64 {
+            batch.clear();
+            assert!(batch.is_empty() && !batch.is_complete() && batch.last_key().is_none());
+            let records: Vec<Record> = (0..100)
+                .map(|number| Record {
+                    key: format!("{round} {number}").into_bytes(),
+                    value: (number % 7 != 0).then(|| vec![number as u8; (number * round) as usize]),
+                    timestamp: Timestamp(number + round),
+                })
+                .collect();
+            for record in &records {
+                batch.push(&record.key, record.value.as_deref(), record.timestamp);
+            }
+            batch.set_complete(round == 1);
+            assert_eq!(batch.is_complete(), round == 1);
+            assert_eq!(batch.len(), records.len());
+            assert_eq!(batch.last_key(), Some(&records[99].key[..]));
+            assert!(batch.iter().map(RecordView::to_record).eq(records.iter().cloned()));
+            assert!(batch.iter().rev().map(RecordView::to_record).eq(records.iter().rev().cloned()));
+            assert_eq!(batch.get(42).to_record(), records[42]);
+        }
+    }
+
+    #[test]
+    fn batches_are_equal_if_their_records_are_wherever_those_lie() {
+        let (mut one, mut other) = (ScanBatch::new(), ScanBatch::new());
+        one.push(b"ab", Some(b"c"), Timestamp(1));
+        other.push(b"x", None, Timestamp(9));
+        other.clear();
+        other.push(b"ab", Some(b"c"), Timestamp(1));
+        assert_eq!(one, other);
+        other.set_complete(true);
+        assert_ne!(one, other);
+        // An empty value is none that is missing, and the border between key and value counts.
+        let of = |key: &[u8], value: Option<&[u8]>| {
+            let mut batch = ScanBatch::new();
+            batch.push(key, value, Timestamp(1));
+            batch
+        };
+        assert_ne!(of(b"a", Some(b"")), of(b"a", None));
+        assert_ne!(of(b"ab", Some(b"c")), of(b"a", Some(b"bc")));
+    }
+}
