@@ -241,13 +241,15 @@ impl EmbeddedWorker<'_> {
         let table = &self.store.table;
         if self.store.ahead == Ahead::Keys {
             let is_write = |step: &&Step| matches!(step, Step::Update(_) | Step::Insert(_));
-            let key = |step: &Step| Some(step.key()?.to_be_bytes());
+            let key = |step: &Step| Some(step.key_ahead()?.to_be_bytes());
             self.keys.clear();
             self.keys.extend(steps.iter().filter(|step| !is_write(step)).filter_map(key));
             let reads = self.keys.len();
             self.keys.extend(steps.iter().filter(is_write).filter_map(key));
             let (reads, writes) = self.keys.split_at(reads);
-            tx.prefetch(table, reads, writes);
+            if !reads.is_empty() || !writes.is_empty() {
+                tx.prefetch(table, reads, writes);
+            }
         }
         for &step in steps {
             match step {
@@ -280,8 +282,9 @@ impl EmbeddedWorker<'_> {
                 }
                 Step::Yield => std::thread::yield_now(),
                 Step::Scan { key, count } => {
-                    for entry in tx.scan(table, &key.to_be_bytes()[..]..)?.take(count as usize) {
-                        consume(&entry?.1);
+                    let mut scan = tx.scan(table, &key.to_be_bytes()[..]..)?.limit(count as usize);
+                    while let Some((_, value)) = scan.next_ref()? {
+                        consume(value);
                     }
                 }
             }
@@ -300,7 +303,7 @@ impl Worker for EmbeddedWorker<'_> {
     fn announce(&mut self, steps: &[Step]) {
         if let Some(lookahead) = &mut self.lookahead {
             self.keys.clear();
-            self.keys.extend(steps.iter().filter_map(|step| Some(step.key()?.to_be_bytes())));
+            self.keys.extend(steps.iter().filter_map(|step| Some(step.key_ahead()?.to_be_bytes())));
             lookahead.announce(&self.store.table, &self.keys);
         }
     }

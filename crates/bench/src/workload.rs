@@ -39,6 +39,14 @@ impl Step {
             Step::Yield => None,
         }
     }
+
+    /// The key that a store is better off to know before: not where a scan begins, which is not looked up as a key is.
+    pub(crate) fn key_ahead(self) -> Option<u64> {
+        match self {
+            Step::Scan { .. } => None,
+            step => step.key(),
+        }
+    }
 }
 
 /// A mix of operations. The shares are of operations, drawn independently, and add up to 1.

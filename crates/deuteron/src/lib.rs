@@ -77,7 +77,7 @@ pub use processors::Processors;
 pub use recovery::{RecoveryPlan, recovery_plan, recovery_plan_in};
 pub use retry::RetryPolicy;
 pub use salvage::{SalvageReport, Salvaged, SalvagedTable, salvage, salvage_in};
-pub use scan::Scan;
+pub use scan::{Entry, LentEntry, Scan};
 pub use statistics::{Stats, TransactionStats};
 pub use superblock::FORMAT_VERSION;
 pub use table::Table;

@@ -240,13 +240,16 @@ impl Transaction {
         let (lower, upper) = range.key_bounds();
         let recorded = self.recording.as_mut().map(|recording| recording.range(table, &lower, &upper));
         let mut cursor = ScanCursor::new(table.id, lower, upper, Direction::Forward);
-        let mut deleted = 0;
-        while let Some(batch) = self.scan_batch(&mut cursor)? {
-            for entry in batch {
+        let (mut deleted, mut key) = (0, Vec::new());
+        while self.scan_next(&mut cursor, usize::MAX)? {
+            for index in 0..self.inner.scanned(Direction::Forward).len() {
+                let entry = self.inner.scanned(Direction::Forward).get(index);
                 if let (Some(recording), Some(range)) = (&mut self.recording, &recorded) {
-                    recording.found(range, false, &entry);
+                    recording.found(range, false, entry);
                 }
-                self.delete(table, &entry.0)?;
+                key.clear();
+                key.extend_from_slice(entry.0);
+                self.delete(table, &key)?;
                 deleted += 1;
             }
         }

@@ -8,7 +8,7 @@
 //! an integer if they are 8 bytes (lowest first) of one below 2⁶³, else hexadecimal digits; of a long one the beginning, the length and a
 //! checksum. A key to which somebody appends is a list, whose elements are as long as what he appends.
 
-use crate::scan::Entry;
+use crate::scan::LentEntry;
 use crate::{Error, Savepoint, Table};
 use deuteron_history::{Operation, Outcome, Range, Seen, Transaction, Value};
 use std::collections::HashMap;
@@ -191,8 +191,7 @@ impl Recording {
     }
 
     /// The scan has returned the next record from this end.
-    pub fn found(&mut self, record: &RangeRecord, from_above: bool, entry: &Entry) {
-        let (key, value) = entry;
+    pub fn found(&mut self, record: &RangeRecord, from_above: bool, (key, value): LentEntry<'_>) {
         let name = text(&record.table, key);
         let seen = self.recorder.seen(&name, Some(value));
         let range = self.range_at(record, from_above);

@@ -3,9 +3,8 @@
 use crate::deadline::Watch;
 use crate::handle::Handle;
 use crate::record::{Recorder, Recording};
-use crate::scan::Entry;
 use crate::{Cancellation, Durability, Error, Isolation, KeyRange, Scan, Table, Ticket};
-use deuteron_contract::{Direction, Timestamp};
+use deuteron_contract::Timestamp;
 use deuteron_history::Outcome;
 use deuteron_tc::{BeginOptions, ScanCursor, TcError};
 use std::sync::Arc;
@@ -130,7 +129,7 @@ impl TransactionOptions {
 /// # Ok::<(), deuteron::Error>(())
 /// ```
 pub struct Transaction {
-    inner: deuteron_tc::Transaction,
+    pub(crate) inner: deuteron_tc::Transaction,
     engine: Arc<Handle>,
     durability: Durability,
     deadline: Option<Instant>,
@@ -386,15 +385,14 @@ impl Transaction {
         self.usable(table)?;
         let (lower, upper) = range.key_bounds();
         let recorded = self.recording.as_mut().map(|recording| recording.range(table, &lower, &upper));
-        let forward = ScanCursor::new(table.id, lower.clone(), upper.clone(), Direction::Forward);
-        let backward = ScanCursor::new(table.id, lower, upper, Direction::Reverse);
-        Ok(Scan::new(self, forward, backward, recorded))
+        let table = table.id;
+        Ok(Scan::new(self, table, (lower, upper), recorded))
     }
 
-    /// The next batch of a scan; `None` at its end.
-    pub(crate) fn scan_batch(&mut self, cursor: &mut ScanCursor) -> Result<Option<Vec<Entry>>, Error> {
+    /// Reads the next batch of a scan, of so many entries at most; `false` at its end.
+    pub(crate) fn scan_next(&mut self, cursor: &mut ScanCursor, entries_max: usize) -> Result<bool, Error> {
         self.engine.usable()?;
-        self.run(|tx| tx.scan_batch(cursor))
+        self.run(|tx| tx.scan_next(cursor, entries_max))
     }
 
     /// Commits, and returns when the commit is as durable as the transaction's [`Durability`] promises.

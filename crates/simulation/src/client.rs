@@ -567,6 +567,10 @@ impl World<'_> {
         let mut scanned = Scanned { table: generation, lower, upper, reverse, limit, own, found: Vec::new() };
         let bounds = bounds(&scanned.lower, scanned.upper.as_deref());
         let mut scan = tx.scan(table, bounds)?;
+        if limit.is_multiple_of(2) {
+            // What is not wanted is neither read nor protected.
+            scan = scan.limit(limit);
+        }
         while scanned.found.len() < limit {
             let entry = if reverse { scan.next_back() } else { scan.next() };
             let Some(entry) = entry else { break };

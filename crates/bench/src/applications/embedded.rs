@@ -179,16 +179,15 @@ impl ApplicationTransaction for Embedded<'_> {
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Interruption> {
         let mut scan = self.transaction.scan(&self.tables[table], keys).map_err(interruption)?;
-        let mut next = || match order {
-            Order::Ascending => scan.next(),
-            Order::Descending => scan.next_back(),
-        };
-        while let Some(entry) = next() {
-            let (key, value) = entry.map_err(interruption)?;
-            if !each(&key, &value) {
-                break;
+        loop {
+            let next = match order {
+                Order::Ascending => scan.next_ref(),
+                Order::Descending => scan.next_back_ref(),
+            };
+            match next.map_err(interruption)? {
+                Some((key, value)) if each(key, value) => {}
+                _ => return Ok(()),
             }
         }
-        Ok(())
     }
 }

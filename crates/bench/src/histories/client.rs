@@ -347,9 +347,13 @@ impl<'d> Client<'d> {
     fn scan(&mut self, attempt: &mut Attempt, mut scanned: Scanned) -> Result<(), Error> {
         scanned.own = attempt.writes.clone();
         let (lower, upper) = (key_bytes(scanned.lower), key_bytes(scanned.upper));
-        let scan = attempt
+        let mut scan = attempt
             .transaction
             .scan(self.table, (Bound::Included(&lower[..]), Bound::Excluded(&upper[..])))?;
+        if scanned.limit.is_multiple_of(2) {
+            // What is not wanted is neither read nor protected.
+            scan = scan.limit(scanned.limit);
+        }
         let mut take = |entry: Result<(Vec<u8>, Vec<u8>), Error>| -> Result<(), Error> {
             let (key, value) = entry?;
             match key_of(&key).and_then(|key| Some((key, number_of(key, &value)?))) {

@@ -159,16 +159,9 @@ pub fn for_each_record(
     let table = existing_table(db, table)?;
     // Output that is out cannot be taken back, so that there is no second attempt; a reader needs none.
     let mut tx = db.begin_with(TransactionOptions::new().read_only(true))?;
-    let scan = tx.scan(&table, range)?;
-    let limit = limit.unwrap_or(usize::MAX);
-    let mut visit = |entry: Result<(Vec<u8>, Vec<u8>), deuteron::Error>| -> Outcome {
-        let (key, value) = entry?;
-        each(&key, &value)
-    };
-    if reverse {
-        scan.rev().take(limit).try_for_each(visit)?
-    } else {
-        scan.take(limit).try_for_each(&mut visit)?
+    let mut scan = tx.scan(&table, range)?.limit(limit.unwrap_or(usize::MAX));
+    while let Some((key, value)) = if reverse { scan.next_back_ref() } else { scan.next_ref() }? {
+        each(key, value)?;
     }
     Ok(tx.commit()?)
 }

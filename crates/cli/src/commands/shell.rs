@@ -303,18 +303,14 @@ impl Session {
         self.transact(|tx| {
             // A second attempt begins anew.
             (lines, records) = (Vec::new(), 0);
-            let scan = tx.scan(&table, request.range.clone())?;
-            let mut print = |entry: Result<(Vec<u8>, Vec<u8>), Error>| -> Result<(), Error> {
-                let (key, value) = entry?;
-                lines.push(format!("{}\t{}", quoting::word(&key), quoting::word(&value)));
+            let mut scan = tx.scan(&table, request.range.clone())?.limit(request.limit);
+            while let Some((key, value)) =
+                if request.reverse { scan.next_back_ref() } else { scan.next_ref() }?
+            {
+                lines.push(format!("{}\t{}", quoting::word(key), quoting::word(value)));
                 records += 1;
-                Ok(())
-            };
-            if request.reverse {
-                scan.rev().take(request.limit).try_for_each(&mut print)
-            } else {
-                scan.take(request.limit).try_for_each(&mut print)
             }
+            Ok(())
         })?;
         lines.iter().try_for_each(|line| output::text_line(line))?;
         if records == request.limit && !request.limit_given {

@@ -1,0 +1,154 @@
+//! What [`deuteron::Scan`] returns, from one end or both, with a limit or without, lent or not; and what it keeps others from doing.
+
+use deuteron::device::MemoryDirectory;
+use deuteron::{Background, Db, Error, Options, Table, Transaction};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:05}").into_bytes()
+}
+
+/// Records of three kinds side by side: at the data component, written since, deleted since.
+fn mixed(options: Options) -> (Db, Table, Records) {
+    let db = options.background(Background::Inline).open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+    let table = db.table("t").expect("a table");
+    let mut records = Records::new();
+    let mut write = |number: u32, value: Option<&[u8]>| {
+        db.transact(|tx| match value {
+            Some(value) => tx.put(&table, &key(number), value),
+            None => tx.delete(&table, &key(number)),
+        })
+        .expect("writes");
+        match value {
+            Some(value) => drop(records.insert(key(number), value.to_vec())),
+            None => drop(records.remove(&key(number))),
+        }
+    };
+    (0..300).for_each(|number| write(number, Some(b"old")));
+    db.checkpoint().expect("a checkpoint");
+    while db.step().expect("steps") {}
+    (0..300).step_by(3).for_each(|number| write(number, Some(b"new and longer")));
+    (0..300).step_by(7).for_each(|number| write(number, None));
+    (100..160).for_each(|number| write(number, None));
+    (301..310).for_each(|number| write(number, Some(b"")));
+    (db, table, records)
+}
+
+fn all_options() -> [Options; 2] {
+    [Options::tiny_for_tests(), Options::new().memory(32 << 20)]
+}
+
+fn lent(
+    tx: &mut Transaction,
+    table: &Table,
+    from: &[u8],
+    limit: usize,
+    reverse: bool,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut scan = tx.scan(table, from..).expect("a scan").limit(limit);
+    let mut found = Vec::new();
+    while let Some((key, value)) =
+        if reverse { scan.next_back_ref() } else { scan.next_ref() }.expect("nobody is in the way")
+    {
+        found.push((key.to_vec(), value.to_vec()));
+    }
+    assert!(scan.next_ref().expect("over").is_none());
+    found
+}
+
+#[test]
+fn a_scan_returns_what_is_there_up_to_its_limit_from_either_end() {
+    for options in all_options() {
+        let (db, table, records) = mixed(options);
+        let mut tx = db.begin();
+        // Its own writes, too.
+        tx.put(&table, &key(5), b"own").unwrap();
+        tx.delete(&table, &key(6)).unwrap();
+        let mut records = records.clone();
+        records.insert(key(5), b"own".to_vec());
+        records.remove(&key(6));
+        for from in [0, 4, 95, 130, 299, 400] {
+            let there: Vec<_> = records.range(key(from)..).map(|(k, v)| (k.clone(), v.clone())).collect();
+            for limit in [0, 1, 2, 3, 16, 17, 50, 100, 1000, usize::MAX] {
+                let count = limit.min(there.len());
+                assert_eq!(lent(&mut tx, &table, &key(from), limit, false), there[..count]);
+                let mut last: Vec<_> = there[there.len() - count..].to_vec();
+                last.reverse();
+                assert_eq!(lent(&mut tx, &table, &key(from), limit, true), last);
+            }
+            let owned = tx.scan(&table, &key(from)[..]..).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
+            assert_eq!(owned, there);
+        }
+        tx.commit().unwrap();
+    }
+}
+
+#[test]
+fn two_ends_meet_and_share_their_limit() {
+    for options in all_options() {
+        let (db, table, records) = mixed(options);
+        let mut tx = db.begin();
+        for limit in [1, 5, 40, usize::MAX] {
+            let mut scan = tx.scan(&table, ..).unwrap().limit(limit);
+            let (mut front, mut back) = (Vec::new(), Vec::new());
+            loop {
+                let from_above = front.len() > 2 * back.len();
+                let entry = if from_above { scan.next_back_ref() } else { scan.next_ref() }.unwrap();
+                let Some((key, _)) = entry else { break };
+                if from_above { back.push(key.to_vec()) } else { front.push(key.to_vec()) }
+            }
+            assert_eq!(front.len() + back.len(), limit.min(records.len()));
+            assert!(front.iter().eq(records.keys().take(front.len())));
+            assert!(back.iter().eq(records.keys().rev().take(back.len())));
+            assert!(scan.next().is_none() && scan.next_back().is_none());
+        }
+    }
+}
+
+#[test]
+fn only_what_a_limited_scan_has_returned_is_protected() {
+    for options in all_options() {
+        let (db, table, _) = mixed(options);
+        // A transaction that is pushed beyond its begin after it has scanned, and so looks at its range again.
+        let run = |between: &dyn Fn(&mut Transaction) -> Result<(), Error>| {
+            let mut tx = db.begin();
+            let first = tx.scan(&table, ..).unwrap().limit(1).next().expect("some").unwrap().0;
+            db.transact(|other| between(other)).expect("is in nobody's way");
+            tx.delete(&table, &first).unwrap();
+            db.begin().get(&table, &first).unwrap();
+            tx.commit()
+        };
+        run(&|other| other.put(&table, b"last", b"1")).expect("far behind what was returned");
+        run(&|other| other.put(&table, &key(300), b"1")).expect("the same");
+        let error = run(&|other| other.put(&table, b"a", b"1")).expect_err("before what was returned");
+        assert!(matches!(error, Error::Conflict(_)), "{error}");
+    }
+}
+
+#[test]
+fn without_a_limit_batches_grow_and_with_one_there_is_one() {
+    let options = Options::new().memory(32 << 20).background(Background::Inline);
+    let db = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+    let table = db.table("t").expect("a table");
+    db.transact(|tx| (0..1000).try_for_each(|number| tx.put(&table, &key(number), &[7; 100]))).unwrap();
+    db.checkpoint().unwrap();
+    while db.step().unwrap() {}
+    let batches = |limit: Option<usize>| {
+        let count = || {
+            let counters = db.stats().counters;
+            counters.iter().find(|(name, _)| name == "tc.scan_batches").expect("is counted").1
+        };
+        let before = count();
+        let mut tx = db.begin();
+        let found = tx.scan(&table, ..).unwrap().limit(limit.unwrap_or(usize::MAX)).count();
+        assert_eq!(found, limit.unwrap_or(1000));
+        tx.commit().unwrap();
+        count() - before
+    };
+    assert_eq!((batches(Some(1)), batches(Some(50)), batches(Some(999))), (1, 1, 1));
+    // 4, 8, 16, 32 KiB, and the rest of 107.
+    assert_eq!(batches(None), 5);
+}
