@@ -24,13 +24,18 @@ pub const HOT_PATHS: &[HotPath] = &[
     HotPath { name: "bwtree-lookup", example: "hot_paths_bwtree", operations: 20_000 },
     HotPath { name: "bwtree-upsert", example: "hot_paths_bwtree", operations: 20_000 },
     HotPath { name: "log-append", example: "hot_paths_log", operations: 20_000 },
+    HotPath { name: "scan", example: "hot_paths_deuteron", operations: 1_000 },
+    HotPath { name: "scan-written", example: "hot_paths_deuteron", operations: 1_000 },
+    HotPath { name: "scan-deleted", example: "hot_paths_deuteron", operations: 1_000 },
+    HotPath { name: "scan-tombstones", example: "hot_paths_deuteron", operations: 1_000 },
 ];
 
 /// The packages and the examples that run the paths.
-const DRIVERS: [(&str, &str); 3] = [
+const DRIVERS: [(&str, &str); 4] = [
     ("deuteron-tc", "hot_paths_tc"),
     ("deuteron-bwtree", "hot_paths_bwtree"),
     ("deuteron-log", "hot_paths_log"),
+    ("deuteron", "hot_paths_deuteron"),
 ];
 
 /// The counts may differ by this share.
