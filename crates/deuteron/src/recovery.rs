@@ -122,7 +122,7 @@ pub fn open(
     let dc_for_proxy: Arc<dyn DataComponent> = Arc::clone(&dc) as _;
     let proxy_options = proxy_options(options, &shares);
     // What is as small as possible is so here, too.
-    let memory_bytes = if options.sizes.is_some() { 0 } else { shares.tc };
+    let memory_bytes = if options.sizes.is_some() { 0 } else { shares.tc + shares.log as u64 };
     let (log, recovery, mut report) =
         replay(opening, Arc::clone(&epochs), &dc_for_proxy, options, proxy_options.clone(), memory_bytes)?;
     let log = Arc::new(log);

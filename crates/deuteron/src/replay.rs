@@ -30,7 +30,7 @@ pub fn replay(
     memory_bytes: u64,
 ) -> Result<(Log, Recovery, RecoveryPlan), Error> {
     let redo_start = dc.recovered_redo_scan_start_point();
-    // The more at once, the more operations share a page or are superseded. Of the memory of transactions, which is free, three fifths are for
+    // The more at once, the more operations share a page or are superseded. Of the memory of transactions and of the log's ring, which is free, three fifths are for
     // three rounds, that which is posted, the one met before it, and that which is read; and a third for what is noted of the operations,
     // which is more than they take in the log if they are short. A short round first, so that there is soon something to do.
     let round_bytes_max = (memory_bytes / 5).max(proxy_options.lag_bytes);

@@ -121,6 +121,11 @@ impl<'a> BufferView<'a> {
     /// Checks what the checksum does not: that the records fill the buffer and that the links visit every commit record
     /// once. A failure is a bug in whoever wrote it, or a format that this build does not know.
     pub(crate) fn validate(&self) -> Result<Summary, Mismatch> {
+        self.validate_noting(|_| {})
+    }
+
+    /// The same; `note` gets each commit record.
+    pub(crate) fn validate_noting(&self, mut note: impl FnMut(CommitView)) -> Result<Summary, Mismatch> {
         let mut end = HEADER_BYTES;
         let mut summary = Summary::default();
         for (offset, decoded) in self.walk() {
@@ -143,8 +148,9 @@ impl<'a> BufferView<'a> {
         }
         let (mut linked, mut link) = (0, self.last_commit);
         while linked <= commits
-            && let Some((_, next)) = self.commit_at(link)
+            && let Some((commit, next)) = self.commit_at(link)
         {
+            note(commit);
             (linked, link) = (linked + 1, next);
         }
         if link != 0 {

@@ -20,7 +20,7 @@
 
 use crate::block::{BLOCK, BufferHeader, HEADER_BYTES, Mismatch};
 use crate::buffer_view::{BufferView, Summary};
-use crate::reader::{BufferReader, LogBuffer, SegmentReader};
+use crate::reader::{BufferReader, Commits, LogBuffer, SegmentReader};
 use crate::segment::{Found, Segments, Shape, corrupt_at, segment_name};
 use crate::stable_index::StableIndex;
 use crate::{Log, LogError, LogOptions};
@@ -262,8 +262,9 @@ impl LogOpening {
             let base = self.recovery.tail;
             let mismatch = match self.reader.read(base)? {
                 Ok(header) => {
-                    if self.follow(header)? > from {
-                        return Ok(Some(self.reader.lend(&header)));
+                    let (end, commits) = self.follow(header)?;
+                    if end > from {
+                        return Ok(Some(self.reader.lend(&header).with_commits(commits)));
                     }
                     continue;
                 }
@@ -288,8 +289,8 @@ impl LogOpening {
         }
     }
 
-    /// Takes the buffer that was read last for the next; where it ends.
-    fn follow(&mut self, header: BufferHeader) -> Result<u64, LogError> {
+    /// Takes the buffer that was read last for the next; where it ends, and what commits in it.
+    fn follow(&mut self, header: BufferHeader) -> Result<(u64, Commits), LogError> {
         if let Some(last) = self.last.as_ref().filter(|_| self.is_chained) {
             let is_next = header.previous_crc == last.crc && header.incarnation >= last.incarnation;
             if !is_next {
@@ -299,7 +300,10 @@ impl LogOpening {
             }
         }
         let view = BufferView::new(&header, self.reader.bytes(&header));
-        let summary = view.validate().map_err(|mismatch| self.segments.corrupt(header.base, mismatch))?;
+        let mut commits = Vec::new();
+        let summary = view
+            .validate_noting(|commit| commits.push((commit.transaction, commit.timestamp)))
+            .map_err(|mismatch| self.segments.corrupt(header.base, mismatch))?;
         let end = view.end().0;
         self.index.note(header.base);
         let recovery = &mut self.recovery;
@@ -315,7 +319,7 @@ impl LogOpening {
         recovery.incarnation = recovery.incarnation.max(header.incarnation + 1);
         self.last = Some(header);
         self.is_chained = true;
-        Ok(end)
+        Ok((end, commits))
     }
 
     /// Goes on to the end and opens the log: appending starts behind it at once. Version readers pin `epochs`.

@@ -6,7 +6,7 @@ use crate::buffer_view::BufferView;
 use crate::segment::Segments;
 use crate::stable_index::StableIndex;
 use deuteron_canary::{Canary, is_planted};
-use deuteron_contract::Lsn;
+use deuteron_contract::{Lsn, Timestamp, TransactionId};
 use deuteron_device::AlignedBuffer;
 use std::sync::Arc;
 
@@ -75,6 +75,7 @@ impl BufferReader {
             header: *header,
             chunk: self.chunk.clone(),
             start: (header.base - self.chunk_base) as usize,
+            commits: None,
         }
     }
 
@@ -219,9 +220,38 @@ pub struct LogBuffer {
     chunk: Arc<AlignedBuffer>,
     /// Where in the chunk it begins.
     start: usize,
+    /// If they were noted when it was checked, when all of it was in the processor's cache.
+    commits: Option<Commits>,
 }
 
+/// Transactions that commit in a buffer, and when.
+pub(crate) type Commits = Vec<(TransactionId, Timestamp)>;
+
 impl LogBuffer {
+    pub(crate) fn with_commits(self, commits: Commits) -> LogBuffer {
+        LogBuffer { commits: Some(commits), ..self }
+    }
+
+    /// Visits the transactions that commit in it and their final timestamps, in any order.
+    ///
+    /// ```
+    /// # fn example(opening: &mut deuteron_log::LogOpening) -> Result<(), deuteron_log::LogError> {
+    /// let mut newest = None;
+    /// while let Some(buffer) = opening.next_buffer()? {
+    ///     buffer.visit_commits(|_, timestamp| newest = newest.max(Some(timestamp)));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn visit_commits(&self, mut visit: impl FnMut(TransactionId, Timestamp)) {
+        match &self.commits {
+            Some(commits) => {
+                commits.iter().for_each(|&(transaction, timestamp)| visit(transaction, timestamp))
+            }
+            None => self.view().commits().for_each(|commit| visit(commit.transaction, commit.timestamp)),
+        }
+    }
+
     /// Its records.
     pub fn view(&self) -> BufferView<'_> {
         BufferView::new(&self.header, &self.chunk[self.start..])
@@ -242,7 +272,7 @@ impl LogBuffer {
 mod tests {
     use super::*;
     use crate::{AppendError, Log, LogOpening, LogOptions, Record};
-    use deuteron_contract::{TableId, TransactionId};
+    use deuteron_contract::TableId;
     use deuteron_device::MemoryDirectory;
     use deuteron_epoch::Epochs;
 

@@ -58,6 +58,10 @@ impl SideBuffer {
 
     /// The transaction has ended; its operations, if it has any here.
     pub fn take(&mut self, transaction: TransactionId) -> Option<Held> {
+        // It is empty for most of those that commit.
+        if self.transactions.is_empty() {
+            return None;
+        }
         let held = self.transactions.remove(&transaction)?;
         self.bytes -= held.cost();
         Some(held)
