@@ -31,6 +31,7 @@
 use crate::accounts::{Accounts, Times};
 use crate::clean::Cleaning;
 use crate::error::LlamaError;
+use crate::fetched::Fetched;
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position, STREAMS, Stream, fragment_address};
 use crate::fragment::Marshal;
@@ -51,6 +52,9 @@ use std::sync::{PoisonError, TryLockError, Weak};
 
 /// Bytes for which the padding to whole blocks is little.
 const WORTH_WRITING: usize = 16 * BLOCK_BYTES;
+
+/// Room for so many pages that wait for their adoption is kept when none does.
+const WAITING_KEPT: usize = 1024;
 
 /// The access method, as the flusher sees it.
 pub trait Consolidate: Send + Sync {
@@ -203,6 +207,10 @@ fn padding(used: usize, length: u64) -> u64 {
 impl Llama {
     /// The flush lock, if nobody has it. A buffer may be in the middle of being written.
     pub(crate) fn try_fill(&self) -> Option<MutexGuard<'_, Flusher>> {
+        // Relaxed: a matter of turns.
+        if self.flusher_awaited.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
         match self.flusher.try_lock() {
             Ok(flusher) => Some(flusher),
             // A panic under the lock is a bug that the poisoned store below reports; its accounts are still whole.
@@ -220,7 +228,10 @@ impl Llama {
 
     /// The flush lock; waits for another thread's device I/O at most. No buffer is being written, and what is durable has been noted.
     pub(crate) fn lock_flusher(&self) -> MutexGuard<'_, Flusher> {
+        // Those who flush take the lock again as soon as they have given it back, and the lock is not fair.
+        self.flusher_awaited.fetch_add(1, Ordering::Relaxed);
         let mut flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        self.flusher_awaited.fetch_sub(1, Ordering::Relaxed);
         self.settle(&mut flusher);
         flusher
     }
@@ -259,7 +270,8 @@ impl Llama {
 
     /// Waits for the flush that goes on, if one does.
     pub fn await_flush(&self) {
-        drop(self.lock_flusher());
+        let mut flusher = self.flusher.lock().unwrap_or_else(PoisonError::into_inner);
+        self.settle(&mut flusher);
     }
 
     /// Writes one flush buffer of dirty pages, if there are any, durably.
@@ -273,15 +285,20 @@ impl Llama {
     /// If a page adopts another on which nothing is installed.
     pub fn flush_step(&self) -> Result<FlushProgress, LlamaError> {
         loop {
-            let Some(flusher) = self.try_fill() else { return Ok(FlushProgress::Busy) };
+            let Some(mut flusher) = self.try_fill() else { return Ok(FlushProgress::Busy) };
+            if flusher.unadopted.have_become_many() {
+                // Under an ascending load the hand follows the new pages and does not come round; but what adopts them lies behind it.
+                self.flush_hand.store(1, Ordering::Relaxed);
+            }
             let end = self.pages.end();
             // Relaxed: written under the flush lock only, and to others a hint.
             let start = PageId(self.flush_hand.load(Ordering::Relaxed)).min(end);
             // One revolution: from the hand to the end, then from the first page to the hand.
             let (mut hand, mut limit, mut wrapped) = (start, end, false);
+            let mut fetched = Fetched::default();
             let written = self.flush_batch(flusher, Stream::Fresh, || {
                 loop {
-                    if let Some(page) = self.table.next_dirty(hand, limit) {
+                    if let Some(page) = fetched.next(self, hand, limit) {
                         hand = PageId(page.0 + 1);
                         self.flush_hand.store(hand.0, Ordering::Relaxed);
                         return Some(page);
@@ -684,6 +701,9 @@ impl Llama {
                 pages.extend(flusher.waiting.remove(&page).unwrap_or_default());
             }
         }
+        if flusher.waiting.is_empty() && flusher.waiting.capacity() > WAITING_KEPT {
+            flusher.waiting.shrink_to(WAITING_KEPT);
+        }
     }
 
     /// Forgets the freed pages that nobody can hold any more, and lets their identifiers be given out again.
@@ -710,7 +730,7 @@ impl Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::node::OwnedNode;
+    use crate::node::{OwnedNode, PageDescriptor};
     use crate::options::Options;
     use crate::test_bed::{flush, open, put};
     use std::sync::{Arc, Mutex};
@@ -736,6 +756,44 @@ mod tests {
         let llama = open(Options { segment_bytes: 1 << 20, ..Options::tiny_for_tests() });
         assert_eq!(steps(&llama, &[50_048]), [(1, 53_248)]);
         assert_eq!(steps(&llama, &[3136; 6]), [(2, 8192); 3]);
+    }
+
+    #[test]
+    fn what_adopts_many_durable_pages_is_flushed_though_there_are_always_new_ones_ahead() {
+        // More than two buffers take.
+        const EACH: u64 = 130;
+        let llama = open(Options { segment_bytes: 1 << 20, ..Options::tiny_for_tests() });
+        let first = llama.allocate();
+        put(&llama, first, b"first");
+        flush(&llama);
+        let base = |page: PageId, adopts: &[PageId]| {
+            let guard = llama.pin();
+            let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: page == first };
+            let base = OwnedNode::base(b"", descriptor, adopts);
+            llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+        };
+        llama.flush_hand.store(first.0 + 1, Ordering::Relaxed);
+        let mut durable = 0;
+        while durable < 8000 {
+            let leader = llama.allocate();
+            let adopted: Vec<_> = (0..EACH).map(|_| llama.allocate()).collect();
+            adopted.iter().for_each(|&page| base(page, &[]));
+            base(leader, &adopted);
+            base(first, &[leader]);
+            for _ in 0..2 {
+                assert!(matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { .. }));
+            }
+            durable = llama.lock_flusher().unadopted.count();
+        }
+        let new: Vec<_> = (0..3000).map(|_| llama.allocate()).collect();
+        new.iter().for_each(|&page| put(&llama, page, b"new"));
+        while llama.lock_flusher().unadopted.count() > 0 {
+            assert!(matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { .. }));
+        }
+        let left = new.iter().filter(|&&page| llama.table.is_dirty(page)).count();
+        assert!(left > 2000, "{left}");
+        let flusher = llama.lock_flusher();
+        assert!(flusher.waiting.is_empty() && flusher.waiting.capacity() < 4 * WAITING_KEPT);
     }
 
     /// The pages that it was asked to consolidate, which it does not.

@@ -85,6 +85,7 @@ mod checkpoint;
 mod clean;
 mod error;
 mod evict;
+mod fetched;
 mod files;
 mod flash_address;
 mod flush;

@@ -41,6 +41,8 @@ pub struct Llama {
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
+    /// How many wait for the flush lock and cannot do something else meanwhile: nobody else begins to fill a buffer.
+    pub(crate) flusher_awaited: AtomicU64,
     /// The buffer that is being written.
     pub(crate) writing: Mutex<Writing>,
     /// Pages that have been read ahead of the flush.

@@ -259,6 +259,25 @@ impl MappingTable {
         chunk.words[slot].load(Ordering::Acquire)
     }
 
+    /// Asks the processor for all of the entry of `page`.
+    #[inline]
+    pub(crate) fn prefetch(&self, page: PageId) {
+        #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let (chunk, slot) = self.entry(page);
+            let (word, cold) = (&raw const chunk.words[slot], &raw const chunk.cold[slot]);
+            // SAFETY: a prefetch accesses nothing in the sense of the language, and faults on no address.
+            unsafe {
+                _mm_prefetch(word.cast(), _MM_HINT_T0);
+                _mm_prefetch(cold.cast(), _MM_HINT_T0);
+                _mm_prefetch(cold.cast::<i8>().add(size_of::<Cold>() - 1), _MM_HINT_T0);
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
+        let _ = page;
+    }
+
     /// Replaces the word of `page` if it is still `expected` (M1).
     #[inline]
     pub(crate) fn replace(&self, page: PageId, expected: u64, new: u64) -> bool {

@@ -247,6 +247,7 @@ impl Llama {
             counters: Counters::default(),
             store: Store::new(segments, position),
             flusher: Mutex::new(flusher),
+            flusher_awaited: AtomicU64::new(0),
             rows: Mutex::default(),
             flush_hand: AtomicU64::new(1),
             sealed: Mutex::default(),
