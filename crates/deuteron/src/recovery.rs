@@ -2,19 +2,22 @@
 
 use crate::background::Signals;
 use crate::engine::Parts;
-use crate::replay::replay;
+use crate::replay::{replay, round_bytes_max};
 use crate::signal::Signal;
 use crate::superblock::Superblock;
 use crate::{Background, Error, Options, deadline};
-use deuteron_contract::{DataComponent, Lsn, Timestamp};
+use deuteron_contract::{DataComponent, DcError, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::{Directory, OsDirectory, OverlayDirectory};
 use deuteron_epoch::Epochs;
-use deuteron_log::{LogOpening, LogOptions};
+use deuteron_log::{LogError, LogOpening, LogOptions, ReadMemory};
 use deuteron_proxy::{Progress, Proxy, ProxyHost};
 use deuteron_tc::{Host, Stall, TcOptions, TransactionComponent};
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread;
 use std::time::Duration;
 
 /// What recovery found, and did (or, as the answer of [`recovery_plan`], would do).
@@ -106,8 +109,6 @@ pub fn open(
         Some(sizes) => DcOptions { compress: options.compress, ..sizes.dc.clone() },
         None => DcOptions { memory_bytes: shares.dc, compress: options.compress, ..DcOptions::default() },
     };
-    let dc = BwTreeDc::open(Arc::clone(directory), Arc::clone(&epochs), dc_options)?;
-    let redo_start = dc.recovered_redo_scan_start_point();
     let log_options = match &options.sizes {
         Some(sizes) => sizes.log.clone(),
         None => LogOptions {
@@ -116,15 +117,24 @@ pub fn open(
             ..LogOptions::default()
         },
     };
+    // What is as small as possible is so here, too.
+    let replay_bytes = if options.sizes.is_some() { 0 } else { shares.tc + shares.log as u64 };
+    let open_dc = || BwTreeDc::open(Arc::clone(directory), Arc::clone(&epochs), dc_options);
+    let (dc, read_memory) = match options.background {
+        Background::Inline => (open_dc()?, None),
+        Background::Threads => open_beside(open_dc, directory.as_ref(), &log_options, replay_bytes)?,
+    };
+    let redo_start = dc.recovered_redo_scan_start_point();
     // What the pages depend on must be there, or transactions would be there in part; and all that a backup had.
     let needed = redo_start..dc.recovered_end_of_stable_log().max(superblock.log_reaches);
-    let opening = LogOpening::new(Arc::clone(directory), &log_options, needed)?;
+    let mut opening = LogOpening::new(Arc::clone(directory), &log_options, needed)?;
+    if let Some(memory) = read_memory {
+        opening.read_into(memory);
+    }
     let dc_for_proxy: Arc<dyn DataComponent> = Arc::clone(&dc) as _;
     let proxy_options = proxy_options(options, &shares);
-    // What is as small as possible is so here, too.
-    let memory_bytes = if options.sizes.is_some() { 0 } else { shares.tc + shares.log as u64 };
     let (log, recovery, mut report) =
-        replay(opening, Arc::clone(&epochs), &dc_for_proxy, options, proxy_options.clone(), memory_bytes)?;
+        replay(opening, Arc::clone(&epochs), &dc_for_proxy, options, proxy_options.clone(), replay_bytes)?;
     let log = Arc::new(log);
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = match &options.sizes {
@@ -152,6 +162,28 @@ pub fn open(
     let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options, recovery.tail());
     report.duration = directory.now() - begin;
     Ok(Parts { superblock, epochs, log, tc, proxy, dc, host, recovery: report })
+}
+
+/// Opens the data component, which one processor does, and takes memory meanwhile into which the log will be read, if it is long.
+fn open_beside(
+    open_dc: impl FnOnce() -> Result<Arc<BwTreeDc>, DcError>,
+    directory: &dyn Directory,
+    log_options: &LogOptions,
+    replay_bytes: u64,
+) -> Result<(Arc<BwTreeDc>, Option<ReadMemory>), Error> {
+    let is_open = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let memory = scope.spawn(|| {
+            let mut memory = ReadMemory::new(directory, log_options, 2 * round_bytes_max(replay_bytes))?;
+            // Relaxed: a hint.
+            while !is_open.load(Ordering::Relaxed) && memory.grow() {}
+            Ok::<_, LogError>(memory)
+        });
+        let dc = open_dc();
+        is_open.store(true, Ordering::Relaxed);
+        let memory = memory.join().unwrap_or_else(|panic| resume_unwind(panic));
+        Ok((dc?, Some(memory?)))
+    })
 }
 
 fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options {

@@ -19,6 +19,11 @@ use std::thread;
 /// What may be noted of a record: when it is met, when it is the newest of its key, and of the round before.
 const RECORD_BYTES: u64 = 3 * 64;
 
+/// The longest round with so much memory for a replay.
+pub fn round_bytes_max(memory_bytes: u64) -> u64 {
+    memory_bytes / 5
+}
+
 /// Steps 4 and 5 of opening: everything committed in the log from the redo start on is posted, all else is dropped, with about so much
 /// memory.
 pub fn replay(
@@ -33,7 +38,7 @@ pub fn replay(
     // The more at once, the more operations share a page or are superseded. Of the memory of transactions and of the log's ring, which is free, three fifths are for
     // three rounds, that which is posted, the one met before it, and that which is read; and a third for what is noted of the operations,
     // which is more than they take in the log if they are short. A short round first, so that there is soon something to do.
-    let round_bytes_max = (memory_bytes / 5).max(proxy_options.lag_bytes);
+    let round_bytes_max = round_bytes_max(memory_bytes).max(proxy_options.lag_bytes);
     let round_bytes = round_bytes_max / 8;
     let records_max = (memory_bytes / 3 / RECORD_BYTES).max(1);
     let threads = match options.background {

@@ -20,6 +20,7 @@
 
 use crate::block::{BLOCK, BufferHeader, HEADER_BYTES, Mismatch};
 use crate::buffer_view::{BufferView, Summary};
+use crate::read_memory::ReadMemory;
 use crate::reader::{BufferReader, Commits, LogBuffer, SegmentReader};
 use crate::segment::{Found, Segments, Shape, corrupt_at, segment_name};
 use crate::stable_index::StableIndex;
@@ -212,6 +213,18 @@ impl LogOpening {
             held: None,
             is_whole: false,
         }
+    }
+
+    /// Has it read into `memory` before it takes more.
+    ///
+    /// ```
+    /// # use deuteron_log::{LogError, LogOpening, LogOptions, ReadMemory};
+    /// # fn example(opening: &mut LogOpening, memory: ReadMemory) {
+    /// opening.read_into(memory);
+    /// # }
+    /// ```
+    pub fn read_into(&mut self, memory: ReadMemory) {
+        self.reader.read_into(memory);
     }
 
     /// The next buffer that holds what is at or above the redo scan start point, in order; the first one may begin below it. Each is

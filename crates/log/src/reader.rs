@@ -3,6 +3,7 @@
 use crate::LogError;
 use crate::block::{BLOCK, BufferHeader, Mismatch};
 use crate::buffer_view::BufferView;
+use crate::read_memory::{ReadMemory, read_bytes};
 use crate::segment::Segments;
 use crate::stable_index::StableIndex;
 use deuteron_canary::{Canary, is_planted};
@@ -38,8 +39,13 @@ impl BufferReader {
 
     /// For all buffers from some place on: reads two of the longest at once.
     pub(crate) fn of_all(segments: Arc<Segments>) -> BufferReader {
-        let ahead = CHUNK_BYTES.max(2 * segments.buffer_bytes_max());
+        let ahead = read_bytes(segments.buffer_bytes_max());
         BufferReader { ahead, ..Self::new(segments) }
+    }
+
+    /// Reads into this memory first.
+    pub(crate) fn read_into(&mut self, memory: ReadMemory) {
+        self.lent.extend(memory.into_chunks().into_iter().map(Arc::new));
     }
 
     /// The header of the buffer at `base`, whose [bytes](BufferReader::bytes) are there until the next call. The inner error

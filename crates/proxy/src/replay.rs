@@ -3,7 +3,7 @@
 //! | step | by | what |
 //! |---|---|---|
 //! | 1 | one thread | the eager pass over the round |
-//! | 2 | all, a buffer each | committed operations are collected, in ranges of keys ([`Cuts`]); all else is noted |
+//! | 2 | all, a buffer each | committed operations are collected, in ranges of keys (`Cuts`); all else is noted |
 //! | 3 | one thread | what was noted is kept, in the order of the log: as in any delayed pass |
 //! | 4 | all, a range each | the range is sorted, and the round *before* is posted, less what this one has newer versions of |
 //!
