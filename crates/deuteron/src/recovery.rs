@@ -175,8 +175,12 @@ fn open_beside(
     thread::scope(|scope| {
         let memory = scope.spawn(|| {
             let mut memory = ReadMemory::new(directory, log_options, 2 * round_bytes_max(replay_bytes))?;
-            // Relaxed: a hint.
-            while !is_open.load(Ordering::Relaxed) && memory.grow() {}
+            while memory.grow() {
+                // Relaxed: a hint.
+                if is_open.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
             Ok::<_, LogError>(memory)
         });
         let dc = open_dc();
