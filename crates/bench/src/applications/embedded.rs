@@ -3,7 +3,7 @@
 use super::{Access, Application, ApplicationStore, ApplicationTransaction, Body, Interruption, Order};
 use crate::{BenchError, DELAYED, StoreFigures, directory_bytes};
 use deuteron::device::Directory;
-use deuteron::{Db, Durability, Error, Isolation, Options, Table, Transaction, TransactionOptions};
+use deuteron::{Db, Durability, Error, Isolation, Options, Scan, Table, Transaction, TransactionOptions};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -178,16 +178,39 @@ impl ApplicationTransaction for Embedded<'_> {
         order: Order,
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Interruption> {
-        let mut scan = self.transaction.scan(&self.tables[table], keys).map_err(interruption)?;
-        loop {
-            let next = match order {
-                Order::Ascending => scan.next_ref(),
-                Order::Descending => scan.next_back_ref(),
-            };
-            match next.map_err(interruption)? {
-                Some((key, value)) if each(key, value) => {}
-                _ => return Ok(()),
-            }
+        let scan = self.transaction.scan(&self.tables[table], keys).map_err(interruption)?;
+        visit(scan, order, each)
+    }
+
+    fn first(
+        &mut self,
+        table: usize,
+        keys: Range<&[u8]>,
+        order: Order,
+        reader: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), Interruption> {
+        let scan = self.transaction.scan(&self.tables[table], keys).map_err(interruption)?;
+        visit(scan.limit(1), order, &mut |key, value| {
+            reader(key, value);
+            true
+        })
+    }
+}
+
+/// Calls `each` on what a scan finds, until it says no.
+fn visit(
+    mut scan: Scan<'_>,
+    order: Order,
+    each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+) -> Result<(), Interruption> {
+    loop {
+        let next = match order {
+            Order::Ascending => scan.next_ref(),
+            Order::Descending => scan.next_back_ref(),
+        };
+        match next.map_err(interruption)? {
+            Some((key, value)) if each(key, value) => {}
+            _ => return Ok(()),
         }
     }
 }

@@ -137,6 +137,23 @@ pub trait ApplicationTransaction {
         order: Order,
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Interruption>;
+
+    /// Calls `reader` on the first record of `keys` in this order, if there is one. An engine that can be told so reads no more.
+    ///
+    /// # Errors
+    /// [`Interruption::Conflict`], [`Interruption::Failed`].
+    fn first(
+        &mut self,
+        table: usize,
+        keys: Range<&[u8]>,
+        order: Order,
+        reader: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), Interruption> {
+        self.scan(table, keys, order, &mut |key, value| {
+            reader(key, value);
+            false
+        })
+    }
 }
 
 /// The body of a transaction. It may be run several times.

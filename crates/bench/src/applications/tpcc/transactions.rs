@@ -124,10 +124,7 @@ pub(super) fn order_status(tx: Transaction<'_>, place: Place, who: &Who) -> Resu
     black_box(read::<Customer>(tx, CUSTOMER, &place.customer(customer))?);
     let orders = Span::of_prefix(place.customer(customer));
     let mut last = None;
-    tx.scan(ORDER_BY_CUSTOMER, orders.range(), Order::Descending, &mut |key, _| {
-        last = Some(last_u32(key));
-        false
-    })?;
+    tx.first(ORDER_BY_CUSTOMER, orders.range(), Order::Descending, &mut |key, _| last = Some(last_u32(key)))?;
     let order = last.ok_or_else(missing)??;
     black_box(read::<OrderRow>(tx, ORDER, &place.order(order))?);
     let mut failure = Ok(());
@@ -152,9 +149,9 @@ pub(super) fn delivery(
     for district in 1..=DISTRICTS {
         let place = Place { warehouse, district };
         let mut oldest = None;
-        tx.scan(NEW_ORDER, Span::of_prefix(place.key()).range(), Order::Ascending, &mut |key, _| {
+        let new_orders = Span::of_prefix(place.key());
+        tx.first(NEW_ORDER, new_orders.range(), Order::Ascending, &mut |key, _| {
             oldest = Some(last_u32(key));
-            false
         })?;
         let Some(order) = oldest.transpose()? else { continue };
         let key = place.order(order);
