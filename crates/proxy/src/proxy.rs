@@ -48,7 +48,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A step scans short buffers until they are so long together, or a quarter of the lag.
+/// A step scans short buffers until they are so long together, or a sixteenth of the lag.
 const SCANNED_BYTES: u64 = 256 << 10;
 
 /// The TC Proxy. See the [crate] and the [module](self).
@@ -232,7 +232,7 @@ impl Proxy {
 
         let from = passes.eager_at;
         // The pass stays ahead by the lag, and not by much more.
-        let scanned_bytes = SCANNED_BYTES.min(self.options.lag_bytes / 4).max(1);
+        let scanned_bytes = SCANNED_BYTES.min(self.options.lag_bytes / 16).max(1);
         while passes.eager_at.0 - from.0 < scanned_bytes
             && let Some(buffer) = log.next_stable(passes.eager_at)
         {
@@ -267,16 +267,18 @@ impl Proxy {
         log: &'l L,
     ) -> Result<Vec<L::Buffer<'l>>, ProxyError> {
         let (mut round, mut after) = (Vec::new(), passes.delayed_at);
-        // Mostly all there is: then no outcome need be kept.
-        let most = self.options.lag_bytes + self.options.lag_bytes / 4;
-        while after < passes.eager_at && (round.is_empty() || after.0 - passes.delayed_at.0 < most) {
-            match log.next_stable(after).filter(|buffer| buffer.end() <= passes.eager_at) {
-                Some(buffer) => {
-                    after = buffer.end();
-                    round.push(buffer);
-                }
-                None => return Err(ProxyError::BufferLost { after }),
+        let enough = after.0 + self.options.lag_bytes;
+        while after < passes.eager_at {
+            let Some(buffer) = log.next_stable(after).filter(|buffer| buffer.end() <= passes.eager_at) else {
+                return Err(ProxyError::BufferLost { after });
+            };
+            // What little is left is taken along: where a round is all there is, no outcome need be kept.
+            if after.0 >= enough && buffer.end().0 > enough + self.options.lag_bytes / 16 && !round.is_empty()
+            {
+                break;
             }
+            after = buffer.end();
+            round.push(buffer);
         }
         Ok(round)
     }

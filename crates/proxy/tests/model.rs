@@ -262,7 +262,13 @@ impl World {
             let (round, rest) = rounds.split_at(self.random.index(rounds.len().min(4)) + 1);
             rounds = rest;
             pending = self.replay_until_done(&mut pending, round);
-            assert_eq!(self.proxy.redo_scan_start_point(), start);
+            let redo = self.proxy.redo_scan_start_point();
+            assert_eq!(redo, start);
+            if self.random.sometimes(10) {
+                // What has been posted is durable.
+                self.dc.redo_scan_start_point(redo).unwrap();
+                self.log.truncated = redo;
+            }
             if self.random.sometimes(5) {
                 return self.crash(); // on the way
             }
