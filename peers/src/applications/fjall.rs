@@ -100,15 +100,6 @@ impl<R: Readable> ApplicationTransaction for Reader<'_, R> {
         Ok(())
     }
 
-    fn get_for_update(
-        &mut self,
-        table: usize,
-        key: &[u8],
-        reader: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Interruption> {
-        self.get(table, key, reader)
-    }
-
     fn put(&mut self, _table: usize, _key: &[u8], _value: &[u8]) -> Result<(), Interruption> {
         Err(reads_only())
     }
@@ -138,15 +129,6 @@ impl ApplicationTransaction for Writer<'_> {
         let found = self.transaction.get(&self.tables[table], key).map_err(trouble)?;
         found.as_deref().into_iter().for_each(reader);
         Ok(())
-    }
-
-    fn get_for_update(
-        &mut self,
-        table: usize,
-        key: &[u8],
-        reader: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Interruption> {
-        self.get(table, key, reader)
     }
 
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), Interruption> {

@@ -97,15 +97,6 @@ impl ApplicationTransaction for LmdbTransaction<'_> {
         Ok(())
     }
 
-    fn get_for_update(
-        &mut self,
-        table: usize,
-        key: &[u8],
-        reader: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Interruption> {
-        self.get(table, key, reader)
-    }
-
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<(), Interruption> {
         match self {
             LmdbTransaction::Reader(..) => Err(reads_only()),

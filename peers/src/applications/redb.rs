@@ -150,15 +150,6 @@ impl ApplicationTransaction for Reader<'_> {
         give(self.table(table)?, key, reader)
     }
 
-    fn get_for_update(
-        &mut self,
-        table: usize,
-        key: &[u8],
-        reader: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Interruption> {
-        give(self.table(table)?, key, reader)
-    }
-
     fn put(&mut self, _table: usize, _key: &[u8], _value: &[u8]) -> Result<(), Interruption> {
         Err(reads_only())
     }
@@ -180,15 +171,6 @@ impl ApplicationTransaction for Reader<'_> {
 
 impl ApplicationTransaction for Writer<'_> {
     fn get(&mut self, table: usize, key: &[u8], reader: &mut dyn FnMut(&[u8])) -> Result<(), Interruption> {
-        give(self.table(table)?, key, reader)
-    }
-
-    fn get_for_update(
-        &mut self,
-        table: usize,
-        key: &[u8],
-        reader: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Interruption> {
         give(self.table(table)?, key, reader)
     }
 

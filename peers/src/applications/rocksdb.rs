@@ -206,15 +206,6 @@ impl<D: DBAccess> ApplicationTransaction for Reader<'_, D> {
         give(self.0.get_pinned(full(table, key)), reader)
     }
 
-    fn get_for_update(
-        &mut self,
-        table: usize,
-        key: &[u8],
-        reader: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Interruption> {
-        self.get(table, key, reader)
-    }
-
     fn put(&mut self, _table: usize, _key: &[u8], _value: &[u8]) -> Result<(), Interruption> {
         Err(super::reads_only())
     }

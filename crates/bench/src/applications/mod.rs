@@ -103,7 +103,7 @@ pub trait ApplicationTransaction {
     /// [`Interruption::Conflict`], [`Interruption::Failed`].
     fn get(&mut self, table: usize, key: &[u8], reader: &mut dyn FnMut(&[u8])) -> Result<(), Interruption>;
 
-    /// [`ApplicationTransaction::get`] of a record that will be written.
+    /// [`ApplicationTransaction::get`] of a record that will be written. The same, where the engine cannot be told so.
     ///
     /// # Errors
     /// [`Interruption::Conflict`], [`Interruption::Failed`].
@@ -112,7 +112,9 @@ pub trait ApplicationTransaction {
         table: usize,
         key: &[u8],
         reader: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), Interruption>;
+    ) -> Result<(), Interruption> {
+        self.get(table, key, reader)
+    }
 
     /// Sets the value of `key`.
     ///
