@@ -12,6 +12,8 @@ pub struct BufferView<'a> {
     last_commit: u32,
     /// Header and records.
     bytes: &'a [u8],
+    /// Which transactions commit in it, and when, if that has been noted.
+    outcomes: Option<&'a [(TransactionId, Timestamp)]>,
 }
 
 /// What a buffer's records come to.
@@ -45,7 +47,13 @@ impl<'a> BufferView<'a> {
             end: header.base + u64::from(header.distance),
             last_commit: header.last_commit,
             bytes: &bytes[..HEADER_BYTES + header.record_bytes as usize],
+            outcomes: None,
         }
+    }
+
+    /// With what has been noted of its commit records.
+    pub(crate) fn with_outcomes(self, outcomes: Option<&'a [(TransactionId, Timestamp)]>) -> BufferView<'a> {
+        BufferView { outcomes, ..self }
     }
 
     /// The LSN at which the buffer starts, below that of its first record.
@@ -81,6 +89,24 @@ impl<'a> BufferView<'a> {
         std::iter::successors(first, move |(_, link)| view.commit_at(*link))
             .take(most)
             .map(|(commit, _)| commit)
+    }
+
+    /// Visits the transactions that commit in it and their final timestamps, in any order; without a look at the records if they were
+    /// noted when the buffer was read.
+    ///
+    /// ```
+    /// # fn example(buffer: &deuteron_log::LogBuffer) {
+    /// let mut newest = None;
+    /// buffer.view().visit_outcomes(|_, timestamp| newest = newest.max(Some(timestamp)));
+    /// # }
+    /// ```
+    pub fn visit_outcomes(&self, mut visit: impl FnMut(TransactionId, Timestamp)) {
+        match self.outcomes {
+            Some(outcomes) => {
+                outcomes.iter().for_each(|&(transaction, timestamp)| visit(transaction, timestamp))
+            }
+            None => self.commits().for_each(|commit| visit(commit.transaction, commit.timestamp)),
+        }
     }
 
     fn commit_at(&self, offset: u32) -> Option<(CommitView, u32)> {

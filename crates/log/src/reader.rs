@@ -238,29 +238,9 @@ impl LogBuffer {
         LogBuffer { commits: Some(commits), ..self }
     }
 
-    /// Visits the transactions that commit in it and their final timestamps, in any order.
-    ///
-    /// ```
-    /// # fn example(opening: &mut deuteron_log::LogOpening) -> Result<(), deuteron_log::LogError> {
-    /// let mut newest = None;
-    /// while let Some(buffer) = opening.next_buffer()? {
-    ///     buffer.visit_commits(|_, timestamp| newest = newest.max(Some(timestamp)));
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn visit_commits(&self, mut visit: impl FnMut(TransactionId, Timestamp)) {
-        match &self.commits {
-            Some(commits) => {
-                commits.iter().for_each(|&(transaction, timestamp)| visit(transaction, timestamp))
-            }
-            None => self.view().commits().for_each(|commit| visit(commit.transaction, commit.timestamp)),
-        }
-    }
-
     /// Its records.
     pub fn view(&self) -> BufferView<'_> {
-        BufferView::new(&self.header, &self.chunk[self.start..])
+        BufferView::new(&self.header, &self.chunk[self.start..]).with_outcomes(self.commits.as_deref())
     }
 
     /// The LSN at which it starts.

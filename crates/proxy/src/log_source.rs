@@ -40,50 +40,39 @@ impl RecordSource for BufferView<'_> {
         self.records().try_for_each(|(lsn, record)| visit(lsn, record.into()))
     }
 
-    /// Follows the links.
     fn visit_commits(&self, mut visit: impl FnMut(Commit)) {
-        for commit in self.commits() {
-            visit(Commit { transaction: commit.transaction, timestamp: commit.timestamp });
+        self.visit_outcomes(|transaction, timestamp| visit(Commit { transaction, timestamp }));
+    }
+}
+
+/// What a buffer's owner can do as well as its view.
+macro_rules! source_by_view {
+    ($buffer:ty) => {
+        impl RecordSource for $buffer {
+            fn start(&self) -> Lsn {
+                self.base()
+            }
+
+            fn end(&self) -> Lsn {
+                <$buffer>::end(self)
+            }
+
+            fn visit<'a, B>(
+                &'a self,
+                mut visit: impl FnMut(Lsn, Entry<'a>) -> ControlFlow<B>,
+            ) -> ControlFlow<B> {
+                self.view().records().try_for_each(|(lsn, record)| visit(lsn, record.into()))
+            }
+
+            fn visit_commits(&self, visit: impl FnMut(Commit)) {
+                self.view().visit_commits(visit);
+            }
         }
-    }
+    };
 }
 
-impl RecordSource for StableBuffer<'_> {
-    fn start(&self) -> Lsn {
-        self.base()
-    }
-
-    fn end(&self) -> Lsn {
-        StableBuffer::end(self)
-    }
-
-    fn visit<'a, B>(&'a self, mut visit: impl FnMut(Lsn, Entry<'a>) -> ControlFlow<B>) -> ControlFlow<B> {
-        self.view().records().try_for_each(|(lsn, record)| visit(lsn, record.into()))
-    }
-
-    fn visit_commits(&self, visit: impl FnMut(Commit)) {
-        self.view().visit_commits(visit);
-    }
-}
-
-impl RecordSource for LogBuffer {
-    fn start(&self) -> Lsn {
-        self.base()
-    }
-
-    fn end(&self) -> Lsn {
-        LogBuffer::end(self)
-    }
-
-    fn visit<'a, B>(&'a self, mut visit: impl FnMut(Lsn, Entry<'a>) -> ControlFlow<B>) -> ControlFlow<B> {
-        self.view().records().try_for_each(|(lsn, record)| visit(lsn, record.into()))
-    }
-
-    /// As they were noted when the buffer was found.
-    fn visit_commits(&self, mut visit: impl FnMut(Commit)) {
-        LogBuffer::visit_commits(self, |transaction, timestamp| visit(Commit { transaction, timestamp }));
-    }
-}
+source_by_view!(StableBuffer<'_>);
+source_by_view!(LogBuffer);
 
 /// Reads each buffer that holds some of the records once.
 fn read_back(
