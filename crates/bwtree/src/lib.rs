@@ -68,5 +68,5 @@ pub use page::batch::Upsert;
 pub use page::run::RecordRef;
 pub use page_run::PageRun;
 pub use scan::Cursor;
-pub use search::compare as compare_keys;
+pub use search::{compare as compare_keys, prefetch_bytes};
 pub use tree::{KEY_BYTES_MAX, Tree, VALUE_BYTES_MAX};

@@ -59,6 +59,23 @@ pub(crate) fn prefetch<T>(address: *const T) {
     let _ = address;
 }
 
+/// Asks the processor for keys or values that will be copied soon: for the first lines of them, the rest follows by itself. A hint.
+///
+/// ```
+/// let (keys, next) = ([b"one", b"two"], 1);
+/// deuteron_bwtree::prefetch_bytes(keys[next]);
+/// ```
+#[inline]
+pub fn prefetch_bytes(bytes: &[u8]) {
+    const LINE: usize = 64;
+    if let Some(last) = bytes.len().checked_sub(1) {
+        for at in (0..=last.min(2 * LINE)).step_by(LINE) {
+            prefetch(&raw const bytes[at]);
+        }
+        prefetch(&raw const bytes[last.min(3 * LINE)]);
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

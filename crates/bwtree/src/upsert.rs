@@ -32,14 +32,28 @@ use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{NodeRef, PageId, PageState, Snapshot};
 
-/// For how many operations pages are fetched at once: about as many lines as a processor waits for at a time.
+/// How many pages are fetched at once: about as many lines as a processor waits for at a time.
 const AHEAD: usize = 16;
+
+/// For at most how many operations.
+const OPERATIONS_AHEAD: usize = 16 * AHEAD;
 
 /// How many deltas in the slack of their base count like one elsewhere.
 const NEAR_DELTAS: usize = 3;
 
 /// Lines of a chain that are asked for just before it is consolidated; by then the processor has seen where this leads.
 const CONSOLIDATED_LINES: usize = 24;
+
+/// Lines of a base that are asked for when its chain is about to be consolidated: where its keys are searched, and some records.
+const BASE_LINES: usize = 24;
+
+/// The same of a delta that does not lie in the slack of its base.
+const DELTA_LINES: usize = 12;
+
+/// Whether the chain lies in one stretch of memory.
+fn is_in_one_piece(head: NodeRef<'_>) -> bool {
+    head.is_near() || head.chain_length() == 0
+}
 
 /// What one delta has taken.
 struct Applied {
@@ -71,18 +85,19 @@ impl Tree {
     /// [`Miss`] if the first page has taken as many unread deltas as it may, and must be loaded before it takes more.
     pub fn try_upsert(&self, operations: &[Upsert<'_>], guard: &Guard<'_>) -> Result<usize, Miss> {
         debug_assert!(operations.is_sorted_by_key(|operation| operation.key));
-        let window = &operations[..operations.len().min(AHEAD)];
-        let pages = self.fetch(window, guard);
+        let window = self.fetch(operations, guard);
         let (mut applied, mut bytes) = (0, 0);
-        // U3. An end also for bytes, so that whoever keeps a budget looks at it in time.
-        while applied < window.len() && bytes <= self.options.delta_bytes_max {
-            match self.upsert_page(pages[applied], &operations[applied..], guard) {
-                Ok(delta) => {
-                    applied += delta.operations;
-                    bytes += delta.bytes;
+        for &(page, end) in window.iter().take_while(|(page, _)| *page != PageId::NONE) {
+            // U3. An end also for bytes, so that whoever keeps a budget looks at it in time.
+            while applied < end && bytes <= self.options.delta_bytes_max {
+                match self.upsert_page(page, &operations[applied..], guard) {
+                    Ok(delta) => {
+                        applied += delta.operations;
+                        bytes += delta.bytes;
+                    }
+                    Err(miss) if applied == 0 => return Err(miss),
+                    Err(_) => return Ok(applied),
                 }
-                Err(miss) if applied == 0 => return Err(miss),
-                Err(_) => break,
             }
         }
         Ok(applied)
@@ -106,13 +121,13 @@ impl Tree {
                 self.consolidate_page(target.page, target.snapshot, guard);
                 continue;
             }
+            let batch = Batch::new(self.fitting(operations, target.until), target.until);
             if target.whole
-                && let Some(head) = target.head.filter(|head| self.is_due_soon(*head))
+                && let Some(head) = target.head.filter(|head| self.is_due_with(*head, batch.bytes()))
             {
                 // The consolidation reads all of it.
                 head.prefetch(2..CONSOLIDATED_LINES);
             }
-            let batch = Batch::new(self.fitting(operations, target.until), target.until);
             let stamp_below = target.head.map_or(u64::MAX, chain::newest_stamp);
             let write = |bytes: &mut [u8]| batch.write(bytes, stamp_below);
             let Some(installed) =
@@ -151,26 +166,37 @@ impl Tree {
         Ok(())
     }
 
-    /// Where the index leads for each of the operations; their pages are asked for. Those that are about to be consolidated are
-    /// needed down to the base.
-    fn fetch(&self, window: &[Upsert<'_>], guard: &Guard<'_>) -> [PageId; AHEAD] {
-        let mut pages = [PageId::NONE; AHEAD];
-        if let [only] = window {
-            pages[0] = self.index.find(only.key, guard);
+    /// Where the index leads for the first operations, and up to which of them (exclusive) it leads there; the pages are asked for. Those
+    /// that are about to be consolidated are needed down to the base.
+    fn fetch(&self, operations: &[Upsert<'_>], guard: &Guard<'_>) -> [(PageId, usize); AHEAD] {
+        let mut pages = [(PageId::NONE, 0); AHEAD];
+        if let [only] = operations {
+            pages[0] = (self.index.find(only.key, guard), 1);
             return pages;
         }
-        let mut nodes = [None; AHEAD];
-        for ((operation, page), node) in window.iter().zip(&mut pages).zip(&mut nodes) {
-            *page = self.index.find(operation.key, guard);
-            *node = self.llama.snapshot(*page, guard).head();
+        let mut nodes = [(None, 0); AHEAD];
+        let mut end = 0;
+        for (page, (node, bytes)) in pages.iter_mut().zip(&mut nodes) {
+            let rest = &operations[end..operations.len().min(OPERATIONS_AHEAD)];
+            let Some((first, others)) = rest.split_first() else { break };
+            let leaf = self.index.find_leaf(first.key, guard);
+            let others = others.iter().take_while(|operation| leaf.surely_holds(operation.key)).count();
+            *bytes = rest[..=others].iter().map(Upsert::bytes).sum();
+            end += 1 + others;
+            *page = (leaf.page, end);
+            *node = self.llama.snapshot(leaf.page, guard).head();
             if let Some(head) = node {
                 head.prefetch(0..2);
             }
         }
+        // As if the slack were used up; whether it will be is not known yet.
+        let is_due = |head: &NodeRef<'_>, bytes| {
+            self.is_long(false, head.chain_length() + 1, head.delta_bytes() + bytes)
+        };
+        let mut nodes = nodes.map(|(node, bytes)| node.filter(|head| is_due(head, bytes)));
         for node in &mut nodes {
-            *node = node.filter(|head| head.chain_length() + 1 >= self.options.consolidate_at);
-            if let Some(near) = node.take_if(|head| head.is_near()) {
-                near.prefetch(2..16);
+            if let Some(near) = node.take_if(|head| is_in_one_piece(*head)) {
+                near.prefetch_down(BASE_LINES);
             }
         }
         // A round for each node of the longest chain.
@@ -179,9 +205,11 @@ impl Tree {
                 break;
             }
             for node in &mut nodes {
-                *node = node.and_then(NodeRef::next);
+                let Some(above) = *node else { continue };
+                *node = above.next();
+                let lines = if above.chain_length() == 1 { BASE_LINES } else { DELTA_LINES };
                 if let Some(next) = node {
-                    next.prefetch(0..4);
+                    next.prefetch(0..lines);
                 }
             }
         }
@@ -278,17 +306,20 @@ impl Tree {
             || head.delta_bytes() >= self.options.chain_bytes_max()
     }
 
-    /// Whether one more delta makes the chain long enough to be consolidated.
-    fn is_due_soon(&self, head: NodeRef<'_>) -> bool {
-        head.is_near() && head.chain_length() + 1 >= NEAR_DELTAS * self.options.consolidate_at
-    }
-
     /// Whether the chain has got long enough to be consolidated.
     fn is_due(&self, head: NodeRef<'_>) -> bool {
+        self.is_long(head.is_near(), head.chain_length(), head.delta_bytes())
+    }
+
+    /// Whether one more delta, of so many bytes, makes a chain long enough to be consolidated that lies in one piece with its base.
+    fn is_due_with(&self, head: NodeRef<'_>, bytes: usize) -> bool {
+        is_in_one_piece(head) && self.is_long(true, head.chain_length() + 1, head.delta_bytes() + bytes)
+    }
+
+    fn is_long(&self, is_near: bool, chain_length: usize, delta_bytes: usize) -> bool {
         // A delta in the slack costs a reader no wait. When the slack is used up the next one does.
-        let near = if head.is_near() { NEAR_DELTAS } else { 1 };
-        head.chain_length() >= near * self.options.consolidate_at
-            || head.delta_bytes() >= self.options.page_bytes_max / 2
+        let near = if is_near { NEAR_DELTAS } else { 1 };
+        chain_length >= near * self.options.consolidate_at || delta_bytes >= self.options.page_bytes_max / 2
     }
 
     /// Consolidates the page under `snapshot`, and counts how it went.

@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
 use crate::table_directory::TableDirectory;
 use crate::tombstones::Tombstones;
 use crate::user_data;
-use deuteron_bwtree::{Check, Cursor, Miss, Tree, TreeReport, TreeStatistics};
+use deuteron_bwtree::{Check, Cursor, Miss, Tree, TreeReport, TreeStatistics, prefetch_bytes};
 use deuteron_contract::{
     DataComponent, DcError, DcStatistics, Direction, Lsn, Operation, Record, ScanBatch, ScanRequest, TableId,
     Timestamp,
@@ -25,6 +25,8 @@ use std::sync::{Arc, PoisonError, Weak};
 
 /// Pages that are loaded at the same time: what a device takes at once.
 const LOADS_AT_ONCE: usize = 64;
+/// So many operations before their turn the bytes of one that is to be applied are asked for.
+const OPERATIONS_AHEAD: usize = 12;
 /// Leaves that a scan loads at its first miss; twice as many at each further one.
 const LEAVES_AHEAD_FIRST: usize = 2;
 /// Leaves that a scan loads at a miss at most.
@@ -566,7 +568,11 @@ impl DataComponent for BwTreeDc {
         let end_of_stable_log = self.end_of_log();
         let (key_limit, value_limit) = (self.key_bytes_max(), self.value_bytes_max());
         let mut special = false;
-        for operation in operations {
+        for (index, operation) in operations.iter().enumerate() {
+            if let Some(ahead) = operations.get(index + OPERATIONS_AHEAD) {
+                prefetch_bytes(ahead.key);
+                prefetch_bytes(ahead.value.unwrap_or(&[]));
+            }
             if operation.key.is_empty() || operation.key.len() > key_limit {
                 return Err(DcError::KeySize { found: operation.key.len(), limit: key_limit });
             }

@@ -321,7 +321,7 @@ impl<'g> NodeRef<'g> {
         let base = match self.kind() {
             NodeKind::Base => self.node,
             NodeKind::Delta if self.is_near() => {
-                let distance = (self.header().payload_bytes >> 16) as usize * NODE_ALIGN;
+                let distance = self.base_distance();
                 // SAFETY: the base lies so far behind this node in the same allocation (N5).
                 unsafe { self.node.cast::<u8>().add(distance).cast::<Header>() }
             }
@@ -364,6 +364,19 @@ impl<'g> NodeRef<'g> {
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = lines;
+    }
+
+    /// As [`NodeRef::prefetch`] of a base or of a delta in the slack of one: of all from there down to so many lines of the base.
+    #[inline]
+    pub fn prefetch_down(self, lines_of_base: usize) {
+        let distance = if self.is_near() { self.base_distance() } else { 0 };
+        self.prefetch(0..distance / 64 + lines_of_base);
+    }
+
+    /// How far a delta in the slack is from its base.
+    #[inline]
+    fn base_distance(self) -> usize {
+        (self.header().payload_bytes >> 16) as usize * NODE_ALIGN
     }
 
     /// As [`NodeRef::prefetch`] of the header, and of the slack where the next delta may go.

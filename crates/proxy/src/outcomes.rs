@@ -4,13 +4,19 @@ use deuteron_contract::{Timestamp, TransactionId};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A hasher of transaction identifiers: one multiplication.
+/// A hasher of transaction identifiers: two multiplications.
 ///
-/// Identifiers are begin timestamps, so nearly consecutive integers; a multiplication by an odd number gives
-/// consecutive ones different low bits (the bucket), and the fold brings the mixed high bits (the tag) along.
-/// Nobody outside chooses identifiers, so flooding is no concern.
+/// Identifiers are begin timestamps, so nearly consecutive integers, and those of one time are close to each other in the log. They are
+/// so in the table, too, which would not fit into a cache otherwise: the low bits (the bucket) of up to 64 neighbours follow each other,
+/// and where such a run lies is a multiplication of the rest by an odd number. Another multiplication gives them different high bits (the
+/// tag). Nobody outside chooses identifiers, so flooding is no concern.
 #[derive(Default)]
 pub(crate) struct IdentifierHasher(u64);
+
+/// Neighbours that lie together, as a power of two.
+const RUN_BITS: u32 = 6;
+/// What a hash table tells entries of the same bucket apart by, before it looks at them.
+const TAG: u64 = 0x7F << 57;
 
 impl Hasher for IdentifierHasher {
     fn finish(&self) -> u64 {
@@ -25,8 +31,13 @@ impl Hasher for IdentifierHasher {
 
     #[inline]
     fn write_u64(&mut self, number: u64) {
-        let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ (mixed >> 32);
+        const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+        let run = (number >> RUN_BITS).wrapping_mul(ODD);
+        // Each run begins elsewhere, for identifiers that are multiples.
+        let within = number.wrapping_add(run >> 48) & ((1 << RUN_BITS) - 1);
+        let bucket = (run ^ (run >> 32)) << RUN_BITS | within;
+        let tag = number.wrapping_mul(ODD) & TAG;
+        self.0 = bucket & !TAG | tag;
     }
 }
 
@@ -85,5 +96,30 @@ mod tests {
         }
         assert!(buckets.iter().all(|count| (1..=12).contains(count)), "{buckets:?}");
         assert!(tags.iter().all(|count| (1..=24).contains(count)), "{tags:?}");
+    }
+
+    /// However far apart they are: clocks hand timestamps out in blocks.
+    #[test]
+    fn identifiers_at_any_distance_spread_and_neighbours_lie_together() {
+        let hash = |number: u64| {
+            let mut hasher = IdentifierHasher::default();
+            TransactionId(number).hash(&mut hasher);
+            hasher.finish()
+        };
+        for distance in [1, 2, 3, 7, 16, 64, 100, 128, 1000, 1024, 4096, 1 << 20] {
+            let mut buckets = [0_u32; 1024];
+            for number in (1_000_003..).step_by(distance).take(4096) {
+                buckets[(hash(number) & 1023) as usize] += 1;
+            }
+            // Four on average. Those that are 64 apart and more have a bit less to spread over.
+            assert!(
+                buckets.chunks(16).all(|group| group.iter().sum::<u32>() <= 160),
+                "{distance}: {buckets:?}"
+            );
+        }
+        // In one stretch of the table, and each in a place of its own.
+        let places = std::collections::BTreeSet::from_iter((6400..6464).map(|number| hash(number) & 0xFFFF));
+        assert_eq!(places.len(), 64);
+        assert_eq!(places.last().unwrap() - places.first().unwrap(), 63);
     }
 }

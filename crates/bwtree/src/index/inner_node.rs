@@ -317,12 +317,33 @@ impl<'g> InnerNode<'g> {
     /// The child that holds `key`; `None` if that lies behind the node's high key, so that the right sibling knows.
     #[inline]
     pub(crate) fn child(&self, key: &[u8]) -> Option<u64> {
+        Some(self.children()[self.child_rank(key)?])
+    }
+
+    /// The number of that child.
+    #[inline]
+    pub(crate) fn child_rank(&self, key: &[u8]) -> Option<usize> {
         let rank = self.rank(key, true);
         // The high key is looked at only where it decides: behind all separators.
         if rank == self.count() && self.high().is_some_and(|high| compare(key, high).is_ge()) {
             return None;
         }
-        Some(self.children()[rank])
+        Some(rank)
+    }
+
+    /// Whether `key`, which is not less than one that child number `rank` holds, is the same child's. Only the first bytes of the
+    /// separator are looked at: where these do not tell, `false`.
+    #[inline]
+    pub(crate) fn surely_holds(&self, rank: usize, key: &[u8]) -> bool {
+        if rank == self.count() {
+            return self.high().is_none_or(|high| compare(key, high).is_lt());
+        }
+        let prefix_bytes = self.words[4] as usize;
+        match compare_with_prefix(key, &self.separator(0)[..prefix_bytes]) {
+            Ordering::Less => true,
+            Ordering::Equal => head_number(&key[prefix_bytes..]) < self.heads()[rank],
+            Ordering::Greater => false,
+        }
     }
 
     /// As [`InnerNode::child`], and up to which key the same child is right.
@@ -439,6 +460,17 @@ mod tests {
                 });
                 prop_assert_eq!(node.route(probe), route);
                 prop_assert_eq!(node.child(probe), route.map(|route| route.child));
+                prop_assert_eq!(node.child_rank(probe), within.then_some(rank));
+                for before in probes.iter().filter(|before| before.as_slice() <= probe) {
+                    if let Some(held) = node.child_rank(before) {
+                        prop_assert!(!node.surely_holds(held, probe) || node.child_rank(probe) == Some(held));
+                        // Where the heads differ they tell.
+                        let behind = list.get(held).map(|next| (next[..8.min(next.len())]).to_vec());
+                        if let Some(head) = behind.filter(|head| head.len() == 8 && list[0].len() >= 8) {
+                            prop_assert!(node.surely_holds(held, probe) || probe >= head.as_slice() || probe == b"");
+                        }
+                    }
+                }
                 let before = list.iter().filter(|separator| **separator < probe).count();
                 prop_assert_eq!(node.child_before(probe), Some(1000 + before as u64));
                 let at = (probe.is_empty() || list.contains(&probe)).then_some(1000 + rank as u64);

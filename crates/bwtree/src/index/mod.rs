@@ -69,6 +69,22 @@ struct Place<'c, 'g> {
     node: InnerNode<'g>,
 }
 
+/// Where the index leads for a key.
+#[derive(Clone, Copy)]
+pub(crate) struct Leaf<'g> {
+    pub(crate) page: PageId,
+    node: InnerNode<'g>,
+    rank: usize,
+}
+
+impl Leaf<'_> {
+    /// Whether the index leads to the same for `key`, which is not less. Where it is not easily told, `false`.
+    #[inline]
+    pub(crate) fn surely_holds(&self, key: &[u8]) -> bool {
+        self.node.surely_holds(self.rank, key)
+    }
+}
+
 /// A node in the making, or one that is not published.
 type Words = Box<[u64]>;
 
@@ -212,6 +228,21 @@ impl Index {
                 None => self.node(self.cell(node.right()), guard),
                 Some(child) if node.level() == 1 => return PageId(child),
                 Some(child) => self.node(self.cell(child), guard),
+            };
+        }
+    }
+
+    /// As [`Index::find`], with the node that knows more of where the leaf ends.
+    #[inline]
+    pub(crate) fn find_leaf<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> Leaf<'g> {
+        let mut node = self.node(&self.root, guard);
+        loop {
+            node = match node.child_rank(key) {
+                None => self.node(self.cell(node.right()), guard),
+                Some(rank) => match node.children()[rank] {
+                    child if node.level() == 1 => return Leaf { page: PageId(child), node, rank },
+                    child => self.node(self.cell(child), guard),
+                },
             };
         }
     }
