@@ -158,7 +158,11 @@ pub fn open(
     )
     .map_err(|error| Error::from_tc(error, |table| table.to_string()))?;
     let tc = Arc::new(tc);
-    let proxy_host = Arc::new(Beside(Arc::clone(&tc)));
+    let processors = match options.background {
+        Background::Inline => 1,
+        Background::Threads => thread::available_parallelism().map_or(1, usize::from),
+    };
+    let proxy_host = Arc::new(Beside { tc: Arc::clone(&tc), signals: Arc::clone(signals), processors });
     let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options, recovery.tail());
     report.duration = directory.now() - begin;
     Ok(Parts { superblock, epochs, log, tc, proxy, dc, host, recovery: report })
@@ -261,19 +265,37 @@ pub fn open_overlay_in(directory: Arc<dyn Directory>) -> Result<Arc<crate::engin
 }
 
 /// The proxy's host where TC and DC are in one process: the transaction component itself.
-struct Beside(Arc<TransactionComponent>);
+struct Beside {
+    tc: Arc<TransactionComponent>,
+    signals: Arc<Signals>,
+    /// Of the database's own threads at most so many post; 1 if it has none.
+    processors: usize,
+}
 
 impl ProxyHost for Beside {
     fn horizon(&self) -> Timestamp {
-        self.0.horizon()
+        self.tc.horizon()
     }
 
     fn force_horizon(&self, at_least: Timestamp) {
-        self.0.force_horizon(at_least);
+        self.tc.force_horizon(at_least);
     }
 
     fn progress(&self, progress: Progress) {
-        self.0.report_progress(progress.t_lsn, progress.o_lsn, progress.posted);
+        self.tc.report_progress(progress.t_lsn, progress.o_lsn, progress.posted);
+    }
+
+    /// The proxy's own, and one for each that waits for room meanwhile: its processor has nothing else to do.
+    fn threads(&self) -> usize {
+        (1 + self.signals.room.sleepers()).min(self.processors)
+    }
+
+    fn on_threads(&self, work: &(dyn Fn() + Sync)) {
+        thread::scope(|scope| {
+            // Where the system gives no thread, there is one less.
+            (1..self.threads()).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, work)));
+            work();
+        });
     }
 }
 
@@ -361,6 +383,34 @@ impl Host for StallHost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_for_room_has_the_proxy_post_by_one_thread_more() {
+        let directory: Arc<dyn Directory> = Arc::new(deuteron_device::MemoryDirectory::new());
+        let signals = Arc::new(Signals::default());
+        let parts = open(&directory, &Options::new().memory(16 << 20), &signals).unwrap();
+        let beside = Beside { tc: parts.tc, signals: Arc::clone(&signals), processors: 3 };
+        let threads = || {
+            let met = std::sync::Mutex::new(std::collections::HashSet::new());
+            beside.on_threads(&|| assert!(met.lock().unwrap().insert(thread::current().id())));
+            met.into_inner().unwrap().len()
+        };
+        assert_eq!(threads(), 1);
+        let observed = signals.room.observe();
+        let wait = || signals.room.wait(observed, Duration::from_secs(60));
+        thread::scope(|scope| {
+            for waiting in 1..4 {
+                scope.spawn(wait);
+                while signals.room.sleepers() < waiting {
+                    thread::yield_now();
+                }
+                assert_eq!(threads(), (1 + waiting).min(3));
+            }
+            // A sleeper that is counted may not sleep yet.
+            signals.room.raise();
+        });
+        assert_eq!((threads(), signals.room.sleepers()), (1, 0));
+    }
 
     #[test]
     fn the_shares_stay_within_the_memory_and_the_pool_is_shared() {

@@ -23,6 +23,11 @@ impl Signal {
         self.events.load(Ordering::SeqCst)
     }
 
+    /// How many sleep, or are about to.
+    pub fn sleepers(&self) -> usize {
+        self.sleepers.load(Ordering::Relaxed) as usize
+    }
+
     /// Says that something happened.
     pub fn raise(&self) {
         self.events.fetch_add(1, Ordering::SeqCst);

@@ -1,9 +1,11 @@
 //! [`Batch`]: operations on their way to the data component, sorted and without superseded ones.
 
-use crate::ProxyError;
 use crate::order::{Place, Rank, sort};
 use crate::statistics::ProxyStatistics;
+use crate::{ProxyError, ProxyHost};
 use deuteron_contract::{DataComponent, Operation};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Collects operations, which borrow their bytes from a log buffer or from [`crate::held::Held`].
 ///
@@ -26,6 +28,16 @@ pub(crate) struct Buffers {
 /// the data component goes over them.
 pub(crate) const CHUNK: usize = 4096;
 
+/// After so many chunks the host is asked anew by how many threads: some tens of milliseconds of one.
+const CHUNKS_OF_SECTION: usize = 32;
+
+/// Where batches go.
+#[derive(Clone, Copy)]
+pub(crate) struct Destination<'p> {
+    pub dc: &'p dyn DataComponent,
+    pub host: &'p dyn ProxyHost,
+}
+
 impl<'a> Batch<'a> {
     /// An empty batch in the memory of an earlier one.
     pub fn new(operations_max: usize, mut buffers: Buffers) -> Self {
@@ -39,30 +51,26 @@ impl<'a> Batch<'a> {
     pub fn push(
         &mut self,
         operation: Operation<'a>,
-        dc: &dyn DataComponent,
+        to: Destination<'_>,
         statistics: &mut ProxyStatistics,
     ) -> Result<(), ProxyError> {
         let index = self.operations.len() as u32;
         self.buffers.places.push(Place::new(Rank::of(&operation), index));
         self.operations.push(operation);
-        if self.operations.len() >= self.operations_max { self.apply(dc, statistics) } else { Ok(()) }
+        if self.operations.len() >= self.operations_max { self.apply(to, statistics) } else { Ok(()) }
     }
 
-    /// Applies what there is. After an error the batch is empty and the caller starts over with its
-    /// operations.
-    pub fn apply(
-        &mut self,
-        dc: &dyn DataComponent,
-        statistics: &mut ProxyStatistics,
-    ) -> Result<(), ProxyError> {
+    /// Applies what there is, by the threads that the host has for it. After an error the batch is empty and the caller starts over with
+    /// its operations.
+    pub fn apply(&mut self, to: Destination<'_>, statistics: &mut ProxyStatistics) -> Result<(), ProxyError> {
         if self.operations.is_empty() {
             return Ok(());
         }
         let operations = &self.operations;
         let places = &mut self.buffers.places;
         sort(places, |index| &operations[index]);
-        let newest = places.iter().map(|place| operations[place.index()]);
-        let posted = post(newest, dc, statistics);
+        let mut sections = places.chunks(CHUNKS_OF_SECTION * CHUNK);
+        let posted = sections.try_for_each(|section| post_section(section, operations, to, statistics));
         if posted.is_ok() {
             statistics.operations_superseded += (operations.len() - places.len()) as u64;
         }
@@ -75,6 +83,55 @@ impl<'a> Batch<'a> {
     pub fn finish(self) -> Buffers {
         Buffers { operations: recycle(self.operations), ..self.buffers }
     }
+}
+
+/// Hands over the operations at `section`, a chunk at a time, by the threads of the host: each takes the next chunk. Chunks have no key
+/// in common, so their order is of no matter.
+fn post_section(
+    section: &[Place],
+    operations: &[Operation<'_>],
+    to: Destination<'_>,
+    statistics: &mut ProxyStatistics,
+) -> Result<(), ProxyError> {
+    let next = AtomicUsize::new(0);
+    let all = Mutex::new((statistics, Ok(())));
+    to.host.on_threads(&|| {
+        let mut counted = ProxyStatistics::default();
+        let mut chunk = Vec::with_capacity(CHUNK.min(section.len()));
+        let mut posted = Ok(());
+        while posted.is_ok() {
+            // Relaxed: what a chunk holds does not depend on who has taken another.
+            let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+            let Some(places) = section.get(start..).filter(|places| !places.is_empty()) else { break };
+            let places = &places[..places.len().min(CHUNK)];
+            chunk.clear();
+            chunk.extend(places.iter().map(|place| operations[place.index()]));
+            posted = post_chunk(&chunk, to.dc, &mut counted);
+        }
+        let (statistics, outcome) = &mut *all.lock().unwrap_or_else(PoisonError::into_inner);
+        statistics.batches += counted.batches;
+        statistics.operations_posted += counted.operations_posted;
+        if posted.is_err() {
+            // The others need not go on.
+            next.store(section.len(), Ordering::Relaxed);
+            *outcome = posted;
+        }
+    });
+    all.into_inner().unwrap_or_else(PoisonError::into_inner).1
+}
+
+fn post_chunk(
+    chunk: &[Operation<'_>],
+    dc: &dyn DataComponent,
+    statistics: &mut ProxyStatistics,
+) -> Result<(), ProxyError> {
+    dc.apply(chunk).map_err(|source| {
+        let lowest = chunk.iter().map(|operation| operation.lsn).min().unwrap_or_default();
+        ProxyError::Apply { operations: chunk.len(), lsn: lowest, source }
+    })?;
+    statistics.batches += 1;
+    statistics.operations_posted += chunk.len() as u64;
+    Ok(())
 }
 
 /// Hands operations over, which are sorted by table and key; those that have been are counted.
@@ -91,12 +148,7 @@ pub(crate) fn post<'a>(
         if chunk.is_empty() {
             return Ok(());
         }
-        dc.apply(&chunk).map_err(|source| {
-            let lowest = chunk.iter().map(|operation| operation.lsn).min().unwrap_or_default();
-            ProxyError::Apply { operations: chunk.len(), lsn: lowest, source }
-        })?;
-        statistics.batches += 1;
-        statistics.operations_posted += chunk.len() as u64;
+        post_chunk(&chunk, dc, statistics)?;
     }
 }
 
@@ -157,9 +209,75 @@ mod tests {
         }
     }
 
+    struct Threads(usize);
+
+    impl ProxyHost for Threads {
+        fn horizon(&self) -> Timestamp {
+            Timestamp::MAX
+        }
+        fn force_horizon(&self, _: Timestamp) {}
+        fn progress(&self, _: crate::Progress) {}
+        fn on_threads(&self, work: &(dyn Fn() + Sync)) {
+            std::thread::scope(|scope| (0..self.0).for_each(|_| drop(scope.spawn(work))));
+        }
+    }
+
+    /// `count` operations on different keys, from the last to the first.
+    fn backwards(keys: &[[u8; 4]]) -> impl Iterator<Item = Operation<'_>> {
+        keys.iter().enumerate().rev().map(|(at, key)| {
+            let at = at as u64 + 1;
+            let (timestamp, lsn) = (Timestamp(at), Lsn(8 * at));
+            Operation { table: TableId(1), key, value: Some(b"v"), timestamp, lsn }
+        })
+    }
+
+    #[test]
+    fn several_threads_post_each_operation_once() {
+        let keys: Vec<_> =
+            (0..(CHUNKS_OF_SECTION * CHUNK + 2 * CHUNK + 7) as u32).map(u32::to_be_bytes).collect();
+        for threads in [1, 2, 3] {
+            let dc = Recorder::default();
+            let to = Destination { dc: &dc, host: &Threads(threads) };
+            let mut statistics = ProxyStatistics::default();
+            let mut batch = Batch::new(usize::MAX, Buffers::default());
+            backwards(&keys).for_each(|operation| batch.push(operation, to, &mut statistics).unwrap());
+            batch.apply(to, &mut statistics).unwrap();
+            let mut applied = dc.applied.into_inner().unwrap();
+            assert!(applied.iter().all(|chunk| chunk.len() <= CHUNK && chunk.is_sorted_by_key(|row| row.2)));
+            assert_eq!(
+                (statistics.batches, statistics.operations_posted),
+                (applied.len() as u64, keys.len() as u64)
+            );
+            applied.sort();
+            assert!(applied.concat().iter().map(|row| &row.1).eq(&keys));
+        }
+    }
+
+    #[test]
+    fn what_one_of_several_threads_cannot_post_is_told() {
+        let keys: Vec<_> = (0..(20 * CHUNK) as u32).map(u32::to_be_bytes).collect();
+        for threads in [1, 2, 3] {
+            // In the sixth chunk.
+            let refused = Lsn(8 * (5 * CHUNK as u64 + 9));
+            let dc = Recorder { refuses: Some(refused), ..Recorder::default() };
+            let to = Destination { dc: &dc, host: &Threads(threads) };
+            let mut statistics = ProxyStatistics::default();
+            let mut batch = Batch::new(usize::MAX, Buffers::default());
+            backwards(&keys).for_each(|operation| batch.push(operation, to, &mut statistics).unwrap());
+            let failed = batch.apply(to, &mut statistics).unwrap_err();
+            let is_it = matches!(failed, ProxyError::Apply { operations: CHUNK, lsn, .. } if lsn.0 == 8 * (5 * CHUNK as u64 + 1));
+            assert!(is_it, "{failed}");
+            assert_eq!(statistics.operations_superseded, 0);
+            let applied: usize = dc.applied.into_inner().unwrap().iter().map(Vec::len).sum();
+            assert_eq!(statistics.operations_posted, applied as u64);
+            assert!(applied < keys.len());
+        }
+    }
+
     #[test]
     fn a_batch_is_sorted_and_holds_the_newest_of_each_key() {
         let dc = Recorder::default();
+        let to = Destination { dc: &dc, host: &Threads(1) };
         let mut statistics = ProxyStatistics::default();
         let mut batch = Batch::new(5, Buffers::default());
         let operations: [(u32, &[u8], u64, u64); 6] = [
@@ -178,10 +296,10 @@ mod tests {
                 timestamp: Timestamp(timestamp),
                 lsn: Lsn(lsn),
             };
-            batch.push(operation, &dc, &mut statistics).unwrap();
+            batch.push(operation, to, &mut statistics).unwrap();
         }
-        batch.apply(&dc, &mut statistics).unwrap();
-        batch.apply(&dc, &mut statistics).unwrap();
+        batch.apply(to, &mut statistics).unwrap();
+        batch.apply(to, &mut statistics).unwrap();
         let applied = dc.applied.lock().unwrap();
         assert_eq!(
             applied[0],

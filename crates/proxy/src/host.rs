@@ -50,12 +50,14 @@ pub trait ProxyHost: Send + Sync {
     /// Called after each pass.
     fn progress(&self, progress: Progress);
 
-    /// How many threads [`ProxyHost::on_threads`] has: [`Proxy::replay`](crate::Proxy::replay) has them all at work. One, unless said otherwise.
+    /// How many threads [`ProxyHost::on_threads`] has, about: by that [`Proxy::replay`](crate::Proxy::replay) cuts its work. One, unless
+    /// said otherwise.
     fn threads(&self) -> usize {
         1
     }
 
-    /// Has each of the [`ProxyHost::threads`] do `work` once, and returns when all are through.
+    /// Has each of some threads do `work` once, and returns when all are through. How many is the host's business: each takes of what
+    /// there is to do until nothing is left. A round is posted so, too, and the host is asked anew every few milliseconds.
     fn on_threads(&self, work: &(dyn Fn() + Sync)) {
         work();
     }

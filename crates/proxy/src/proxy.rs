@@ -31,7 +31,7 @@
 //! held once (P2); those that were applied are applied again, which changes nothing (C1). A crash loses everything here, and
 //! replay from the redo scan start point finds it again in the log.
 
-use crate::batch::{Batch, Buffers};
+use crate::batch::{Batch, Buffers, Destination};
 use crate::held::Held;
 use crate::outcomes::{ByTransaction, Outcomes};
 use crate::replay::Spare;
@@ -305,6 +305,10 @@ impl Proxy {
         }
     }
 
+    fn destination(&self) -> Destination<'_> {
+        Destination { dc: &*self.dc, host: &*self.host }
+    }
+
     /// Meets every operation of a round of buffers that the eager pass has scanned.
     fn delayed_pass<S: RecordSource>(
         &self,
@@ -312,7 +316,7 @@ impl Proxy {
         round: &[S],
         horizon: Timestamp,
     ) -> Result<(), ProxyError> {
-        let dc = &*self.dc;
+        let to = self.destination();
         let mut batch = Batch::new(self.options.batch_operations_max, std::mem::take(&mut passes.buffers));
         // What is next is mostly of the same transaction.
         let mut last = None;
@@ -331,7 +335,7 @@ impl Proxy {
                     match outcome {
                         Some(timestamp) if timestamp < horizon => {
                             let operation = Operation { table, key, value, timestamp, lsn };
-                            if let Err(error) = batch.push(operation, dc, &mut passes.statistics) {
+                            if let Err(error) = batch.push(operation, to, &mut passes.statistics) {
                                 return ControlFlow::Break(error);
                             }
                         }
@@ -347,7 +351,7 @@ impl Proxy {
         if let ControlFlow::Break(error) = round.iter().try_for_each(|buffer| buffer.visit(&mut meet)) {
             return Err(error);
         }
-        batch.apply(dc, &mut passes.statistics)?;
+        batch.apply(to, &mut passes.statistics)?;
         passes.buffers = batch.finish();
         for buffer in round {
             passes.delayed_at = passes.delayed_at.max(buffer.end());
@@ -382,10 +386,10 @@ impl Proxy {
             let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for (timestamp, held) in ready.iter().take(in_memory) {
                 for operation in held.operations(*timestamp) {
-                    batch.push(operation, &*self.dc, statistics)?;
+                    batch.push(operation, self.destination(), statistics)?;
                 }
             }
-            batch.apply(&*self.dc, statistics)?;
+            batch.apply(self.destination(), statistics)?;
             ready.drain(..in_memory);
         }
         Ok(worked)
@@ -429,7 +433,7 @@ impl Proxy {
             statistics.operations_read_back += (part.len() + usize::from(large.is_some())) as u64;
             let mut batch = Batch::new(self.options.batch_operations_max, Buffers::default());
             for operation in part.operations(timestamp) {
-                batch.push(operation, &*self.dc, statistics)?;
+                batch.push(operation, self.destination(), statistics)?;
             }
             if let Some((lsn, table, key, length)) = &large {
                 if long.len() as u64 != *length {
@@ -437,9 +441,9 @@ impl Proxy {
                 }
                 let (table, lsn) = (*table, *lsn);
                 let operation = Operation { table, key, value: Some(&long), timestamp, lsn };
-                batch.push(operation, &*self.dc, statistics)?;
+                batch.push(operation, self.destination(), statistics)?;
             }
-            batch.apply(&*self.dc, statistics)?;
+            batch.apply(self.destination(), statistics)?;
             drop(batch);
             if large.is_some() {
                 long = Vec::new();
