@@ -108,7 +108,7 @@ pub fn run<S: Store>(
     let mut seeds = Random::new(driver.seed);
     let mut outcome = ThreadOutcome::new();
     let mut counted = Duration::ZERO;
-    let mut processor = 0.0;
+    let (mut processor, mut idle) = (0.0, 0.0);
     let mut written = (store.figures(), store.figures());
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -133,6 +133,7 @@ pub fn run<S: Store>(
         watcher.watch_until(driver.warmup, &phase, progress);
         written.0 = store.figures();
         processor = crate::processor_seconds();
+        idle = crate::idle_seconds();
         let begin = Instant::now();
         // A thread that failed has ended the run already.
         let _ = phase.compare_exchange(WARMUP, COUNTING, Ordering::Relaxed, Ordering::Relaxed);
@@ -140,6 +141,7 @@ pub fn run<S: Store>(
         phase.store(OVER, Ordering::Relaxed);
         counted = begin.elapsed();
         processor = crate::processor_seconds() - processor;
+        idle = crate::idle_seconds() - idle;
         written.1 = store.figures();
         for thread in threads {
             match thread.join() {
@@ -164,6 +166,7 @@ pub fn run<S: Store>(
         abort_causes: outcome.aborts.iter().map(|(&cause, &count)| (cause.to_owned(), count)).collect(),
         latency_us: Latency::of_nanoseconds(&outcome.latencies),
         processor_seconds: processor,
+        idle_seconds: idle,
         peak_rss_bytes: crate::peak_rss_bytes(),
         disk_bytes: written.1.disk_bytes,
         load_seconds: loaded.seconds,

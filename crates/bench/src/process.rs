@@ -3,6 +3,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+/// Of a second: what Linux tells all programs, whatever it uses itself (time(7), USER_HZ).
+const TICKS: f64 = 100.0;
+
 /// The most memory that this process has had resident since it began (`VmHWM`), in bytes; 0 where the operating
 /// system does not say.
 ///
@@ -49,12 +52,29 @@ pub fn thread_seconds(name: &str) -> f64 {
 /// assert!(deuteron_bench::processor_seconds() >= 0.0);
 /// ```
 pub fn processor_seconds() -> f64 {
-    /// Of a second: what Linux tells all programs, whatever it uses itself (time(7), USER_HZ).
-    const TICKS: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The second field is the program's name in parentheses, and may hold anything.
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
+}
+
+/// The time that all processors together have had nothing to do since the system began, in seconds, to a hundredth: neither for this
+/// process nor for another, nor for the kernel on behalf of one. 0 where the system does not say.
+///
+/// ```
+/// let before = deuteron_bench::idle_seconds();
+/// assert!(deuteron_bench::idle_seconds() >= before);
+/// ```
+pub fn idle_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    idle_ticks(&stat) as f64 / TICKS
+}
+
+/// Idle, and waiting for the disk: the fourth and fifth field of the line of all processors (proc(5)).
+fn idle_ticks(stat: &str) -> u64 {
+    let fields =
+        stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default().split_whitespace();
+    fields.skip(3).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
 /// The bytes that the files under `directory` occupy on disk, preallocated space included. Files that vanish
@@ -77,4 +97,16 @@ pub fn directory_bytes(directory: &Path) -> u64 {
             Err(_) => 0,
         })
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_what_no_processor_does_and_what_waits_for_the_disk() {
+        let stat = "cpu  917 1 162 400 40 0 7 3 0 0\ncpu0 9 9 9 9 9 9 9 9 9 9\nintr 5\n";
+        assert_eq!(idle_ticks(stat), 440);
+        assert_eq!(idle_ticks(""), 0);
+    }
 }

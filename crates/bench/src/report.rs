@@ -29,6 +29,8 @@ pub struct Report {
     pub latency_us: Latency,
     /// Processor time of the measured time, of all threads of the process.
     pub processor_seconds: f64,
+    /// Time of the measured time in which processors had nothing to do, all of them together; other processes count as work.
+    pub idle_seconds: f64,
     /// The most memory resident since the process began, the load included.
     pub peak_rss_bytes: u64,
     /// Disk space at the end.
@@ -97,6 +99,7 @@ mod tests {
             "abort_causes",
             "latency_us",
             "processor_seconds",
+            "idle_seconds",
             "peak_rss_bytes",
             "disk_bytes",
             "load_seconds",

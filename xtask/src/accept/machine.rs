@@ -10,7 +10,7 @@ pub fn write_only(quick: Quick) -> Result<Figure, String> {
         let report = bench(&["device", "--seconds", quick.pick("0.2", "1")])?;
         report.number("write_bytes_per_second")
     };
-    let (mut shares, mut busy, mut rates, mut cost) = (vec![], vec![], vec![], vec![]);
+    let (mut shares, mut busy, mut own, mut rates, mut cost) = (vec![], vec![], vec![], vec![], vec![]);
     let mut before = device()?;
     for _ in 0..quick.pick(1, 5) {
         let more = ["--read-ratio", "0", "--threads", "2"];
@@ -18,19 +18,22 @@ pub fn write_only(quick: Quick) -> Result<Figure, String> {
         let after = device()?;
         let written = report.number("bytes_written_log")? + report.number("bytes_written_store")?;
         let (operations, processor) = (report.number("throughput_ops")?, report.number("processor_seconds")?);
+        // What the kernel does with the disk is not the process's time, but no processor is left for more.
+        busy.push(1.0 - report.number("idle_seconds")? / seconds / processors());
         shares.push(written / seconds / ((before + after) / 2.0));
         rates.push(written / seconds / 1e6);
-        busy.push(processor / seconds / processors());
+        own.push(processor / seconds / processors());
         cost.push(processor / seconds / operations * 1e6);
         before = after;
     }
     let (share, busy) = (median(shares), median(busy));
     let figure = format!(
-        "{:.0} % of the device ({:.0} of {:.0} MB/s), {:.0} % of the processors busy: {:.2} us of them an update",
+        "{:.0} % of the device ({:.0} of {:.0} MB/s), {:.0} % of the processors busy, {:.0} % in the process: {:.2} us an update",
         100.0 * share,
         median(rates),
         before / 1e6,
         100.0 * busy,
+        100.0 * median(own),
         median(cost),
     );
     Ok(Figure { figure, ok: share >= 0.85 || busy >= 0.9 })
