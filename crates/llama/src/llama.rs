@@ -197,7 +197,12 @@ impl Llama {
     ) -> Option<Snapshot<'g>> {
         // SAFETY: `expected` holds on to the chain for 'g (N3). The node is dropped below, or published on top of it.
         let near = expected.head().and_then(|head| unsafe { OwnedNode::delta_in_slack(payload_bytes, head) });
-        let mut delta = near.unwrap_or_else(|| OwnedNode::delta_zeroed(payload_bytes));
+        let mut delta = match near {
+            Some(near) => near,
+            // Whoever has got the place before has published its delta meanwhile, as a rule.
+            None if self.table.word(page) != expected.word() => return None,
+            None => OwnedNode::delta_zeroed(payload_bytes),
+        };
         write(delta.payload_mut());
         self.install(page, expected, delta, guard).ok()
     }

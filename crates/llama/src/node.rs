@@ -12,17 +12,17 @@
 //! | 0 | 8 | `next`: the older node, null in a base and a stub | owner, before publication |
 //! | 8 | 8 | `flash`: address of the fragment that, with its older fragments, holds this node and all below; 0 if none | flusher, under the page's claim |
 //! | 16 | 4 | `payload_bytes`; of a delta in the slack: in the low half, in the high one sixteenths of the way to the base | creation |
-//! | 20 | 4 | `delta_bytes`: payload bytes of the deltas from here down; of a base: how much of its slack is taken | owner, before publication; of a base anybody |
+//! | 20 | 4 | `delta_bytes`: payload bytes of the deltas from here down; in the highest bit whether the slack before it is given out | owner, before publication; the bit anybody |
 //! | 24 | 4 | `chain_memory`: memory of the nodes from here down | owner, before publication |
 //! | 28 | 2 | `chain_length`: number of deltas from here down | owner, before publication |
-//! | 30 | 1 | kind and flags; in the high half of a base its slack in pieces of 128 bytes, of a delta whether it lies in one | owner, before publication |
+//! | 30 | 1 | kind and flags; in the high half of a base its slack in pieces of 128 bytes, of a delta in a slack the same | owner, before publication |
 //! | 31 | 1 | `referenced`: second chance of the eviction clock: new, read, or gone | anybody, any time |
 //! | 32 | | payload: opaque bytes of the access method | creation |
 //! | | | *base only*, at the next multiple of 8: tree (4), low key length (4), adoption count (4), disowned count (4), root flag (4), 0 (4), adopted and disowned page identifiers (8 each), low key | creation |
 //!
 //! ## Invariants
 //!
-//! - **N1** All but `flash`, `referenced` and the `delta_bytes` of a base is immutable once the node is published by the
+//! - **N1** All but `flash`, `referenced` and the highest bit of `delta_bytes` is immutable once the node is published by the
 //!   compare-and-swap on the mapping table; those are atomic. So any number of threads may read a published node.
 //! - **N2** A node belongs to one chain only: a chain is unlinked, retired and freed as a whole. Whoever needs
 //!   older nodes in a new chain copies them.
@@ -30,9 +30,11 @@
 //!   it. So a pointer read from the mapping table under a guard stays good as long as the guard.
 //! - **N4** A `NonNull<Header>` in [`OwnedNode`] or [`NodeRef`] comes from [`allocate`] and carries the
 //!   provenance of the whole allocation, whose extent [`NodeRef::layout`] computes from the header and trailer.
-//! - **N5** The slack of a base is handed out by its counter, each byte once and never again. So whoever has got a piece is
-//!   alone with it until it publishes a node there; a piece whose node was not published stays unused until the base is
-//!   freed. Nodes in the slack are of the base's chain (N2), and are freed with the base.
+//! - **N5** What is left of a slack lies before the chain's newest node, and is given out with that node as the newest: once, to
+//!   whoever sets the bit in its header. So whoever has got it is alone with it until a node is published there, before
+//!   which the next of it lies. If that fails, another node has become the newest; the rest of the slack stays unused until
+//!   the base is freed. Nodes in the slack are of the base's chain (N2), and are freed with the base. That the base need not be
+//!   looked at spares a wait for memory.
 
 use crate::flash_address::FlashAddress;
 use crate::page_id::PageId;
@@ -53,10 +55,12 @@ const KIND_MASK: u8 = 3;
 const PARTIAL: u8 = 4;
 /// The chain's base lists adoptions or disowned pages.
 const KIN: u8 = 8;
-/// A base's slack in pieces; a delta for which this is not 0 lies in its base's slack.
+/// A base's slack in pieces, 0 in a delta that does not lie in one.
 const SLACK_SHIFT: u32 = 4;
 /// Bytes by which the slack is counted.
 const SLACK_UNIT: usize = 128;
+/// In `delta_bytes`: the slack before the node is given out (N5).
+const GIVEN_OUT: u32 = 1 << 31;
 /// The most slack that a base has, in bytes.
 pub const SLACK_BYTES_MAX: usize = 15 * SLACK_UNIT;
 
@@ -234,24 +238,25 @@ unsafe fn free(node: NonNull<Header>) {
 pub(crate) unsafe fn free_chain(head: *mut u8, _bytes: usize) {
     let mut next = head.cast::<Header>().cast_const();
     while let Some(node) = NonNull::new(next.cast_mut()) {
-        // SAFETY: by N2 all nodes from the head down belong to this chain alone, and are freed once, here.
+        // SAFETY: by N2 all nodes from the head down belong to this chain alone, and are freed once, here. Below a delta in the
+        // slack are such deltas only, and the base, with which they go and which lies so far behind (N5).
         unsafe {
+            let reference = NodeRef::new(node);
+            if reference.is_near() {
+                next = node.cast::<u8>().add(reference.place_in_slack().0).cast::<Header>().as_ptr();
+                continue;
+            }
             next = node.as_ref().next;
             free(node);
         }
     }
 }
 
-/// Takes `bytes` of a slack of `all` bytes, of which `taken` are taken; how many are taken then. `None` if too few are left.
-/// A piece is nobody else's (N5).
+/// Takes what is left of a slack before a node with this `delta_bytes`; whether nobody has done so before (N5).
 #[inline]
-fn take(taken: &AtomicU32, bytes: usize, all: usize) -> Option<usize> {
-    // Looked at first, so that the count does not grow without end. Relaxed: nothing is read that another has written.
-    if taken.load(Ordering::Relaxed) as usize + bytes > all {
-        return None;
-    }
-    let distance = taken.fetch_add(bytes as u32, Ordering::Relaxed) as usize + bytes;
-    (distance <= all).then_some(distance)
+fn take(delta_bytes: &AtomicU32) -> bool {
+    // Relaxed: nothing is read there that another has written.
+    delta_bytes.fetch_or(GIVEN_OUT, Ordering::Relaxed) & GIVEN_OUT == 0
 }
 
 /// A node (with what is below it) that lives at least as long as `'g`: a guard, or the owner.
@@ -314,25 +319,27 @@ impl<'g> NodeRef<'g> {
         }
     }
 
-    /// A piece of the slack of the base of this chain, for a node of so many bytes, and how far it is from the base. `None`
-    /// if there is no room, or the newest node is neither the base nor in its slack.
+    /// Of a base or a delta in the slack: how far it is from the base, and the bytes of the slack.
+    #[inline]
+    fn place_in_slack(self) -> (usize, usize) {
+        let distance = if self.is_near() { self.base_distance() } else { 0 };
+        (distance, usize::from(self.header().flags >> SLACK_SHIFT) * SLACK_UNIT)
+    }
+
+    /// The piece of the slack just before this node, for a node of so many bytes that becomes the newest in its place, and how far
+    /// that is from the base. `None` if there is no room, or it is given out, or the node is neither a base nor in the slack of one.
     #[inline]
     fn take_slack(self, bytes: usize) -> Option<(NonNull<Header>, usize)> {
-        let base = match self.kind() {
-            NodeKind::Base => self.node,
-            NodeKind::Delta if self.is_near() => {
-                let distance = self.base_distance();
-                // SAFETY: the base lies so far behind this node in the same allocation (N5).
-                unsafe { self.node.cast::<u8>().add(distance).cast::<Header>() }
-            }
-            _ => return None,
-        };
-        // SAFETY: the base lives as long as this node (N2).
-        let base = unsafe { NodeRef::new(base) };
-        let distance =
-            take(&base.header().delta_bytes, bytes.next_multiple_of(NODE_ALIGN), base.slack_bytes())?;
-        // SAFETY: the slack lies before the base in the same allocation (N4), and is that large.
-        Some((unsafe { base.node.cast::<u8>().sub(distance).cast() }, distance))
+        if !matches!(self.kind(), NodeKind::Base | NodeKind::Delta) {
+            return None;
+        }
+        let (from, slack) = self.place_in_slack();
+        let bytes = bytes.next_multiple_of(NODE_ALIGN);
+        if from + bytes > slack || !take(&self.header().delta_bytes) {
+            return None;
+        }
+        // SAFETY: the slack lies before the base in the same allocation (N4), and reaches that far.
+        Some((unsafe { self.node.cast::<u8>().sub(bytes).cast() }, from + bytes))
     }
 
     /// The length of the payload.
@@ -402,7 +409,7 @@ impl<'g> NodeRef<'g> {
     pub fn delta_bytes(self) -> usize {
         match self.kind() {
             NodeKind::Base => 0,
-            _ => self.header().delta_bytes.load(Ordering::Relaxed) as usize,
+            _ => (self.header().delta_bytes.load(Ordering::Relaxed) & !GIVEN_OUT) as usize,
         }
     }
 
@@ -568,6 +575,7 @@ impl OwnedNode {
     #[inline]
     pub(crate) unsafe fn delta_in_slack(payload_bytes: usize, head: NodeRef<'_>) -> Option<OwnedNode> {
         let (node, distance) = head.take_slack(PAYLOAD + payload_bytes)?;
+        let slack = head.header().flags >> SLACK_SHIFT << SLACK_SHIFT;
         let header = Header {
             next: ptr::null(),
             flash: AtomicU64::new(0),
@@ -576,7 +584,7 @@ impl OwnedNode {
             // It is paid for with the base.
             chain_memory: 0,
             chain_length: 1,
-            flags: NodeKind::Delta as u8 | 1 << SLACK_SHIFT,
+            flags: NodeKind::Delta as u8 | slack,
             referenced: AtomicU8::new(NEW),
         };
         // SAFETY: the piece is ours alone (N5), as large as asked for, and aligned as all distances are.
@@ -711,7 +719,8 @@ impl OwnedNode {
         // SAFETY: owned and mutably borrowed, so nobody reads the header meanwhile (N4).
         let header = unsafe { self.node.as_mut() };
         header.next = below.as_ptr();
-        header.delta_bytes = AtomicU32::new(own_payload.saturating_add(below.delta_bytes() as u32));
+        let delta_bytes = own_payload.saturating_add(below.delta_bytes() as u32);
+        header.delta_bytes = AtomicU32::new(delta_bytes.min(!GIVEN_OUT));
         header.chain_memory = own.saturating_add(below.header().chain_memory);
         header.chain_length = below.header().chain_length.saturating_add(u16::from(kind == NodeKind::Delta));
         header.flags = header.flags & !(PARTIAL | KIN) | below.header().flags & (PARTIAL | KIN);
@@ -805,6 +814,11 @@ mod tests {
             let (below, node) = (pair[0].as_ref(), pair[1].as_ref());
             assert_eq!(node.payload(), vec![number as u8; 5 + number]);
             assert_eq!(node.as_ptr().addr() + 48, below.as_ptr().addr());
+        }
+        // The place before a node is given out once, also if nothing came to lie there.
+        for node in &nodes[..3] {
+            // SAFETY: as above.
+            assert!(unsafe { OwnedNode::delta_in_slack(1, node.as_ref()) }.is_none());
         }
         let base = nodes[0].as_ref();
         assert_eq!(
@@ -905,13 +919,16 @@ mod tests {
             let base = OwnedNode::base_with_slack(b"base", descriptor, &[], asked);
             assert_eq!(base.as_ref().slack_bytes(), given);
             // Each delta of a byte takes 48 bytes.
-            let mut taken = 0;
+            let mut nodes = vec![base];
             // SAFETY: the base is dropped last.
-            while let Some(delta) = unsafe { OwnedNode::delta_in_slack(1, base.as_ref()) } {
-                taken += 48;
-                assert!(delta.as_ref().is_near() && taken <= given);
-                assert_eq!(delta.as_ref().as_ptr().addr() + taken, base.as_ref().as_ptr().addr());
+            while let Some(mut delta) = unsafe { OwnedNode::delta_in_slack(1, nodes[nodes.len() - 1].as_ref()) } {
+                delta.link(nodes[nodes.len() - 1].as_ref());
+                assert!(delta.as_ref().is_near() && 48 * nodes.len() <= given);
+                assert_eq!(delta.as_ref().as_ptr().addr() + 48 * nodes.len(), nodes[0].as_ref().as_ptr().addr());
+                nodes.push(delta);
             }
+            let taken = 48 * (nodes.len() - 1);
+            while nodes.pop().is_some() {}
             assert!(given - taken < 48);
         }
     }
