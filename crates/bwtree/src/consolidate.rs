@@ -129,7 +129,7 @@ impl Tree {
         &self,
         page: PageId,
         snapshot: Snapshot<'_>,
-        split: &Split<'_>,
+        split: &Split<'_, '_>,
         guard: &Guard<'_>,
     ) -> Consolidation {
         let rights: Vec<PageId> = split.parts()[1..].iter().map(|_| self.llama.allocate()).collect();
@@ -159,7 +159,7 @@ impl Tree {
     }
 
     /// Part `index` of a split as a base node.
-    fn part(&self, split: &Split<'_>, index: usize, rights: &[PageId], adopts: &[PageId]) -> OwnedNode {
+    fn part(&self, split: &Split<'_, '_>, index: usize, rights: &[PageId], adopts: &[PageId]) -> OwnedNode {
         let descriptor = self.descriptor(&split.parts()[index].low);
         scratch::with(split.bytes(index), |bytes| {
             split.write(index, rights.get(index).copied().unwrap_or(PageId::NONE), bytes);

@@ -142,6 +142,18 @@ impl<'a> KeyParts<'a> {
         })
     }
 
+    /// The same key behind another shared prefix, with which it must begin; `None` if it does not lie together for that: it would
+    /// have to be copied.
+    #[inline]
+    pub(crate) fn behind(self, prefix: &'a [u8]) -> Option<KeyParts<'a>> {
+        if self.suffix_bytes == 0 {
+            let suffix = self.prefix.strip_prefix(prefix)?;
+            let (head, rest) = (head_bytes(suffix), behind_head(suffix));
+            return Some(KeyParts { prefix, head, suffix_bytes: suffix.len(), rest });
+        }
+        (self.prefix == prefix).then_some(self)
+    }
+
     /// The key in one piece, in place if it is, else in `scratch`.
     pub(crate) fn contiguous<'s>(&self, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
@@ -216,6 +228,17 @@ mod tests {
             prop_assert_eq!(cut(&left, p).compare_whole(&right), left.cmp(&right));
             prop_assert_eq!(KeyParts::whole(&left).compare_whole(&right), left.cmp(&right));
             prop_assert_eq!(cut(&left, p).to_vec(), left);
+        }
+
+        #[test]
+        fn a_key_in_one_piece_can_be_cut_anywhere(key in key(), other in key(), p in 0usize..12, q in 0usize..12) {
+            let (whole, cut) = (KeyParts::whole(&key), cut(&key, p));
+            let behind = |parts: KeyParts<'_>, prefix| parts.behind(prefix).map(|parts| (parts.prefix.len(), parts.to_vec()));
+            let q = q.min(key.len());
+            prop_assert_eq!(behind(whole, &key[..q]), Some((q, key.clone())));
+            prop_assert_eq!(behind(cut, cut.prefix), Some((cut.prefix.len(), key.clone())));
+            prop_assert_eq!(behind(whole, &other).is_some(), key.starts_with(&other));
+            prop_assert!(whole.behind(&key[..q]).is_none_or(|parts| parts.head == head_bytes(&key[q..])));
         }
 
         #[test]

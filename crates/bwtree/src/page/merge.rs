@@ -1,9 +1,10 @@
 //! Merging the deltas of a page into its base: the content of the page, as of one snapshot.
 //!
-//! The base is never sorted again. Each of the few records of the deltas is given its place in the base by one binary search,
-//! they are sorted by that, and what lies between two places is copied in bulk.
+//! The base is never sorted again. The few records of the deltas are sorted, as a rule by the heads that they have in the base, each is given
+//! its place there by one binary search, and what lies between two places is copied in bulk.
 
-use super::run::{RecordRef, Run, Version};
+use super::key::head_number;
+use super::run::{RecordRef, Run, SLOT_BYTES};
 use super::writer::record_bytes;
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
@@ -24,55 +25,54 @@ struct Change<'a> {
 
 /// A stretch of the merged content, in key order.
 #[derive(Clone, Debug)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum Piece<'m, 'a> {
     /// Records of the base.
     Base(Range<usize>),
     /// A record of a delta.
-    Record(RecordRef<'a>),
+    Record(&'m RecordRef<'a>),
 }
 
-/// A record of a delta, and where its key is in the base.
-struct Entry {
-    /// Twice the place in the base, and 1 for the key that is there itself: the order of entries is that of keys but for keys between
-    /// the same two records of the base.
-    rank: u32,
-    delta: u32,
-    index: u32,
-    version: Version,
+/// A place in the merged content: what lies behind it are the records of the base and the changes from these on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    base: usize,
+    change: usize,
 }
 
-impl Entry {
-    /// Where in the base; `Ok` if the key is there.
-    fn found(&self) -> Result<usize, usize> {
-        let at = (self.rank / 2) as usize;
-        if self.rank % 2 == 1 { Ok(at) } else { Err(at) }
+/// A record of a delta, by what it is sorted.
+struct Entry<'a> {
+    /// Of its key behind the base's prefix.
+    head: u64,
+    record: RecordRef<'a>,
+}
+
+impl<'a> Entry<'a> {
+    fn new(base: &Run<'a>, mut record: RecordRef<'a>, scratch: &mut Vec<u8>) -> Entry<'a> {
+        let prefix_bytes = base.prefix().len();
+        let head = match record.key.behind(base.prefix()) {
+            // Written as it is, too, unless the page is split in between.
+            Some(key) => {
+                record.key = key;
+                u64::from_be_bytes(key.head)
+            }
+            None => head_number(record.key.contiguous(scratch).get(prefix_bytes..).unwrap_or(&[])),
+        };
+        Entry { head, record }
     }
-}
 
-/// Which record of the deltas counts for each key that they speak of, in key order.
-fn newest(base: &Run<'_>, deltas: &[Run<'_>], count: usize) -> Vec<Entry> {
-    let mut entries = Vec::with_capacity(count);
-    let mut scratch = Vec::new();
-    for (at, delta) in (0..).zip(deltas) {
-        for index in 0..delta.count() {
-            let record = delta.record(index);
-            let rank = match base.search(record.key.contiguous(&mut scratch)) {
-                Ok(found) => 2 * found + 1,
-                Err(between) => 2 * between,
-            };
-            let rank = u32::try_from(rank).expect("a page has fewer than 2^31 records");
-            entries.push(Entry { rank, delta: at, index: index as u32, version: record.version() });
+    /// The order of keys.
+    fn by_key(&self, other: &Entry<'_>) -> Ordering {
+        self.head.cmp(&other.head).then_with(|| self.record.key.cmp(&other.record.key))
+    }
+
+    /// Where the key is in the base; `Ok` if it is there.
+    fn place(&self, base: &Run<'_>, scratch: &mut Vec<u8>) -> Result<usize, usize> {
+        let key = &self.record.key;
+        match key.prefix.len() == base.prefix().len() {
+            true => base.search_suffix(self.head, key.suffix_bytes, key.rest),
+            false => base.search(key.contiguous(scratch)),
         }
     }
-    let key = |entry: &Entry| deltas[entry.delta as usize].record(entry.index as usize).key;
-    let compare = |left: &Entry, right: &Entry| match left.rank.cmp(&right.rank) {
-        Ordering::Equal if left.rank.is_multiple_of(2) => key(left).cmp(&key(right)),
-        order => order,
-    };
-    // Each delta is sorted by itself, which the sort makes use of. Newest first among equal keys.
-    entries.sort_by(|left, right| compare(left, right).then_with(|| right.version.cmp(&left.version)));
-    entries.dedup_by(|later, earlier| compare(later, earlier).is_eq());
-    entries
 }
 
 /// The content of a page as of one snapshot of its chain.
@@ -90,11 +90,22 @@ impl<'a> Merge<'a> {
         let mut merge = Merge { base, within: 0..base.count(), changes: Vec::new() };
         let count = deltas.iter().map(Run::count).sum();
         if count > 0 {
-            let newest = newest(&base, deltas, count);
-            merge.changes.reserve_exact(newest.len());
-            for entry in &newest {
-                let record = deltas[entry.delta as usize].record(entry.index as usize);
-                merge.decide(record, entry.found(), forget_below);
+            let (mut entries, mut scratch) = (Vec::with_capacity(count), Vec::new());
+            for delta in deltas {
+                let records = (0..delta.count()).map(|index| delta.record(index));
+                entries.extend(records.map(|record| Entry::new(&base, record, &mut scratch)));
+            }
+            // Each delta is sorted by itself, which the sort makes use of. Newest first among equal keys.
+            entries.sort_by(|left, right| {
+                left.by_key(right).then_with(|| right.record.version().cmp(&left.record.version()))
+            });
+            merge.changes.reserve_exact(count);
+            let mut before = None;
+            for entry in &entries {
+                if before.is_none_or(|before| entry.by_key(before).is_ne()) {
+                    merge.decide(entry.record, entry.place(&base, &mut scratch), forget_below);
+                }
+                before = Some(entry);
             }
         }
         merge.forget_old_tombstones(forget_below);
@@ -151,22 +162,37 @@ impl<'a> Merge<'a> {
     }
 
     /// The content in key order.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'a>> + '_ {
-        let mut from = self.within.start;
-        let mut next = 0;
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'_, 'a>> {
+        self.pieces_within(self.start()..self.end())
+    }
+
+    /// Where the content begins.
+    pub(crate) fn start(&self) -> Place {
+        Place { base: self.within.start, change: 0 }
+    }
+
+    /// Where the content ends.
+    pub(crate) fn end(&self) -> Place {
+        Place { base: self.within.end, change: self.changes.len() }
+    }
+
+    /// The content between two places, in key order.
+    pub(crate) fn pieces_within(&self, places: Range<Place>) -> impl Iterator<Item = Piece<'_, 'a>> {
+        let mut from = places.start.base;
+        let mut changes = self.changes[places.start.change..places.end.change].iter();
         let mut pending = None;
         std::iter::from_fn(move || {
             loop {
                 if let Some(record) = pending.take() {
                     return Some(Piece::Record(record));
                 }
-                let until = self.changes.get(next).map_or(self.within.end, |change| change.at);
+                let change = changes.next();
+                let until = change.map_or(places.end.base, |change| change.at);
                 let stretch = from..until;
-                match self.changes.get(next) {
+                match change {
                     Some(change) => {
                         from = change.at + usize::from(change.replaces);
-                        pending = change.record;
-                        next += 1;
+                        pending = change.record.as_ref();
                     }
                     None if stretch.is_empty() => return None,
                     None => from = until,
@@ -178,12 +204,38 @@ impl<'a> Merge<'a> {
         })
     }
 
+    /// Gives each record's place and bytes, its slot included, to `visit`, in key order; the bytes are those in a run with the base's prefix.
+    pub(crate) fn visit_sizes(&self, mut visit: impl FnMut(Place, usize)) {
+        let prefix_bytes = self.base.prefix().len();
+        let mut from = self.within.start;
+        for number in 0..=self.changes.len() {
+            let change = self.changes.get(number);
+            for at in from..change.map_or(self.within.end, |change| change.at) {
+                let bytes = self.base.record_start(at + 1) - self.base.record_start(at);
+                visit(Place { base: at, change: number }, SLOT_BYTES + bytes);
+            }
+            let Some(change) = change else { break };
+            if let Some(record) = &change.record {
+                visit(Place { base: change.at, change: number }, bytes_of(record, prefix_bytes));
+            }
+            from = change.at + usize::from(change.replaces);
+        }
+    }
+
+    /// The record at a place that [`Merge::visit_sizes`] has named.
+    pub(crate) fn record_at(&self, place: Place) -> RecordRef<'a> {
+        match self.changes.get(place.change) {
+            Some(Change { at, record: Some(record), .. }) if *at == place.base => *record,
+            _ => self.base.record(place.base),
+        }
+    }
+
     /// The content in key order, record by record.
     pub(crate) fn records(&self) -> impl Iterator<Item = RecordRef<'a>> + '_ {
         self.pieces().flat_map(move |piece| {
             let (range, record) = match piece {
                 Piece::Base(range) => (range, None),
-                Piece::Record(record) => (0..0, Some(record)),
+                Piece::Record(record) => (0..0, Some(*record)),
             };
             range.map(|index| self.base.record(index)).chain(record)
         })
@@ -197,7 +249,7 @@ impl<'a> Merge<'a> {
                 self.base.prefetch_record(index + VISITED_AHEAD);
                 visit(&self.base.record(index))
             }),
-            Piece::Record(record) => visit(&record),
+            Piece::Record(record) => visit(record),
         })
     }
 
@@ -276,9 +328,9 @@ impl<'a> Merge<'a> {
         self.pieces()
             .map(|piece| match piece {
                 Piece::Base(range) => {
-                    super::run::SLOT_BYTES * range.len() + self.base.record_bytes(range).len()
+                    SLOT_BYTES * range.len() + self.base.record_bytes(range).len()
                 }
-                Piece::Record(record) => bytes_of(&record, prefix_bytes),
+                Piece::Record(record) => bytes_of(record, prefix_bytes),
             })
             .sum()
     }

@@ -12,7 +12,7 @@ pub(crate) mod writer;
 mod model_tests;
 
 use deuteron_llama::PageId;
-use merge::{Merge, Piece, bytes_of};
+use merge::{Merge, bytes_of};
 use writer::{Bounds, RunWriter};
 
 /// The size in bytes of `merge` as one base page.
@@ -23,12 +23,7 @@ pub(crate) fn merged_bytes(merge: &Merge<'_>) -> usize {
 /// Writes `merge` as one base page of [`merged_bytes`] bytes, with the bounds and the right sibling of the base.
 pub(crate) fn write_merged(merge: &Merge<'_>, bytes: &mut [u8]) {
     let mut writer = RunWriter::base(bytes, merge.count(), &Bounds::of(merge.base()));
-    for piece in merge.pieces() {
-        match piece {
-            Piece::Base(range) => writer.push_range(merge.base(), range),
-            Piece::Record(record) => writer.push(&record),
-        }
-    }
+    merge.pieces().for_each(|piece| writer.push_piece(merge.base(), &piece));
     writer.finish();
 }
 

@@ -280,13 +280,13 @@ impl<'a> Run<'a> {
         u32_at(&self.bytes[self.offset(index)..], 16) == u32::MAX
     }
 
-    /// How the suffix of the searched key lies to record `index`, whose head is the same.
+    /// How the suffix of the searched key, of so many bytes, lies to record `index`, whose head is the same.
     #[inline]
-    fn compare_same_head(&self, index: usize, suffix: &[u8]) -> Ordering {
-        let bytes = &self.bytes[self.offset(index)..];
-        let suffix_bytes = u16_at(bytes, 20);
-        let rest = &bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + suffix_bytes.saturating_sub(8)];
-        compare_behind_head(suffix.len(), super::key::behind_head(suffix), suffix_bytes, rest)
+    fn compare_same_head(&self, index: usize, suffix_bytes: usize, suffix_rest: &[u8]) -> Ordering {
+        let record = &self.bytes[self.offset(index)..];
+        let record_bytes = u16_at(record, 20);
+        let rest = &record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + record_bytes.saturating_sub(8)];
+        compare_behind_head(suffix_bytes, suffix_rest, record_bytes, rest)
     }
 
     /// Finds `key`: `Ok` with its index, or `Err` with the index where it would be.
@@ -298,25 +298,31 @@ impl<'a> Run<'a> {
             Ordering::Equal => {}
         }
         let suffix = &key[self.prefix.len()..];
-        let wanted = head_number(suffix);
-        let first = lower_bound(self.heads, wanted, u64::from_be_bytes);
-        if first == self.count() || u64::from_be_bytes(self.heads[first]) != wanted {
+        self.search_suffix(head_number(suffix), suffix.len(), super::key::behind_head(suffix))
+    }
+
+    /// As [`Run::search`], for a key that begins with the run's prefix, by what follows that: its head, its bytes, and what does not
+    /// fit into the head.
+    #[inline]
+    pub(crate) fn search_suffix(&self, head: u64, bytes: usize, rest: &[u8]) -> Result<usize, usize> {
+        let first = lower_bound(self.heads, head, u64::from_be_bytes);
+        if first == self.count() || u64::from_be_bytes(self.heads[first]) != head {
             return Err(first);
         }
-        match self.compare_same_head(first, suffix) {
+        match self.compare_same_head(first, bytes, rest) {
             Ordering::Equal => Ok(first),
             Ordering::Less => Err(first),
-            Ordering::Greater => self.search_same_heads(first + 1, wanted, suffix),
+            Ordering::Greater => self.search_same_heads(first + 1, head, bytes, rest),
         }
     }
 
     /// The rare rest of a search: several records with the wanted head.
-    fn search_same_heads(&self, first: usize, wanted: u64, suffix: &[u8]) -> Result<usize, usize> {
+    fn search_same_heads(&self, first: usize, wanted: u64, bytes: usize, rest: &[u8]) -> Result<usize, usize> {
         let behind = first + self.heads[first..].partition_point(|head| u64::from_be_bytes(*head) <= wanted);
         let (mut low, mut high) = (first, behind);
         while low < high {
             let middle = low.midpoint(high);
-            match self.compare_same_head(middle, suffix) {
+            match self.compare_same_head(middle, bytes, rest) {
                 Ordering::Equal => return Ok(middle),
                 Ordering::Less => high = middle,
                 Ordering::Greater => low = middle + 1,

@@ -5,11 +5,10 @@
 //! rest begins the last one, since nobody will ever add to the left parts again. A record larger than a page
 //! gets a part of its own.
 
-use super::merge::{Merge, bytes_of};
+use super::merge::{Merge, Piece, Place, bytes_of};
 use super::run::RecordRef;
 use super::writer::{Bounds, RunWriter, base_bytes};
 use deuteron_llama::PageId;
-use std::ops::Range;
 
 /// How full a part is made, in percent of the page size, under an ascending load.
 const FILL_ASCENDING_PERCENT: usize = 95;
@@ -19,41 +18,41 @@ const FILL_EVEN_PERCENT: usize = 70;
 /// One of the pages into which a page is cut.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Which of the records.
-    range: Range<usize>,
+    /// Where its records begin.
+    from: Place,
+    count: usize,
+    /// Bytes of the records with their slots, in a run with the prefix of the page that is cut.
+    filled: usize,
     /// The low key of the page.
     pub(crate) low: Vec<u8>,
 }
 
 /// A cut of a page into at least two.
-pub(crate) struct Split<'a> {
-    records: Vec<RecordRef<'a>>,
+pub(crate) struct Split<'m, 'a> {
+    merge: &'m Merge<'a>,
     bounds: Bounds<'a>,
     parts: Vec<Part>,
 }
 
-impl<'a> Split<'a> {
+impl<'m, 'a> Split<'m, 'a> {
     /// Cuts the content of a page into parts of at most about `page_bytes_max`, or `None` if there is nothing
     /// to cut, that is if the page is one large record.
-    pub(crate) fn new(merge: &Merge<'a>, page_bytes_max: usize) -> Option<Split<'a>> {
-        let records: Vec<_> = merge.records().collect();
+    pub(crate) fn new(merge: &'m Merge<'a>, page_bytes_max: usize) -> Option<Split<'m, 'a>> {
         let bounds = Bounds::of(merge.base());
         let target = target_bytes(merge, page_bytes_max);
-        let prefix_bytes = merge.base().prefix().len();
-        let mut parts = vec![Part { range: 0..0, low: bounds.low.to_vec() }];
-        let mut filled = 0;
-        for (index, record) in records.iter().enumerate() {
-            let bytes = bytes_of(record, prefix_bytes);
-            if filled > 0 && filled + bytes > target {
-                let low = separator(&records[index - 1], record);
-                parts.push(Part { range: index..index, low });
-                filled = 0;
+        let mut parts = vec![Part { from: merge.start(), count: 0, filled: 0, low: bounds.low.to_vec() }];
+        let (mut last, mut before) = (0, merge.start());
+        merge.visit_sizes(|place, bytes| {
+            if parts[last].filled > 0 && parts[last].filled + bytes > target {
+                let low = separator(&merge.record_at(before), &merge.record_at(place));
+                parts.push(Part { from: place, count: 0, filled: 0, low });
+                last += 1;
             }
-            filled += bytes;
-            let last = parts.len() - 1;
-            parts[last].range.end = index + 1;
-        }
-        (parts.len() > 1).then_some(Split { records, bounds, parts })
+            parts[last].filled += bytes;
+            parts[last].count += 1;
+            before = place;
+        });
+        (parts.len() > 1).then_some(Split { merge, bounds, parts })
     }
 
     /// The parts, leftmost first.
@@ -70,21 +69,30 @@ impl<'a> Split<'a> {
         }
     }
 
+    /// The records of part `index`.
+    fn pieces(&self, index: usize) -> impl Iterator<Item = Piece<'_, 'a>> {
+        let end = self.parts.get(index + 1).map_or(self.merge.end(), |next| next.from);
+        self.merge.pieces_within(self.parts[index].from..end)
+    }
+
     /// The size in bytes of part `index` as a base page.
     pub(crate) fn bytes(&self, index: usize) -> usize {
         let bounds = self.bounds_of(index, PageId::NONE);
-        let prefix_bytes = bounds.prefix_bytes();
-        let records = &self.records[self.parts[index].range.clone()];
-        base_bytes(&bounds, records.iter().map(|record| bytes_of(record, prefix_bytes)).sum())
+        let (base, prefix_bytes) = (self.merge.base(), bounds.prefix_bytes());
+        if prefix_bytes == base.prefix().len() {
+            return base_bytes(&bounds, self.parts[index].filled);
+        }
+        let bytes = self.pieces(index).map(|piece| match piece {
+            Piece::Base(range) => range.map(|at| bytes_of(&base.record(at), prefix_bytes)).sum(),
+            Piece::Record(record) => bytes_of(record, prefix_bytes),
+        });
+        base_bytes(&bounds, bytes.sum())
     }
 
     /// Writes part `index` as a base page with the right sibling `right` (ignored for the last part).
     pub(crate) fn write(&self, index: usize, right: PageId, bytes: &mut [u8]) {
-        let records = &self.records[self.parts[index].range.clone()];
-        let mut writer = RunWriter::base(bytes, records.len(), &self.bounds_of(index, right));
-        for record in records {
-            writer.push(record);
-        }
+        let mut writer = RunWriter::base(bytes, self.parts[index].count, &self.bounds_of(index, right));
+        self.pieces(index).for_each(|piece| writer.push_piece(self.merge.base(), &piece));
         writer.finish();
     }
 }

@@ -4,6 +4,7 @@
 //! will live.
 
 use super::key::{HEAD_BYTES, behind_head, head_bytes};
+use super::merge::Piece;
 use super::run::{
     BASE_HEADER_BYTES, DELTA_HEADER_BYTES, FORMAT, KIND_BASE, KIND_DELTA, RECORD_HEADER_BYTES, RecordRef,
     Run, SLOT_BYTES,
@@ -61,6 +62,19 @@ fn put_high(bytes: &mut [u8], at: usize, high: Option<&[u8]>) -> usize {
     let high = high.unwrap_or(&[]);
     bytes[at..at + high.len()].copy_from_slice(high);
     at + high.len()
+}
+
+/// Copies a slice into one as long. Most are short: without a call of a library function for those of eight to sixteen bytes, or none.
+#[inline]
+fn copy_short(target: &mut [u8], source: &[u8]) {
+    match (source.first_chunk::<8>(), source.last_chunk::<8>()) {
+        (Some(first), Some(last)) if source.len() <= 16 && target.len() == source.len() => {
+            *target.first_chunk_mut().expect("as long as the source") = *first;
+            *target.last_chunk_mut().expect("as long as the source") = *last;
+        }
+        _ if source.is_empty() => {}
+        _ => target.copy_from_slice(source),
+    }
 }
 
 /// Writes a run, record by record.
@@ -150,15 +164,18 @@ impl<'b> RunWriter<'b> {
         };
         let suffix_field = u16::try_from(suffix_bytes).expect("keys are shorter than 64 KiB");
         self.put_slot(head, self.records_at);
-        let target = &mut self.bytes[self.records_at..];
-        target[0..8].copy_from_slice(&record.stamp.to_le_bytes());
-        target[8..16].copy_from_slice(&record.lsn.to_le_bytes());
-        target[16..20].copy_from_slice(&value_field.to_le_bytes());
-        target[20..22].copy_from_slice(&suffix_field.to_le_bytes());
-        let value_at = RECORD_HEADER_BYTES + rest.len();
-        target[RECORD_HEADER_BYTES..value_at].copy_from_slice(rest);
-        target[value_at..value_at + value.len()].copy_from_slice(value);
-        self.records_at += value_at + value.len();
+        let end = self.records_at + RECORD_HEADER_BYTES + rest.len() + value.len();
+        let (header, behind) = self.bytes[self.records_at..end]
+            .split_first_chunk_mut::<RECORD_HEADER_BYTES>()
+            .expect("a record has room for its header");
+        header[0..8].copy_from_slice(&record.stamp.to_le_bytes());
+        header[8..16].copy_from_slice(&record.lsn.to_le_bytes());
+        header[16..20].copy_from_slice(&value_field.to_le_bytes());
+        header[20..22].copy_from_slice(&suffix_field.to_le_bytes());
+        let (rest_target, value_target) = behind.split_at_mut(rest.len());
+        copy_short(rest_target, rest);
+        copy_short(value_target, value);
+        self.records_at = end;
         self.newest_stamp = self.newest_stamp.max(record.stamp);
         self.tombstones += u32::from(record.value.is_none());
     }
@@ -170,6 +187,15 @@ impl<'b> RunWriter<'b> {
         self.bytes[self.offsets_at..self.offsets_at + 4].copy_from_slice(&offset.to_le_bytes());
         self.heads_at += HEAD_BYTES;
         self.offsets_at += 4;
+    }
+
+    /// Appends what a merge over `base` has at one place.
+    #[inline]
+    pub(crate) fn push_piece(&mut self, base: &Run<'_>, piece: &Piece<'_, '_>) {
+        match piece {
+            Piece::Base(range) => self.push_range(base, range.clone()),
+            Piece::Record(record) => self.push(record),
+        }
     }
 
     /// Appends records `range` of `source`: in bulk where the prefix is the same, which is what makes
