@@ -111,17 +111,14 @@ impl<'g> WholeChain<'g> {
 
 /// The base of the chain from `head` down; `None` if it ends in a stub.
 pub(crate) fn base_of(head: NodeRef<'_>) -> Option<Run<'_>> {
-    if head.is_partial() {
-        return None;
-    }
-    let base = std::iter::successors(Some(head), |node| node.next()).last()?;
-    Some(Run::new(base.payload()))
+    head.base().map(|base| Run::new(base.payload()))
 }
 
 /// Whether `key` lies behind the high key of a whole chain: then that key and the right sibling. Otherwise the high key,
 /// of which the newest node knows: no need to go down to the base.
+#[inline]
 pub(crate) fn right_of<'g>(head: NodeRef<'g>, key: &[u8]) -> Result<Option<&'g [u8]>, (&'g [u8], PageId)> {
-    match Run::new(head.payload()).high() {
+    match Run::high_and_newest_stamp(head.payload()).0 {
         Some(high) if compare(key, high).is_ge() => {
             let base = base_of(head).expect("the chain is whole");
             Err((high, base.right()))
@@ -131,10 +128,10 @@ pub(crate) fn right_of<'g>(head: NodeRef<'g>, key: &[u8]) -> Result<Option<&'g [
 }
 
 /// An upper bound of all stamps of the chain from `head` down.
+#[inline]
 pub(crate) fn newest_stamp(head: NodeRef<'_>) -> u64 {
     if head.kind() == NodeKind::Stub {
         return u64::MAX;
     }
-    let run = Run::new(head.payload());
-    run.newest_stamp().max(run.stamp_below())
+    Run::high_and_newest_stamp(head.payload()).1
 }

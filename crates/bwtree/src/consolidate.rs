@@ -92,16 +92,14 @@ impl Tree {
         merge: &Merge<'_>,
         guard: &Guard<'_>,
     ) -> Consolidation {
-        let base = scratch::with(merged_bytes(merge), |bytes| {
+        let installed = scratch::with(merged_bytes(merge), |bytes| {
             write_merged(merge, bytes);
             debug_assert!(Run::verify(bytes).is_ok());
             self.mark_if_sparse(bytes);
-            OwnedNode::base_with_slack(bytes, self.descriptor(merge.base().low()), &[], self.slack_bytes())
+            let descriptor = self.descriptor(merge.base().low());
+            self.llama.install_base(page, snapshot, bytes, descriptor, &[], self.slack_bytes(), guard)
         });
-        match self.llama.install(page, snapshot, base, guard) {
-            Ok(_) => Consolidation::Done,
-            Err(_) => Consolidation::Lost,
-        }
+        if installed.is_some() { Consolidation::Done } else { Consolidation::Lost }
     }
 
     /// Room for the next deltas of a page that is changed, as long as there is memory to spare.
@@ -138,12 +136,16 @@ impl Tree {
         let held = || std::iter::once(page).chain(rights.iter().copied()).take(rights.len());
         held().for_each(|left| self.llama.hold(left));
         for (index, &right) in (1..).zip(&rights) {
-            let base = self.part(split, index, &rights, &[]);
+            let base = self.with_part(split, index, &rights, |bytes, descriptor| {
+                OwnedNode::base_with_slack(bytes, descriptor, &[], self.slack_bytes())
+            });
             let free = self.llama.snapshot(right, guard);
             self.llama.install(right, free, base, guard).expect("nobody else knows the new page");
         }
-        let left = self.part(split, 0, &rights, &rights);
-        if self.llama.install(page, snapshot, left, guard).is_err() {
+        let installed = self.with_part(split, 0, &rights, |bytes, descriptor| {
+            self.llama.install_base(page, snapshot, bytes, descriptor, &rights, self.slack_bytes(), guard)
+        });
+        if installed.is_none() {
             held().for_each(|left| self.llama.release(left));
             rights.iter().for_each(|&right| self.abandon(right, guard));
             return Consolidation::Lost;
@@ -158,14 +160,20 @@ impl Tree {
         Consolidation::Done
     }
 
-    /// Part `index` of a split as a base node.
-    fn part(&self, split: &Split<'_, '_>, index: usize, rights: &[PageId], adopts: &[PageId]) -> OwnedNode {
+    /// Calls `work` with part `index` of a split as the payload of a base, and with its descriptor.
+    fn with_part<T>(
+        &self,
+        split: &Split<'_, '_>,
+        index: usize,
+        rights: &[PageId],
+        work: impl FnOnce(&[u8], PageDescriptor<'_>) -> T,
+    ) -> T {
         let descriptor = self.descriptor(&split.parts()[index].low);
         scratch::with(split.bytes(index), |bytes| {
             split.write(index, rights.get(index).copied().unwrap_or(PageId::NONE), bytes);
             debug_assert!(Run::verify(bytes).is_ok());
             self.mark_if_sparse(bytes);
-            OwnedNode::base_with_slack(bytes, descriptor, adopts, self.slack_bytes())
+            work(bytes, descriptor)
         })
     }
 

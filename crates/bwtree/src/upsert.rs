@@ -85,6 +85,10 @@ impl Tree {
     /// [`Miss`] if the first page has taken as many unread deltas as it may, and must be loaded before it takes more.
     pub fn try_upsert(&self, operations: &[Upsert<'_>], guard: &Guard<'_>) -> Result<usize, Miss> {
         debug_assert!(operations.is_sorted_by_key(|operation| operation.key));
+        if let [only] = operations {
+            let applied = self.upsert_page(self.index.find(only.key, guard), operations, guard)?;
+            return Ok(applied.operations);
+        }
         let window = self.fetch(operations, guard);
         let (mut applied, mut bytes) = (0, 0);
         for &(page, end) in window.iter().take_while(|(page, _)| *page != PageId::NONE) {
@@ -170,10 +174,6 @@ impl Tree {
     /// that are about to be consolidated are needed down to the base.
     fn fetch(&self, operations: &[Upsert<'_>], guard: &Guard<'_>) -> [(PageId, usize); AHEAD] {
         let mut pages = [(PageId::NONE, 0); AHEAD];
-        if let [only] = operations {
-            pages[0] = (self.index.find(only.key, guard), 1);
-            return pages;
-        }
         let mut nodes = [(None, 0); AHEAD];
         let mut end = 0;
         for (page, (node, bytes)) in pages.iter_mut().zip(&mut nodes) {
@@ -287,6 +287,9 @@ impl Tree {
 
     /// The operations from the front that belong below `until` and fit into one delta.
     fn fitting<'o, 'a>(&self, operations: &'o [Upsert<'a>], until: Option<&[u8]>) -> &'o [Upsert<'a>] {
+        if let [_] = operations {
+            return operations;
+        }
         let mut bytes = 0;
         let count = operations
             .iter()

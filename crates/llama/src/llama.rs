@@ -5,9 +5,9 @@ use crate::flush::{Consolidate, Flusher, Writing};
 use crate::flush_buffer::MARKS;
 use crate::free_list::FreeList;
 use crate::loading::Loading;
-use crate::mapping_table::{ENTRY_BYTES, MappingTable, Word};
+use crate::mapping_table::{Claim, ENTRY_BYTES, MappingTable, Word};
 use crate::memory::ByteCounter;
-use crate::node::{NodeKind, NodeRef, OwnedNode, free_chain};
+use crate::node::{NodeKind, NodeRef, OwnedNode, PageDescriptor, free_chain};
 use crate::options::Options;
 use crate::page_id::PageId;
 use crate::pool;
@@ -240,25 +240,90 @@ impl Llama {
         new: OwnedNode,
         guard: &'g Guard<'_>,
     ) -> Result<Snapshot<'g>, OwnedNode> {
-        // Kin that no flush has taken go over to the new base. Under the claim, so that no flush takes them meanwhile: they
-        // must be told of once. The kin of a base that a flush has taken are in that buffer; if its write fails the store
-        // is poisoned, and no later buffer is written that could miss them.
-        let untold = untold_kin(state);
-        let claim = untold.and_then(|_| self.table.try_claim(page));
-        if untold.is_some() && claim.is_none() {
-            // A flush is at the page, for as long as it takes to copy it. Callers try again, and shall not keep it from going on.
-            yield_now();
-            return Err(new);
-        }
-        let new = match untold_kin(state) {
+        let Some((kin, claim)) = self.claim_kin(page, state) else { return Err(new) };
+        let new = match kin {
             Some(base) => new.with_kin(base.adopts(), base.disowns()),
             None => new,
         };
+        self.publish_base(page, expected, new, claim, guard)
+    }
+
+    /// As [`Llama::install`] of a [base with slack](OwnedNode::base_with_slack), whose payload is copied once only, also if the replaced
+    /// base adopts or disowns pages. `None` in the cases in which `install` gives the node back.
+    ///
+    /// # Panics
+    /// As [`Llama::install`].
+    ///
+    /// ```
+    /// # use deuteron_llama::{Llama, Options, OwnedNode, PageDescriptor};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let (llama, _) = Llama::open(directory, Options::default(), deuteron_epoch::Epochs::new())?;
+    /// let (page, guard) = (llama.allocate(), llama.pin());
+    /// let root = PageDescriptor { tree: 1, low_key: b"", root: true };
+    /// let first = llama.install_base(page, llama.snapshot(page, &guard), b"first", root, &[], 256, &guard).expect("a new page");
+    /// let second = llama.install_base(page, first, b"second", root, &[], 256, &guard).expect("nobody has changed it");
+    /// assert_eq!(second.head().expect("in memory").payload(), b"second");
+    /// assert!(llama.install_base(page, first, b"third", root, &[], 256, &guard).is_none());
+    /// # drop(guard);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    #[expect(clippy::too_many_arguments, reason = "of the page, of the base, and the guard: there is nothing to group")]
+    pub fn install_base<'g>(
+        &self,
+        page: PageId,
+        expected: Snapshot<'g>,
+        payload: &[u8],
+        descriptor: PageDescriptor<'_>,
+        adopts: &[PageId],
+        slack_bytes: usize,
+        guard: &'g Guard<'_>,
+    ) -> Option<Snapshot<'g>> {
+        self.check(guard);
+        let state = expected.state();
+        if expected.head().is_some_and(NodeRef::is_sealed) {
+            return None;
+        }
+        let (kin, claim) = self.claim_kin(page, state)?;
+        let new = OwnedNode::successor(payload, descriptor, adopts, slack_bytes, kin);
+        self.publish_base(page, expected, new, claim, guard).ok()
+    }
+
+    /// The base whose kin go over to the one that replaces it, if there is one, and then the page's claim. `None` if that is not to be had.
+    ///
+    /// Those go over that no flush has taken. Under the claim, so that no flush takes them meanwhile: they
+    /// must be told of once. The kin of a base that a flush has taken are in that buffer; if its write fails the store
+    /// is poisoned, and no later buffer is written that could miss them.
+    fn claim_kin<'g>(
+        &self,
+        page: PageId,
+        state: PageState<'g>,
+    ) -> Option<(Option<NodeRef<'g>>, Option<Claim<'_>>)> {
+        if untold_kin(state).is_none() {
+            return Some((None, None));
+        }
+        let Some(claim) = self.table.try_claim(page) else {
+            // A flush is at the page, for as long as it takes to copy it. Callers try again, and shall not keep it from going on.
+            yield_now();
+            return None;
+        };
+        // It may have taken them before the claim.
+        Some((untold_kin(state), Some(claim)))
+    }
+
+    /// Puts the base `new` in the place of `expected`, and ends the claim.
+    fn publish_base<'g>(
+        &self,
+        page: PageId,
+        expected: Snapshot<'g>,
+        new: OwnedNode,
+        claim: Option<Claim<'_>>,
+        guard: &'g Guard<'_>,
+    ) -> Result<Snapshot<'g>, OwnedNode> {
         let memory = new.as_ref().chain_memory();
         let word = self.publish(page, expected.word(), new)?;
         drop(claim);
         self.memory.change(memory, 0);
-        if let PageState::Resident(head) = state {
+        if let PageState::Resident(head) = expected.state() {
             self.retire(head, guard);
         }
         self.table.mark_dirty(page);
@@ -452,7 +517,7 @@ fn beside_pages(budget: u64, lasting: u64, passing: u64) -> u64 {
 pub(crate) fn untold_kin(state: PageState<'_>) -> Option<NodeRef<'_>> {
     match state {
         PageState::Resident(head) if head.chain_has_kin() => {
-            chain(head).last().filter(|base| base.flash().is_none())
+            head.base().filter(|base| base.flash().is_none())
         }
         _ => None,
     }
@@ -477,7 +542,6 @@ impl Drop for Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::node::PageDescriptor;
     use crate::test_bed::{flush, open, put};
     use deuteron_device::MemoryDirectory;
     use deuteron_fuzz::Meter;

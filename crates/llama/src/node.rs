@@ -41,6 +41,7 @@ use crate::page_id::PageId;
 use crate::pool::{self, charge};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::alloc::{Layout, handle_alloc_error};
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -243,7 +244,7 @@ pub(crate) unsafe fn free_chain(head: *mut u8, _bytes: usize) {
         unsafe {
             let reference = NodeRef::new(node);
             if reference.is_near() {
-                next = node.cast::<u8>().add(reference.place_in_slack().0).cast::<Header>().as_ptr();
+                next = reference.base().expect("a slack has its base").as_ptr();
                 continue;
             }
             next = node.as_ref().next;
@@ -303,6 +304,20 @@ impl<'g> NodeRef<'g> {
     pub fn next(self) -> Option<NodeRef<'g>> {
         // SAFETY: what is below lives as long as this node (contract of `new`).
         NonNull::new(self.header().next.cast_mut()).map(|next| unsafe { NodeRef::new(next) })
+    }
+
+    /// The base of the chain from here down; `None` if it ends in a stub.
+    #[inline]
+    pub fn base(self) -> Option<NodeRef<'g>> {
+        let mut node = self;
+        if self.is_near() {
+            // SAFETY: the base lies so far behind a delta in its slack, in the same allocation (N5), and lives as long.
+            node = unsafe { NodeRef::new(self.node.cast::<u8>().add(self.place_in_slack().0).cast()) };
+        }
+        while let Some(below) = node.next() {
+            node = below;
+        }
+        (node.kind() == NodeKind::Base).then_some(node)
     }
 
     /// Whether this is a delta in the slack of its base: all from here down is one stretch of memory.
@@ -535,6 +550,14 @@ impl fmt::Debug for NodeRef<'_> {
     }
 }
 
+/// The older pages, and then the newer ones, each once.
+fn joined<'k>(older: &'k [PageId], newer: &'k [PageId]) -> Cow<'k, [PageId]> {
+    match (older, newer) {
+        ([], only) | (only, []) => Cow::Borrowed(only),
+        _ => older.iter().filter(|page| !newer.contains(page)).chain(newer).copied().collect(),
+    }
+}
+
 /// A node that nobody else knows yet. Freed when dropped; [`Llama::install`](crate::Llama::install) publishes it.
 ///
 /// ```
@@ -615,8 +638,7 @@ impl OwnedNode {
         adopts: &[PageId],
         slack_bytes: usize,
     ) -> OwnedNode {
-        let slack_bytes = slack_bytes.min(SLACK_BYTES_MAX) / SLACK_UNIT * SLACK_UNIT;
-        OwnedNode::new_base(Contents::Copy(payload), descriptor, adopts, &[], slack_bytes)
+        OwnedNode::successor(payload, descriptor, adopts, slack_bytes, None)
     }
 
     /// As [`OwnedNode::base`], for a page that has taken over the content of the pages in `disowns`, all of them
@@ -636,11 +658,23 @@ impl OwnedNode {
     /// This base with `adopts` and `disowns` in front of its own kin.
     pub(crate) fn with_kin(self, adopts: &[PageId], disowns: &[PageId]) -> OwnedNode {
         let own = self.as_ref();
-        let adopts = adopts.iter().filter(|page| !own.adopts().contains(page));
-        let adopts: Vec<PageId> = adopts.chain(own.adopts()).copied().collect();
-        let disowns: Vec<PageId> = disowns.iter().chain(own.disowns()).copied().collect();
+        let (adopts, disowns) = (joined(adopts, own.adopts()), joined(disowns, own.disowns()));
         let descriptor = own.descriptor().expect("a base has a descriptor");
         OwnedNode::new_base(Contents::Copy(own.payload()), descriptor, &adopts, &disowns, own.slack_bytes())
+    }
+
+    /// As [`OwnedNode::base_with_slack`], with the kin of `older`, if there is one, in front of its own.
+    pub(crate) fn successor(
+        payload: &[u8],
+        descriptor: PageDescriptor<'_>,
+        adopts: &[PageId],
+        slack_bytes: usize,
+        older: Option<NodeRef<'_>>,
+    ) -> OwnedNode {
+        let slack_bytes = slack_bytes.min(SLACK_BYTES_MAX) / SLACK_UNIT * SLACK_UNIT;
+        let (older_adopts, disowns) = older.map_or((&[][..], &[][..]), NodeRef::kin);
+        let adopts = joined(older_adopts, adopts);
+        OwnedNode::new_base(Contents::Copy(payload), descriptor, &adopts, disowns, slack_bytes)
     }
 
     /// A base with a payload of zeros, to be filled in place through [`OwnedNode::payload_mut`].
@@ -810,6 +844,7 @@ mod tests {
         assert!(unsafe { OwnedNode::delta_in_slack(100, head) }.is_none());
         assert_eq!((head.chain_length(), head.delta_bytes(), head.chain_memory()), (3, 18, memory));
         assert!(head.is_near() && head.chain_has_kin());
+        assert!(nodes.iter().all(|node| node.as_ref().base().unwrap().as_ptr() == nodes[0].as_ref().as_ptr()));
         for (number, pair) in nodes.windows(2).enumerate() {
             let (below, node) = (pair[0].as_ref(), pair[1].as_ref());
             assert_eq!(node.payload(), vec![number as u8; 5 + number]);
@@ -842,6 +877,7 @@ mod tests {
         second.link(first.as_ref());
         let head = second.as_ref();
         assert_eq!((head.chain_length(), head.delta_bytes(), head.is_partial()), (2, 8, true));
+        assert!(head.base().is_none());
         let own: usize =
             [second.as_ref(), first.as_ref(), stub.as_ref()].map(|node| charge(node.layout())).iter().sum();
         assert_eq!(head.chain_memory(), own);

@@ -24,6 +24,13 @@ impl Upsert<'_> {
     }
 }
 
+impl<'a> Upsert<'a> {
+    #[inline]
+    fn record(&self) -> RecordRef<'a> {
+        RecordRef { key: KeyParts::whole(self.key), stamp: self.stamp, lsn: self.lsn, value: self.value }
+    }
+}
+
 /// The shape of a delta: what must be known before its memory is allocated.
 pub(crate) struct Batch<'o, 'a> {
     /// Keys not descending; of equal keys only the newest is written.
@@ -37,6 +44,10 @@ pub(crate) struct Batch<'o, 'a> {
 impl<'o, 'a> Batch<'o, 'a> {
     /// Plans a delta of `operations`, which are not empty and sorted by key, for a page that ends at `high`.
     pub(crate) fn new(operations: &'o [Upsert<'a>], high: Option<&'o [u8]>) -> Batch<'o, 'a> {
+        if let [Upsert { key, value, .. }] = operations {
+            let bytes = delta_bytes(key.len(), high, record_bytes(key.len(), value.map_or(0, <[u8]>::len), key.len()));
+            return Batch { operations, high, count: 1, prefix_bytes: key.len(), bytes };
+        }
         let (first, last) = (operations[0].key, operations[operations.len() - 1].key);
         let prefix_bytes = common_prefix_bytes(first, last);
         let (mut count, mut records) = (0, 0);
@@ -61,13 +72,9 @@ impl<'o, 'a> Batch<'o, 'a> {
     pub(crate) fn write(&self, bytes: &mut [u8], stamp_below: u64) {
         let prefix = &self.operations[0].key[..self.prefix_bytes];
         let mut writer = RunWriter::delta(bytes, self.count, prefix, self.high, stamp_below);
-        for upsert in winners(self.operations) {
-            writer.push(&RecordRef {
-                key: KeyParts::whole(upsert.key),
-                stamp: upsert.stamp,
-                lsn: upsert.lsn,
-                value: upsert.value,
-            });
+        match self.operations {
+            [only] => writer.push(&only.record()),
+            several => winners(several).for_each(|upsert| writer.push(&upsert.record())),
         }
         writer.finish();
     }

@@ -3,10 +3,9 @@
 //! The base is never sorted again. The few records of the deltas are sorted, as a rule by the heads that they have in the base, each is given
 //! its place there by one binary search, and what lies between two places is copied in bulk.
 
-use super::key::head_number;
+use super::key::{KeyParts, head_number};
 use super::run::{RecordRef, Run, SLOT_BYTES};
 use super::writer::record_bytes;
-use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 
 /// How many records of the base are asked for ahead of their turn, where the records of a page are visited.
@@ -39,39 +38,25 @@ pub(crate) struct Place {
     change: usize,
 }
 
-/// A record of a delta, by what it is sorted.
-struct Entry<'a> {
-    /// Of its key behind the base's prefix.
-    head: u64,
-    record: RecordRef<'a>,
+/// The record, its key cut behind the base's prefix if it lies so that it can be, and the head of what follows that.
+fn cut<'a>(base: &Run<'a>, mut record: RecordRef<'a>, scratch: &mut Vec<u8>) -> (u64, RecordRef<'a>) {
+    let prefix_bytes = base.prefix().len();
+    let head = match record.key.behind(base.prefix()) {
+        // Written as it is, too, unless the page is split in between.
+        Some(key) => {
+            record.key = key;
+            u64::from_be_bytes(key.head)
+        }
+        None => head_number(record.key.contiguous(scratch).get(prefix_bytes..).unwrap_or(&[])),
+    };
+    (head, record)
 }
 
-impl<'a> Entry<'a> {
-    fn new(base: &Run<'a>, mut record: RecordRef<'a>, scratch: &mut Vec<u8>) -> Entry<'a> {
-        let prefix_bytes = base.prefix().len();
-        let head = match record.key.behind(base.prefix()) {
-            // Written as it is, too, unless the page is split in between.
-            Some(key) => {
-                record.key = key;
-                u64::from_be_bytes(key.head)
-            }
-            None => head_number(record.key.contiguous(scratch).get(prefix_bytes..).unwrap_or(&[])),
-        };
-        Entry { head, record }
-    }
-
-    /// The order of keys.
-    fn by_key(&self, other: &Entry<'_>) -> Ordering {
-        self.head.cmp(&other.head).then_with(|| self.record.key.cmp(&other.record.key))
-    }
-
-    /// Where the key is in the base; `Ok` if it is there.
-    fn place(&self, base: &Run<'_>, scratch: &mut Vec<u8>) -> Result<usize, usize> {
-        let key = &self.record.key;
-        match key.prefix.len() == base.prefix().len() {
-            true => base.search_suffix(self.head, key.suffix_bytes, key.rest),
-            false => base.search(key.contiguous(scratch)),
-        }
+/// Where a key that begins with the base's prefix and goes on with `head` is in the base; `Ok` if it is there.
+fn place(base: &Run<'_>, head: u64, key: &KeyParts<'_>, scratch: &mut Vec<u8>) -> Result<usize, usize> {
+    match key.prefix.len() == base.prefix().len() {
+        true => base.search_suffix(head, key.suffix_bytes, key.rest),
+        false => base.search(key.contiguous(scratch)),
     }
 }
 
@@ -90,29 +75,37 @@ impl<'a> Merge<'a> {
         let mut merge = Merge { base, within: 0..base.count(), changes: Vec::new() };
         let count = deltas.iter().map(Run::count).sum();
         if count > 0 {
-            let (mut entries, mut scratch) = (Vec::with_capacity(count), Vec::new());
+            let mut scratch = Vec::new();
+            let (mut heads, mut records) = (Vec::with_capacity(count), Vec::with_capacity(count));
             for delta in deltas {
-                let records = (0..delta.count()).map(|index| delta.record(index));
-                entries.extend(records.map(|record| Entry::new(&base, record, &mut scratch)));
+                for index in 0..delta.count() {
+                    let (head, record) = cut(&base, delta.record(index), &mut scratch);
+                    heads.push((head, records.len() as u32));
+                    records.push(record);
+                }
             }
+            let record = |head: &(u64, u32)| &records[head.1 as usize];
+            let by_key = |left: &(u64, u32), right: &(u64, u32)| {
+                left.0.cmp(&right.0).then_with(|| record(left).key.cmp(&record(right).key))
+            };
             // Each delta is sorted by itself, which the sort makes use of. Newest first among equal keys.
-            entries.sort_by(|left, right| {
-                left.by_key(right).then_with(|| right.record.version().cmp(&left.record.version()))
+            heads.sort_by(|left, right| {
+                by_key(left, right).then_with(|| record(right).version().cmp(&record(left).version()))
             });
             merge.changes.reserve_exact(count);
-            let mut before = None;
-            for entry in &entries {
-                if before.is_none_or(|before| entry.by_key(before).is_ne()) {
-                    merge.decide(entry.record, entry.place(&base, &mut scratch), forget_below);
+            for (at, head) in heads.iter().enumerate() {
+                if at == 0 || by_key(&heads[at - 1], head).is_ne() {
+                    let record = record(head);
+                    merge.decide(record, place(&base, head.0, &record.key, &mut scratch), forget_below);
                 }
-                before = Some(entry);
             }
         }
         merge.forget_old_tombstones(forget_below);
         merge
     }
 
-    fn decide(&mut self, record: RecordRef<'a>, found: Result<usize, usize>, forget_below: u64) {
+    #[inline]
+    fn decide(&mut self, record: &RecordRef<'a>, found: Result<usize, usize>, forget_below: u64) {
         let forgotten = record.value.is_none() && record.lsn < forget_below;
         let (at, replaces) = match found {
             Ok(at) if self.base.record(at).version() >= record.version() => return,
@@ -120,7 +113,7 @@ impl<'a> Merge<'a> {
             Err(_) if forgotten => return,
             Err(at) => (at, false),
         };
-        self.changes.push(Change { at, replaces, record: (!forgotten).then_some(record) });
+        self.changes.push(Change { at, replaces, record: (!forgotten).then_some(*record) });
     }
 
     fn forget_old_tombstones(&mut self, forget_below: u64) {

@@ -143,6 +143,17 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// The high key and the upper bound of all stamps from here down that the header of the run in `bytes` says, without the rest of
+    /// [`Run::new`].
+    #[inline]
+    pub(crate) fn high_and_newest_stamp(bytes: &[u8]) -> (Option<&[u8]>, u64) {
+        let (base, high_bytes) = (bytes[1] == KIND_BASE, u16_at(bytes, 24));
+        let high_at = if base { BASE_HEADER_BYTES + u16_at(bytes, 26) } else { DELTA_HEADER_BYTES + u16_at(bytes, 2) };
+        let high = (high_bytes != usize::from(u16::MAX)).then(|| &bytes[high_at..high_at + high_bytes]);
+        let below = if base { 0 } else { u64_at(bytes, 16) };
+        (high, u64_at(bytes, 8).max(below))
+    }
+
     /// Whether the run in `bytes` may hold `key`, as far as the prefix of its keys says. Of a delta of one record that is
     /// all of its key.
     #[inline]
