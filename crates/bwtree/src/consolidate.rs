@@ -58,6 +58,8 @@ impl Tree {
         let Some(mut chain) = snapshot.head().and_then(WholeChain::collect) else {
             return Consolidation::NotWhole;
         };
+        // They are copied soon; meanwhile the deltas find their places.
+        chain.base.prefetch_records();
         if is_planted(Canary::LoseDelta) {
             chain.deltas.pop();
         }

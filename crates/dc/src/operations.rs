@@ -48,11 +48,13 @@ impl BwTreeDc {
 
     /// Applies upserts, which are sorted by key, to a table, unless it was dropped.
     fn upsert_live(&self, table: TableId, upserts: &[Upsert<'_>]) -> Result<(), DcError> {
-        if self.is_dropped(table) {
+        let tree = match self.tables.get(table.0) {
+            Some(tree) if !tree.is_given_up() => tree,
             // Nobody can ask for it any more. A replay may bring it.
-            return Ok(());
-        }
-        self.upsert_all(self.tree(table), upserts)?;
+            _ if self.is_dropped(table) => return Ok(()),
+            _ => self.tree(table),
+        };
+        self.upsert_all(tree, upserts)?;
         self.sweeps.note(table, upserts.len());
         Ok(())
     }

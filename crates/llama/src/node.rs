@@ -844,7 +844,9 @@ mod tests {
         assert!(unsafe { OwnedNode::delta_in_slack(100, head) }.is_none());
         assert_eq!((head.chain_length(), head.delta_bytes(), head.chain_memory()), (3, 18, memory));
         assert!(head.is_near() && head.chain_has_kin());
-        assert!(nodes.iter().all(|node| node.as_ref().base().unwrap().as_ptr() == nodes[0].as_ref().as_ptr()));
+        assert!(
+            nodes.iter().all(|node| node.as_ref().base().unwrap().as_ptr() == nodes[0].as_ref().as_ptr())
+        );
         for (number, pair) in nodes.windows(2).enumerate() {
             let (below, node) = (pair[0].as_ref(), pair[1].as_ref());
             assert_eq!(node.payload(), vec![number as u8; 5 + number]);
@@ -957,10 +959,15 @@ mod tests {
             // Each delta of a byte takes 48 bytes.
             let mut nodes = vec![base];
             // SAFETY: the base is dropped last.
-            while let Some(mut delta) = unsafe { OwnedNode::delta_in_slack(1, nodes[nodes.len() - 1].as_ref()) } {
+            while let Some(mut delta) =
+                unsafe { OwnedNode::delta_in_slack(1, nodes[nodes.len() - 1].as_ref()) }
+            {
                 delta.link(nodes[nodes.len() - 1].as_ref());
                 assert!(delta.as_ref().is_near() && 48 * nodes.len() <= given);
-                assert_eq!(delta.as_ref().as_ptr().addr() + 48 * nodes.len(), nodes[0].as_ref().as_ptr().addr());
+                assert_eq!(
+                    delta.as_ref().as_ptr().addr() + 48 * nodes.len(),
+                    nodes[0].as_ref().as_ptr().addr()
+                );
                 nodes.push(delta);
             }
             let taken = 48 * (nodes.len() - 1);

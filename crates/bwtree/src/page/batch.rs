@@ -45,7 +45,11 @@ impl<'o, 'a> Batch<'o, 'a> {
     /// Plans a delta of `operations`, which are not empty and sorted by key, for a page that ends at `high`.
     pub(crate) fn new(operations: &'o [Upsert<'a>], high: Option<&'o [u8]>) -> Batch<'o, 'a> {
         if let [Upsert { key, value, .. }] = operations {
-            let bytes = delta_bytes(key.len(), high, record_bytes(key.len(), value.map_or(0, <[u8]>::len), key.len()));
+            let bytes = delta_bytes(
+                key.len(),
+                high,
+                record_bytes(key.len(), value.map_or(0, <[u8]>::len), key.len()),
+            );
             return Batch { operations, high, count: 1, prefix_bytes: key.len(), bytes };
         }
         let (first, last) = (operations[0].key, operations[operations.len() - 1].key);

@@ -204,8 +204,7 @@ impl<'a> Merge<'a> {
         for number in 0..=self.changes.len() {
             let change = self.changes.get(number);
             for at in from..change.map_or(self.within.end, |change| change.at) {
-                let bytes = self.base.record_start(at + 1) - self.base.record_start(at);
-                visit(Place { base: at, change: number }, SLOT_BYTES + bytes);
+                visit(Place { base: at, change: number }, self.base.bytes_with_slot(at));
             }
             let Some(change) = change else { break };
             if let Some(record) = &change.record {
@@ -318,14 +317,13 @@ impl<'a> Merge<'a> {
     /// Bytes of all records with their slots, in a run with the base's prefix.
     pub(crate) fn records_bytes(&self) -> usize {
         let prefix_bytes = self.base.prefix().len();
-        self.pieces()
-            .map(|piece| match piece {
-                Piece::Base(range) => {
-                    SLOT_BYTES * range.len() + self.base.record_bytes(range).len()
-                }
-                Piece::Record(record) => bytes_of(record, prefix_bytes),
-            })
-            .sum()
+        let (mut gone, mut come) = (0, 0);
+        for change in &self.changes {
+            gone += if change.replaces { self.base.bytes_with_slot(change.at) } else { 0 };
+            come += change.record.as_ref().map_or(0, |record| bytes_of(record, prefix_bytes));
+        }
+        let within = self.within.clone();
+        SLOT_BYTES * within.len() + self.base.record_bytes(within).len() + come - gone
     }
 }
 

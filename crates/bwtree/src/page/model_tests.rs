@@ -142,6 +142,47 @@ proptest! {
         prop_assert_eq!(found, model);
     }
 
+    /// Pages whose bounds share a prefix, changed by deltas of one key each and of several, in any order, and split again.
+    #[test]
+    fn pages_with_a_prefix_are_changed_and_split_like_others(
+        mut first in prop::collection::vec(operation(), 20..60),
+        second in prop::collection::vec(operation(), 0..12),
+        singles in prop::bool::ANY,
+    ) {
+        let base = consolidated(&empty_base(), &[delta_of(&mut first)], 0);
+        let merge = Merge::new(Run::new(&base), &[], 0);
+        let Some(split) = Split::new(&merge, 400) else { return Ok(()) };
+        for index in 0..split.parts().len() {
+            let mut page = vec![0; split.bytes(index)];
+            split.write(index, PageId(7), &mut page);
+            let run = Run::verify(&page).unwrap();
+            let mut model = content(&run);
+            let within = |o: &&Owned| o.key.as_slice() >= run.low() && run.high().is_none_or(|high| o.key.as_slice() < high);
+            let mut operations: Vec<Owned> = second.iter().filter(within).cloned().collect();
+            // Some that are there already, too.
+            operations.extend(first.iter().filter(within).step_by(3).map(|o| Owned { stamp: 30, value: Some(b"new".to_vec()), ..o.clone() }));
+            apply(&mut model, &operations);
+            let size = if singles { 1 } else { 5 };
+            let deltas: Vec<_> = operations.chunks_mut(size).map(delta_of).collect();
+            let changed = consolidated(&page, &deltas, 0);
+            prop_assert_eq!(&content(&Run::verify(&changed).unwrap()), &model);
+            let runs: Vec<_> = deltas.iter().map(|delta| Run::new(delta)).collect();
+            let merge = Merge::new(run, &runs, 0);
+            let Some(again) = Split::new(&merge, 150) else { continue };
+            let mut found = Versions::new();
+            for index in 0..again.parts().len() {
+                let mut bytes = vec![0; again.bytes(index)];
+                again.write(index, PageId(8), &mut bytes);
+                let part = Run::verify(&bytes).unwrap();
+                prop_assert_eq!(part.low(), again.parts()[index].low.as_slice());
+                let high = again.parts().get(index + 1).map_or(run.high(), |next| Some(&next.low));
+                prop_assert_eq!(part.high(), high);
+                found.extend(content(&part));
+            }
+            prop_assert_eq!(found, model);
+        }
+    }
+
     #[test]
     fn damage_is_found_or_harmless(mut operations in prop::collection::vec(operation(), 1..8), at in any::<prop::sample::Index>(), flip in 1u8..) {
         let mut base = consolidated(&empty_base(), &[delta_of(&mut operations)], 0);

@@ -59,6 +59,9 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 22;
 /// Bytes of head and offset.
 pub(crate) const SLOT_BYTES: usize = 12;
 
+/// So many lines of records are asked for at once at most: four KiB.
+const RECORD_LINES_AHEAD: usize = 64;
+
 /// A version of a record: which of two wins is decided by stamp, then LSN.
 pub(crate) type Version = (u64, u64);
 
@@ -148,7 +151,8 @@ impl<'a> Run<'a> {
     #[inline]
     pub(crate) fn high_and_newest_stamp(bytes: &[u8]) -> (Option<&[u8]>, u64) {
         let (base, high_bytes) = (bytes[1] == KIND_BASE, u16_at(bytes, 24));
-        let high_at = if base { BASE_HEADER_BYTES + u16_at(bytes, 26) } else { DELTA_HEADER_BYTES + u16_at(bytes, 2) };
+        let high_at =
+            if base { BASE_HEADER_BYTES + u16_at(bytes, 26) } else { DELTA_HEADER_BYTES + u16_at(bytes, 2) };
         let high = (high_bytes != usize::from(u16::MAX)).then(|| &bytes[high_at..high_at + high_bytes]);
         let below = if base { 0 } else { u64_at(bytes, 16) };
         (high, u64_at(bytes, 8).max(below))
@@ -240,6 +244,12 @@ impl<'a> Run<'a> {
         if index < self.offsets.len() { self.offset(index) } else { self.bytes.len() }
     }
 
+    /// The bytes of record `index` with its slot.
+    #[inline]
+    pub(crate) fn bytes_with_slot(&self, index: usize) -> usize {
+        SLOT_BYTES + self.record_start(index + 1) - self.record_start(index)
+    }
+
     /// The bytes of the records in `range`, one behind the other.
     pub(crate) fn record_bytes(&self, range: Range<usize>) -> &'a [u8] {
         &self.bytes[self.record_start(range.start)..self.record_start(range.end)]
@@ -273,6 +283,15 @@ impl<'a> Run<'a> {
             stamp: u64_at(bytes, 0),
             lsn: u64_at(bytes, 8),
             value: (value_bytes != u32::MAX).then(|| &bytes[value_at..value_at + value_bytes as usize]),
+        }
+    }
+
+    /// Asks for the first lines of the records: those of a page of common size.
+    #[inline]
+    pub(crate) fn prefetch_records(&self) {
+        let records = &self.bytes[self.record_start(0)..];
+        for line in 0..records.len().div_ceil(64).min(RECORD_LINES_AHEAD) {
+            prefetch(records.as_ptr().wrapping_add(64 * line));
         }
     }
 
@@ -328,7 +347,13 @@ impl<'a> Run<'a> {
     }
 
     /// The rare rest of a search: several records with the wanted head.
-    fn search_same_heads(&self, first: usize, wanted: u64, bytes: usize, rest: &[u8]) -> Result<usize, usize> {
+    fn search_same_heads(
+        &self,
+        first: usize,
+        wanted: u64,
+        bytes: usize,
+        rest: &[u8],
+    ) -> Result<usize, usize> {
         let behind = first + self.heads[first..].partition_point(|head| u64::from_be_bytes(*head) <= wanted);
         let (mut low, mut high) = (first, behind);
         while low < high {
