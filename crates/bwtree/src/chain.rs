@@ -82,30 +82,63 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
 
 /// A chain that ends in a base.
 pub(crate) struct WholeChain<'g> {
-    pub(crate) deltas: Vec<Run<'g>>,
+    head: NodeRef<'g>,
+    /// How many of the newest deltas count: all, unless [`WholeChain::drop_oldest`] says otherwise.
+    delta_count: usize,
     pub(crate) base: Run<'g>,
 }
 
 impl<'g> WholeChain<'g> {
-    /// The runs of the chain from `head` down; `None` if it ends in a stub.
-    pub(crate) fn collect(head: NodeRef<'g>) -> Option<WholeChain<'g>> {
+    /// The chain from `head` down; `None` if it ends in a stub.
+    pub(crate) fn new(head: NodeRef<'g>) -> Option<WholeChain<'g>> {
         // As in `lookup`.
         head.prefetch(1..FIRST_LINES);
-        let mut deltas = Vec::with_capacity(head.chain_length());
-        let mut node = head;
-        loop {
-            match node.kind() {
-                NodeKind::Delta => deltas.push(Run::new(node.payload())),
-                NodeKind::Base => {
-                    let base = Run::new(node.payload());
-                    node.prefetch(slot_lines(&base));
-                    return Some(WholeChain { deltas, base });
-                }
-                NodeKind::Stub => return None,
-                NodeKind::Seal => {}
+        let node = head.base()?;
+        let base = Run::new(node.payload());
+        node.prefetch(slot_lines(&base));
+        Some(WholeChain { head, delta_count: head.chain_length(), base })
+    }
+
+    /// Whether there is nothing but the base.
+    pub(crate) fn is_base(&self) -> bool {
+        self.delta_count == 0
+    }
+
+    /// The deltas, newest first.
+    pub(crate) fn deltas(&self) -> Deltas<'g> {
+        Deltas { next: Some(self.head), left: self.delta_count }
+    }
+
+    /// A planted bug.
+    pub(crate) fn drop_oldest(&mut self) {
+        self.delta_count = self.delta_count.saturating_sub(1);
+    }
+}
+
+/// The deltas of a chain, newest first.
+pub(crate) struct Deltas<'g> {
+    next: Option<NodeRef<'g>>,
+    left: usize,
+}
+
+impl<'g> Iterator for Deltas<'g> {
+    type Item = Run<'g>;
+
+    fn next(&mut self) -> Option<Run<'g>> {
+        while self.left > 0 {
+            let node = self.next?;
+            self.next = node.next();
+            // All but a seal.
+            if node.kind() == NodeKind::Delta {
+                self.left -= 1;
+                return Some(Run::new(node.payload()));
             }
-            node = node.next()?;
         }
+        None
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
     }
 }
 

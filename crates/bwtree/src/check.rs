@@ -113,12 +113,12 @@ impl Tree {
         if let Err(found) = verify_chain(head, &check.low, quiet) {
             return refuse(found);
         }
-        let chain = WholeChain::collect(head).expect("not partial");
+        let chain = WholeChain::new(head).expect("not partial");
         let base = &chain.base;
         if base.high().is_some() == base.right().is_none() {
             return refuse("high key and right sibling do not go together".to_owned());
         }
-        let mut merge = Merge::new(chain.base, &chain.deltas, 0);
+        let mut merge = Merge::new(chain.base, chain.deltas(), 0);
         if !quiet {
             merge.restrict(Bound::Included(&check.low), Bound::Unbounded);
         }

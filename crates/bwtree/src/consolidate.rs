@@ -55,15 +55,15 @@ impl Tree {
         snapshot: Snapshot<'_>,
         guard: &Guard<'_>,
     ) -> Consolidation {
-        let Some(mut chain) = snapshot.head().and_then(WholeChain::collect) else {
+        let Some(mut chain) = snapshot.head().and_then(WholeChain::new) else {
             return Consolidation::NotWhole;
         };
         // They are copied soon; meanwhile the deltas find their places.
         chain.base.prefetch_records();
         if is_planted(Canary::LoseDelta) {
-            chain.deltas.pop();
+            chain.drop_oldest();
         }
-        let merge = Merge::new(chain.base, &chain.deltas, self.forget_below());
+        let merge = Merge::new(chain.base, chain.deltas(), self.forget_below());
         // A page that is about to take another one over is not split; asked after the snapshot was taken, so that whoever
         // has seen it before that fails. The next consolidation splits.
         if merged_bytes(&merge) > self.options.page_bytes_max
@@ -83,7 +83,7 @@ impl Tree {
         chain: &WholeChain<'_>,
         guard: &Guard<'_>,
     ) -> Consolidation {
-        let merge = Merge::new(chain.base, &chain.deltas, self.forget_below());
+        let merge = Merge::new(chain.base, chain.deltas(), self.forget_below());
         self.install_merged(page, snapshot, &merge, guard)
     }
 

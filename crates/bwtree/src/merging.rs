@@ -120,12 +120,12 @@ impl Tree {
         sealed: NodeRef<'_>,
         guard: &Guard<'_>,
     ) -> bool {
-        let whole = |head| WholeChain::collect(head).expect("both pages are in memory whole");
+        let whole = |head| WholeChain::new(head).expect("both pages are in memory whole");
         let (left_chain, right_chain) = (whole(snapshot.head().expect("resident")), whole(sealed));
         let forget_below = self.forget_below();
         let merges = [
-            Merge::new(left_chain.base, &left_chain.deltas, forget_below),
-            Merge::new(right_chain.base, &right_chain.deltas, forget_below),
+            Merge::new(left_chain.base, left_chain.deltas(), forget_below),
+            Merge::new(right_chain.base, right_chain.deltas(), forget_below),
         ];
         let bytes = joined_bytes(&merges);
         let base = scratch::with(bytes, |bytes| {
@@ -208,12 +208,12 @@ impl Tree {
 
     fn try_tidy(&self, low: &[u8], reason: Reason, guard: &Guard<'_>) -> Result<Tidied, Miss> {
         let target = self.target(low, guard)?;
-        let chain = target.snapshot.head().and_then(WholeChain::collect).ok_or(Miss(target.page))?;
+        let chain = target.snapshot.head().and_then(WholeChain::new).ok_or(Miss(target.page))?;
         if chain.base.low() != low {
             return Ok(Tidied::Done);
         }
-        let merge = Merge::new(chain.base, &chain.deltas, self.forget_below());
-        if !chain.deltas.is_empty() || merge.count() < chain.base.count() {
+        let merge = Merge::new(chain.base, chain.deltas(), self.forget_below());
+        if !chain.is_base() || merge.count() < chain.base.count() {
             // This marks the page again, if there is reason to.
             if self.consolidate_page(target.page, target.snapshot, guard) != Consolidation::Done {
                 self.marks.postpone(low.to_vec(), reason);
@@ -232,8 +232,8 @@ impl Tree {
             }
         }
         let left = self.target_before(low, guard)?;
-        let left_chain = left.1.head().and_then(WholeChain::collect).ok_or(Miss(left.0))?;
-        let left_merge = Merge::new(left_chain.base, &left_chain.deltas, self.forget_below());
+        let left_chain = left.1.head().and_then(WholeChain::new).ok_or(Miss(left.0))?;
+        let left_merge = Merge::new(left_chain.base, left_chain.deltas(), self.forget_below());
         let most = self.options.page_bytes_max / 8 * if is_asked { 7 } else { 6 };
         if merge.count() > 0 && joined_bytes(&[left_merge, merge]) > most {
             return Ok(Tidied::Done);
@@ -318,8 +318,7 @@ impl Tree {
     /// Gives `left` a new base, so that it stays in memory as long as it is held, if `right` is its neighbour.
     fn renew(&self, left: PageId, low: &[u8], right: PageId, guard: &Guard<'_>) -> bool {
         let snapshot = self.llama.snapshot(left, guard);
-        let Some(chain) = snapshot.head().filter(|head| !head.is_sealed()).and_then(WholeChain::collect)
-        else {
+        let Some(chain) = snapshot.head().filter(|head| !head.is_sealed()).and_then(WholeChain::new) else {
             return false;
         };
         chain.base.high() == Some(low)

@@ -155,7 +155,7 @@ impl Tree {
             return Ok(());
         }
         let chain = self.leaf(cursor, guard)?;
-        let mut merge = Merge::new(chain.base, &chain.deltas, 0);
+        let mut merge = Merge::new(chain.base, chain.deltas(), 0);
         merge.restrict(as_slice(&cursor.lower), as_slice(&cursor.upper));
         let reverse = cursor.reverse;
         let each = |record: &RecordRef<'_>| {
@@ -217,7 +217,7 @@ impl Tree {
             });
             match beyond {
                 Some(high) => page = self.go_right(page, high, base.right(), guard)?,
-                None => return WholeChain::collect(head).ok_or(Miss(page)),
+                None => return WholeChain::new(head).ok_or(Miss(page)),
             }
         }
     }

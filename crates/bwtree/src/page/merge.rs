@@ -13,13 +13,30 @@ const VISITED_AHEAD: usize = 4;
 
 /// What becomes of one key that the deltas speak of, or of a record of the base that goes.
 #[derive(Clone, Copy, Debug)]
-struct Change<'a> {
+struct Change {
     /// Where in the base.
-    at: usize,
+    at: u32,
+    /// Which of the deltas' records comes in its place, or [`NOTHING`].
+    record: u32,
     /// Whether the base's record at `at` goes.
     replaces: bool,
-    /// What comes in its place.
-    record: Option<RecordRef<'a>>,
+}
+
+/// That nothing comes in the place of a record.
+const NOTHING: u32 = u32::MAX;
+
+impl Change {
+    /// Where in the base.
+    #[inline]
+    fn at(self) -> usize {
+        self.at as usize
+    }
+
+    /// What comes in its place, of the deltas' `records`.
+    #[inline]
+    fn record<'m, 'a>(self, records: &'m [RecordRef<'a>]) -> Option<&'m RecordRef<'a>> {
+        if self.record == NOTHING { None } else { Some(&records[self.record as usize]) }
+    }
 }
 
 /// A stretch of the merged content, in key order.
@@ -60,60 +77,74 @@ fn place(base: &Run<'_>, head: u64, key: &KeyParts<'_>, scratch: &mut Vec<u8>) -
     }
 }
 
+/// What record `number` of the deltas, the newest there for its key, changes in the base, where it was `found`.
+#[inline]
+fn decide(
+    base: &Run<'_>,
+    number: u32,
+    record: &RecordRef<'_>,
+    found: Result<usize, usize>,
+    forget_below: u64,
+) -> Option<Change> {
+    let forgotten = record.value.is_none() && record.lsn < forget_below;
+    let (at, replaces) = match found {
+        Ok(at) if base.record(at).version() >= record.version() => return None,
+        Ok(at) => (at, true),
+        Err(_) if forgotten => return None,
+        Err(at) => (at, false),
+    };
+    // A run counts its records in 32 bits.
+    Some(Change { at: at as u32, record: if forgotten { NOTHING } else { number }, replaces })
+}
+
 /// The content of a page as of one snapshot of its chain.
 pub(crate) struct Merge<'a> {
     base: Run<'a>,
     /// Which of the base's records count: all, unless [`Merge::restrict`] says otherwise.
     within: Range<usize>,
-    changes: Vec<Change<'a>>,
+    /// Those of the deltas.
+    records: Vec<RecordRef<'a>>,
+    changes: Vec<Change>,
 }
 
 impl<'a> Merge<'a> {
     /// Merges `deltas` (in any order) into `base`. Of several versions of a key the one with the highest
     /// (stamp, LSN) is kept. Tombstones with an LSN below `forget_below` are left out.
-    pub(crate) fn new(base: Run<'a>, deltas: &[Run<'a>], forget_below: u64) -> Merge<'a> {
-        let mut merge = Merge { base, within: 0..base.count(), changes: Vec::new() };
-        let count = deltas.iter().map(Run::count).sum();
-        if count > 0 {
-            let mut scratch = Vec::new();
-            let (mut heads, mut records) = (Vec::with_capacity(count), Vec::with_capacity(count));
-            for delta in deltas {
-                for index in 0..delta.count() {
-                    let (head, record) = cut(&base, delta.record(index), &mut scratch);
-                    heads.push((head, records.len() as u32));
-                    records.push(record);
-                }
-            }
-            let record = |head: &(u64, u32)| &records[head.1 as usize];
-            let by_key = |left: &(u64, u32), right: &(u64, u32)| {
-                left.0.cmp(&right.0).then_with(|| record(left).key.cmp(&record(right).key))
-            };
-            // Each delta is sorted by itself, which the sort makes use of. Newest first among equal keys.
-            heads.sort_by(|left, right| {
-                by_key(left, right).then_with(|| record(right).version().cmp(&record(left).version()))
-            });
-            merge.changes.reserve_exact(count);
-            for (at, head) in heads.iter().enumerate() {
-                if at == 0 || by_key(&heads[at - 1], head).is_ne() {
-                    let record = record(head);
-                    merge.decide(record, place(&base, head.0, &record.key, &mut scratch), forget_below);
-                }
+    pub(crate) fn new(
+        base: Run<'a>,
+        deltas: impl IntoIterator<Item = Run<'a>>,
+        forget_below: u64,
+    ) -> Merge<'a> {
+        let deltas = deltas.into_iter();
+        let expected = deltas.size_hint().0;
+        let mut scratch = Vec::new();
+        let (mut heads, mut records) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
+        for delta in deltas {
+            for index in 0..delta.count() {
+                let (head, record) = cut(&base, delta.record(index), &mut scratch);
+                let number = u32::try_from(records.len()).expect("deltas have fewer than 2^32 records");
+                heads.push((head, number));
+                records.push(record);
             }
         }
+        let record = |head: &(u64, u32)| &records[head.1 as usize];
+        let by_key = |left: &(u64, u32), right: &(u64, u32)| {
+            left.0.cmp(&right.0).then_with(|| record(left).key.cmp(&record(right).key))
+        };
+        // Each delta is sorted by itself, which the sort makes use of. Newest first among equal keys.
+        heads.sort_by(|left, right| {
+            by_key(left, right).then_with(|| record(right).version().cmp(&record(left).version()))
+        });
+        let mut changes = Vec::with_capacity(heads.len());
+        for (index, head) in heads.iter().enumerate() {
+            if index == 0 || by_key(&heads[index - 1], head).is_ne() {
+                let found = place(&base, head.0, &record(head).key, &mut scratch);
+                changes.extend(decide(&base, head.1, record(head), found, forget_below));
+            }
+        }
+        let mut merge = Merge { base, within: 0..base.count(), records, changes };
         merge.forget_old_tombstones(forget_below);
         merge
-    }
-
-    #[inline]
-    fn decide(&mut self, record: &RecordRef<'a>, found: Result<usize, usize>, forget_below: u64) {
-        let forgotten = record.value.is_none() && record.lsn < forget_below;
-        let (at, replaces) = match found {
-            Ok(at) if self.base.record(at).version() >= record.version() => return,
-            Ok(at) => (at, true),
-            Err(_) if forgotten => return,
-            Err(at) => (at, false),
-        };
-        self.changes.push(Change { at, replaces, record: (!forgotten).then_some(*record) });
     }
 
     fn forget_old_tombstones(&mut self, forget_below: u64) {
@@ -123,10 +154,10 @@ impl<'a> Merge<'a> {
         let known = self.changes.len();
         for at in 0..self.base.count() {
             let replaced = self.changes[..known]
-                .binary_search_by(|change| (change.at, change.replaces).cmp(&(at, true)))
+                .binary_search_by(|change| (change.at(), change.replaces).cmp(&(at, true)))
                 .is_ok();
             if !replaced && self.base.is_tombstone(at) && self.base.record(at).lsn < forget_below {
-                self.changes.push(Change { at, replaces: true, record: None });
+                self.changes.push(Change { at: at as u32, record: NOTHING, replaces: true });
             }
         }
         // Insertions at a place come before the replacement of the record there. Stable, so that several
@@ -144,14 +175,14 @@ impl<'a> Merge<'a> {
         let (mut gone, mut come) = (0, 0);
         for change in &self.changes {
             gone += usize::from(change.replaces);
-            come += usize::from(change.record.is_some());
+            come += usize::from(change.record != NOTHING);
         }
         self.within.len() - gone + come
     }
 
     /// Whether every record that the deltas bring lies behind the base's last one: an ascending load.
     pub(crate) fn is_append(&self) -> bool {
-        self.changes.iter().all(|change| change.at == self.base.count())
+        self.changes.iter().all(|change| change.at() == self.base.count())
     }
 
     /// The content in key order.
@@ -180,12 +211,12 @@ impl<'a> Merge<'a> {
                     return Some(Piece::Record(record));
                 }
                 let change = changes.next();
-                let until = change.map_or(places.end.base, |change| change.at);
+                let until = change.map_or(places.end.base, |change| change.at());
                 let stretch = from..until;
                 match change {
                     Some(change) => {
-                        from = change.at + usize::from(change.replaces);
-                        pending = change.record.as_ref();
+                        from = change.at() + usize::from(change.replaces);
+                        pending = change.record(&self.records);
                     }
                     None if stretch.is_empty() => return None,
                     None => from = until,
@@ -203,22 +234,23 @@ impl<'a> Merge<'a> {
         let mut from = self.within.start;
         for number in 0..=self.changes.len() {
             let change = self.changes.get(number);
-            for at in from..change.map_or(self.within.end, |change| change.at) {
+            for at in from..change.map_or(self.within.end, |change| change.at()) {
                 visit(Place { base: at, change: number }, self.base.bytes_with_slot(at));
             }
             let Some(change) = change else { break };
-            if let Some(record) = &change.record {
-                visit(Place { base: change.at, change: number }, bytes_of(record, prefix_bytes));
+            if let Some(record) = change.record(&self.records) {
+                visit(Place { base: change.at(), change: number }, bytes_of(record, prefix_bytes));
             }
-            from = change.at + usize::from(change.replaces);
+            from = change.at() + usize::from(change.replaces);
         }
     }
 
     /// The record at a place that [`Merge::visit_sizes`] has named.
     pub(crate) fn record_at(&self, place: Place) -> RecordRef<'a> {
-        match self.changes.get(place.change) {
-            Some(Change { at, record: Some(record), .. }) if *at == place.base => *record,
-            _ => self.base.record(place.base),
+        let change = self.changes.get(place.change).filter(|change| change.at() == place.base);
+        match change.and_then(|change| change.record(&self.records)) {
+            Some(record) => *record,
+            None => self.base.record(place.base),
         }
     }
 
@@ -252,7 +284,7 @@ impl<'a> Merge<'a> {
         let mut until = self.within.end;
         loop {
             let change = changes.next();
-            let from = change.map_or(self.within.start, |change| change.at + usize::from(change.replaces));
+            let from = change.map_or(self.within.start, |change| change.at() + usize::from(change.replaces));
             for index in (from..until).rev() {
                 if let Some(ahead) = index.checked_sub(VISITED_AHEAD) {
                     self.base.prefetch_record(ahead);
@@ -262,10 +294,10 @@ impl<'a> Merge<'a> {
                 }
             }
             let Some(change) = change else { return true };
-            if change.record.is_some_and(|record| !visit(&record)) {
+            if change.record(&self.records).is_some_and(|record| !visit(record)) {
                 return false;
             }
-            until = change.at;
+            until = change.at();
         }
     }
 
@@ -298,8 +330,9 @@ impl<'a> Merge<'a> {
             Bound::Excluded(key) => self.base.search(key).unwrap_or_else(|at| at),
         };
         self.within = start..end.max(start);
+        let records = &self.records;
         self.changes.retain(|change| {
-            let Some(record) = &change.record else { return false };
+            let Some(record) = change.record(records) else { return false };
             let above = match lower {
                 Bound::Unbounded => true,
                 Bound::Included(key) => record.key.compare_whole(key).is_ge(),
@@ -319,8 +352,8 @@ impl<'a> Merge<'a> {
         let prefix_bytes = self.base.prefix().len();
         let (mut gone, mut come) = (0, 0);
         for change in &self.changes {
-            gone += if change.replaces { self.base.bytes_with_slot(change.at) } else { 0 };
-            come += change.record.as_ref().map_or(0, |record| bytes_of(record, prefix_bytes));
+            gone += if change.replaces { self.base.bytes_with_slot(change.at()) } else { 0 };
+            come += change.record(&self.records).map_or(0, |record| bytes_of(record, prefix_bytes));
         }
         let within = self.within.clone();
         SLOT_BYTES * within.len() + self.base.record_bytes(within).len() + come - gone

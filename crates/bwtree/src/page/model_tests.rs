@@ -66,7 +66,7 @@ fn content(run: &Run<'_>) -> Versions {
 
 fn consolidated(base: &[u8], deltas: &[Vec<u8>], forget_below: u64) -> Vec<u8> {
     let runs: Vec<_> = deltas.iter().map(|delta| Run::verify(delta).unwrap()).collect();
-    let merge = Merge::new(Run::new(base), &runs, forget_below);
+    let merge = Merge::new(Run::new(base), runs, forget_below);
     let mut bytes = vec![0; merged_bytes(&merge)];
     write_merged(&merge, &mut bytes);
     bytes
@@ -122,7 +122,7 @@ proptest! {
         apply(&mut model, &second);
         let base = consolidated(&empty_base(), &[delta_of(&mut first)], 0);
         let delta = delta_of(&mut second);
-        let merge = Merge::new(Run::new(&base), &[Run::new(&delta)], 0);
+        let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
         let Some(split) = Split::new(&merge, page_bytes_max) else { return Ok(()) };
         let mut found = Versions::new();
         let last = split.parts().len() - 1;
@@ -150,7 +150,7 @@ proptest! {
         singles in prop::bool::ANY,
     ) {
         let base = consolidated(&empty_base(), &[delta_of(&mut first)], 0);
-        let merge = Merge::new(Run::new(&base), &[], 0);
+        let merge = Merge::new(Run::new(&base), [], 0);
         let Some(split) = Split::new(&merge, 400) else { return Ok(()) };
         for index in 0..split.parts().len() {
             let mut page = vec![0; split.bytes(index)];
@@ -167,7 +167,7 @@ proptest! {
             let changed = consolidated(&page, &deltas, 0);
             prop_assert_eq!(&content(&Run::verify(&changed).unwrap()), &model);
             let runs: Vec<_> = deltas.iter().map(|delta| Run::new(delta)).collect();
-            let merge = Merge::new(run, &runs, 0);
+            let merge = Merge::new(run, runs, 0);
             let Some(again) = Split::new(&merge, 150) else { continue };
             let mut found = Versions::new();
             for index in 0..again.parts().len() {
@@ -202,7 +202,7 @@ fn an_ascending_load_fills_its_pages() {
     for key in 0u64..1000 {
         let key = key.to_be_bytes();
         let delta = delta_of(&mut [Owned { key: key.to_vec(), value: Some(vec![7; 20]), stamp: 1, lsn: 1 }]);
-        let merge = Merge::new(Run::new(&base), &[Run::new(&delta)], 0);
+        let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
         if merged_bytes(&merge) <= 4096 {
             base = consolidated(&base, &[delta], 0);
             continue;
@@ -230,7 +230,7 @@ fn a_record_larger_than_a_page_gets_a_part_of_its_own() {
         .collect();
     let delta = delta_of(&mut operations);
     let base = empty_base();
-    let merge = Merge::new(Run::new(&base), &[Run::new(&delta)], 0);
+    let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
     let split = Split::new(&merge, 4096).unwrap();
     let counts: Vec<_> = (0..split.parts().len())
         .map(|index| {
@@ -256,7 +256,7 @@ fn long_shared_prefixes_are_stored_once() {
     let delta = delta_of(&mut operations);
     assert!(delta.len() < 200 * 60 + stem.len() * 2, "{} bytes", delta.len());
     let base = empty_base();
-    let merge = Merge::new(Run::new(&base), &[Run::new(&delta)], 0);
+    let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
     let split = Split::new(&merge, 4096).unwrap();
     // A page in the middle, whose two bounds share the prefix.
     assert!(split.bytes(1) < 4096 + 2 * stem.len(), "{} bytes", split.bytes(1));
