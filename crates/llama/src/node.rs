@@ -958,10 +958,10 @@ mod tests {
             assert_eq!(base.as_ref().slack_bytes(), given);
             // Each delta of a byte takes 48 bytes.
             let mut nodes = vec![base];
-            // SAFETY: the base is dropped last.
-            while let Some(mut delta) =
-                unsafe { OwnedNode::delta_in_slack(1, nodes[nodes.len() - 1].as_ref()) }
-            {
+            loop {
+                // SAFETY: the base is dropped last.
+                let delta = unsafe { OwnedNode::delta_in_slack(1, nodes[nodes.len() - 1].as_ref()) };
+                let Some(mut delta) = delta else { break };
                 delta.link(nodes[nodes.len() - 1].as_ref());
                 assert!(delta.as_ref().is_near() && 48 * nodes.len() <= given);
                 assert_eq!(
