@@ -499,6 +499,8 @@ impl Llama {
             disk_bytes: totals.allocated_bytes,
             live_bytes: totals.live_bytes,
             reads_at_once: self.store.segments.directory.reads_at_once() as u64,
+            reads: self.store.segments.reads.get(),
+            bytes_of_reads: self.store.segments.bytes_of_reads.get(),
             ..Statistics::default()
         };
         self.counters.fill(&mut statistics);

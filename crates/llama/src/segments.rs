@@ -23,6 +23,7 @@ use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{FORMAT_VERSION, Position, STREAMS, is_known};
 use crate::fragment::{Defect, Fragment, Layout, read_u32, read_u64, write_u32, write_u64};
 use crate::read_buffer::ReadBuffer;
+use crate::statistics::Counter;
 use crate::sync::RwLock;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
 use std::collections::HashMap;
@@ -46,6 +47,9 @@ pub(crate) struct Segments {
     pub(crate) segment_bytes: u64,
     direct: bool,
     files: RwLock<HashMap<u64, Arc<dyn File>>>,
+    /// Reads of fragments, of neighbours together, and their bytes.
+    pub(crate) reads: Counter,
+    pub(crate) bytes_of_reads: Counter,
 }
 
 /// A fragment's bytes as read, with what is around them in their blocks.
@@ -163,7 +167,15 @@ impl Segments {
         segment_bytes: u64,
         direct: bool,
     ) -> Segments {
-        Segments { directory, store, segment_bytes, direct, files: RwLock::default() }
+        Segments {
+            directory,
+            store,
+            segment_bytes,
+            direct,
+            files: RwLock::default(),
+            reads: Counter::default(),
+            bytes_of_reads: Counter::default(),
+        }
     }
 
     /// The segment that holds `offset`.
@@ -394,6 +406,8 @@ impl Segments {
         results: &mut [Option<Result<ReadFragment, LlamaError>>],
     ) -> Vec<Stretch> {
         let mut files = Vec::with_capacity(stretches.len());
+        self.reads.add(stretches.len() as u64);
+        self.bytes_of_reads.add(stretches.iter().map(|stretch| stretch.to - stretch.from).sum());
         for stretch in &stretches {
             files.push(self.file(self.index(stretch.from)));
         }

@@ -22,7 +22,7 @@ macro_rules! counters {
         #[derive(Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
-        /// Figures of a store since it was opened, and of its state now (the first eight).
+        /// Figures of a store since it was opened, and of its state now (the first eight figures).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Statistics {
@@ -42,6 +42,10 @@ macro_rules! counters {
             pub live_bytes: u64,
             /// Reads that the device does at the same time; 1 if one after the other.
             pub reads_at_once: u64,
+            /// Reads of fragments so far, those of neighbours being one.
+            pub reads: u64,
+            /// Their bytes.
+            pub bytes_of_reads: u64,
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -63,6 +67,8 @@ macro_rules! counters {
                     ("disk_bytes", self.disk_bytes),
                     ("live_bytes", self.live_bytes),
                     ("reads_at_once", self.reads_at_once),
+                    ("reads", self.reads),
+                    ("bytes_of_reads", self.bytes_of_reads),
                     $((stringify!($name), self.$name),)*
                 ]
             }

@@ -164,13 +164,22 @@ fn what_leaves_memory_is_read_again_with_its_fragments() {
     let resident = |llama: &Llama| llama.memory_bytes() as i64;
     let loaded = bed.moved(|llama| llama.load(pages[1]).unwrap());
     let one = resident(&bed.llama);
-    let expected = [("memory_bytes", one), ("loads", 1), ("fragments_read", 2), ("bytes_read", FULL + DELTA)];
+    let expected = [
+        ("memory_bytes", one),
+        ("reads", 1),
+        ("bytes_of_reads", 3 * BLOCK),
+        ("loads", 1),
+        ("fragments_read", 2),
+        ("bytes_read", FULL + DELTA),
+    ];
     assert_eq!(loaded, expected);
     // What is there is not read.
     assert!(bed.moved(|llama| llama.load(pages[1]).unwrap()).is_empty());
     let together = bed.moved(|llama| llama.load_many(&pages[..3]).unwrap());
     let expected = [
         ("memory_bytes", resident(&bed.llama) - one),
+        ("reads", 1),
+        ("bytes_of_reads", BLOCK),
         ("loads", 2),
         ("loads_together", 1),
         ("fragments_read", 2),
@@ -217,6 +226,8 @@ fn rows_are_prepared_of_the_pages_that_must_be_read() {
     let prepared = bed.moved(|llama| assert!(llama.prepare_step().unwrap()));
     let expected = [
         ("memory_bytes", bed.llama.memory_bytes() as i64 - before),
+        ("reads", 1),
+        ("bytes_of_reads", 3 * BLOCK),
         ("loads", 4),
         ("loads_together", 1),
         ("rows_prepared", 1),
