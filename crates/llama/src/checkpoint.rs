@@ -242,25 +242,33 @@ impl Llama {
         let pending = &mut round.pending;
         loop {
             let written = self.flush_batch(self.lock_flusher(), Stream::Fresh, || {
-                // A clean page has been flushed since, by whomever.
-                let page = std::iter::from_fn(|| pending.pop()).find(|&page| self.table.is_dirty(page))?;
+                // What the rows of this round have made ready takes much memory. A clean page has been flushed since, by whomever.
+                let ready = if pending.is_empty() { None } else { self.next_ready() };
+                let pending = || std::iter::from_fn(|| pending.pop()).find(|&page| self.table.is_dirty(page));
+                let page = ready.or_else(pending)?;
                 tried.push(page);
                 Some(page)
             });
-            let read = |written: Written| match written.unread {
-                Some(page) => self.read_for_flush(page).map(|()| written),
-                None => Ok(written),
+            let prepared = |written: Written<'_>| {
+                let (pages, bytes, skipped, unread) =
+                    (written.pages, written.bytes, written.skipped.clone(), written.unread());
+                if let ([], Some(&page), 0) = (&written.rows[..], unread.first(), bytes) {
+                    // Somebody else is reading it.
+                    self.load(page)?;
+                }
+                self.prepare_rows(written.rows).map(|()| (pages, bytes, skipped, unread))
             };
-            match written.and_then(read) {
-                Ok(written) => {
+            match written.and_then(prepared) {
+                Ok((pages, bytes, skipped, unread)) => {
                     // Those that were left for later, or for want of room; the adopters of held pages among them.
-                    pending.extend_from_slice(&written.skipped);
+                    pending.extend_from_slice(&skipped);
+                    pending.extend_from_slice(&unread);
                     pending.extend(self.lock_flusher().begun());
-                    return Ok(match written.bytes {
-                        0 if written.unread.is_some() => continue,
+                    return Ok(match bytes {
+                        0 if !unread.is_empty() => continue,
                         0 if pending.is_empty() => CheckpointProgress::Done,
                         0 => CheckpointProgress::Blocked { pages: pending.len() },
-                        bytes => CheckpointProgress::Wrote { pages: written.pages, bytes },
+                        bytes => CheckpointProgress::Wrote { pages, bytes },
                     });
                 }
                 Err(error) => {

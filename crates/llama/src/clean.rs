@@ -163,16 +163,19 @@ impl Llama {
         // Together, and before the lock. A page that cannot be read is met, and told of, by the flush.
         let _ = self.load_many(&read);
         let mut left = wanted;
-        let with_read = |written: Written| match written.unread {
-            Some(page) => self.read_for_flush(page).map(|()| written),
-            None => Ok(written),
-        };
         let moved = loop {
             let flusher = self.lock_flusher();
             let next = || std::iter::from_fn(|| left.pop()).find(|&page| self.table.wants_rewrite(page));
-            match self.flush_batch(flusher, stream, next).and_then(with_read) {
-                Ok(written) if written.bytes > 0 || written.unread.is_some() => {}
-                Ok(_) => break Ok(()),
+            let prepared = |written: Written<'_>| {
+                let (bytes, unread) = (written.bytes, written.unread());
+                self.prepare_rows(written.rows)?;
+                // Those that somebody else is reading, too.
+                let mut wanted = unread.iter().filter(|&&page| self.table.wants_rewrite(page));
+                wanted.try_for_each(|&page| self.load(page)).map(|()| (bytes, unread))
+            };
+            match self.flush_batch(flusher, stream, next).and_then(prepared) {
+                Ok((0, unread)) if unread.is_empty() => break Ok(()),
+                Ok((_, unread)) => left.extend(unread),
                 Err(error) => break Err(error),
             }
         };

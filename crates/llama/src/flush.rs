@@ -40,6 +40,7 @@ use crate::llama::{Llama, chain};
 use crate::mapping_table::{Fragments, Word};
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
+use crate::rows::{LEFT_MAX, Row};
 use crate::segments::Segments;
 use crate::sync::{MutexGuard, Ordering};
 use crate::unadopted::Unadopted;
@@ -49,9 +50,6 @@ use std::collections::HashMap;
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::{PoisonError, TryLockError, Weak};
-
-/// Bytes for which the padding to whole blocks is little.
-const WORTH_WRITING: usize = 16 * BLOCK_BYTES;
 
 /// Room for so many pages that wait for their adoption is kept when none does.
 const WAITING_KEPT: usize = 1024;
@@ -104,13 +102,15 @@ pub(crate) struct Flusher {
 }
 
 /// What lies in the flush buffer and is not written yet.
-struct Batch {
+struct Batch<'l> {
     stream: usize,
     used: usize,
     fragments: u32,
     body_crc: u32,
     taken: Vec<Taken>,
     skipped: Vec<PageId>,
+    rows: Vec<Row<'l>>,
+    passed: Vec<PageId>,
 }
 
 struct Taken {
@@ -121,13 +121,22 @@ struct Taken {
 }
 
 /// What [`Llama::flush_batch`] has done.
-pub(crate) struct Written {
+pub(crate) struct Written<'l> {
     pub(crate) pages: usize,
     pub(crate) bytes: u64,
     /// Pages left for later, dirty as before.
     pub(crate) skipped: Vec<PageId>,
-    /// The page that comes next and must be read before, by [`Llama::read_for_flush`].
-    pub(crate) unread: Option<PageId>,
+    /// What must be read before it can be flushed, by [`Llama::prepare_rows`].
+    pub(crate) rows: Vec<Row<'l>>,
+    /// Pages that were passed as somebody else is reading them.
+    pub(crate) passed: Vec<PageId>,
+}
+
+impl Written<'_> {
+    /// Pages that could not be written as they must be read before.
+    pub(crate) fn unread(&self) -> Vec<PageId> {
+        self.rows.iter().map(Row::first).chain(self.passed.iter().copied()).collect()
+    }
 }
 
 /// The buffer that is being written. Its lock is held meanwhile, and taken under the flush lock, so that buffers are written in order;
@@ -152,7 +161,7 @@ enum Marshalled {
     Later,
     /// This adoptee must go first.
     First(PageId),
-    /// It must be read first.
+    /// It must be read first, and is dirty still.
     Load,
     /// It should be consolidated first.
     Long,
@@ -284,6 +293,8 @@ impl Llama {
     /// # Panics
     /// If a page adopts another on which nothing is installed.
     pub fn flush_step(&self) -> Result<FlushProgress, LlamaError> {
+        // Whether pages that somebody is preparing are left until they are ready.
+        let mut is_left_to_others = true;
         loop {
             let Some(mut flusher) = self.try_fill() else { return Ok(FlushProgress::Busy) };
             if flusher.unadopted.have_become_many() {
@@ -296,23 +307,38 @@ impl Llama {
             // One revolution: from the hand to the end, then from the first page to the hand.
             let (mut hand, mut limit, mut wrapped) = (start, end, false);
             let mut fetched = Fetched::default();
+            let mut awaited = None;
             let written = self.flush_batch(flusher, Stream::Fresh, || {
+                if let Some(page) = self.next_ready() {
+                    return Some(page);
+                }
                 loop {
                     if let Some(page) = fetched.next(self, hand, limit) {
                         hand = PageId(page.0 + 1);
                         self.flush_hand.store(hand.0, Ordering::Relaxed);
-                        return Some(page);
-                    }
-                    if wrapped {
+                        if !is_left_to_others || !self.is_in_the_making(page) {
+                            return Some(page);
+                        }
+                        awaited = Some(page);
+                    } else if wrapped {
                         return None;
+                    } else {
+                        (hand, limit, wrapped) = (PageId(1), start, true);
                     }
-                    (hand, limit, wrapped) = (PageId(1), start, true);
                 }
             })?;
-            match written {
-                Written { bytes: 0, unread: Some(page), .. } => self.read_for_flush(page)?,
-                Written { bytes: 0, .. } => return Ok(FlushProgress::Nothing),
-                Written { pages, bytes, .. } => return Ok(FlushProgress::Wrote { pages, bytes }),
+            let awaited = written.passed.last().copied().or(awaited);
+            let is_reading = !written.rows.is_empty();
+            self.prepare_rows(written.rows)?;
+            match (written.bytes, awaited) {
+                (0, _) if is_reading => {}
+                // All that is left is with others, who are about to have it ready.
+                (0, Some(page)) => {
+                    self.load(page)?;
+                    is_left_to_others = false;
+                }
+                (0, None) => return Ok(FlushProgress::Nothing),
+                (bytes, _) => return Ok(FlushProgress::Wrote { pages: written.pages, bytes }),
             }
         }
     }
@@ -324,7 +350,7 @@ impl Llama {
         mut flusher: MutexGuard<'_, Flusher>,
         stream: Stream,
         mut next: impl FnMut() -> Option<PageId>,
-    ) -> Result<Written, LlamaError> {
+    ) -> Result<Written<'_>, LlamaError> {
         self.store.check()?;
         if self.pages.has_returned() {
             // A page is not to be forgotten before what was written of it has been noted.
@@ -340,6 +366,8 @@ impl Llama {
             body_crc: 0,
             taken: Vec::new(),
             skipped: Vec::new(),
+            rows: Vec::new(),
+            passed: Vec::new(),
         };
         // An error must not leave addresses in nodes that no buffer will hold: what is in the batch is written
         // in any case.
@@ -356,17 +384,9 @@ impl Llama {
             }
         }
         self.evict_flushed(&flushed);
-        Ok(Written { pages: batch.fragments as usize, bytes, skipped: batch.skipped, unread: filled? })
-    }
-
-    /// Reads a page that a flush has come to, without the flush lock.
-    pub(crate) fn read_for_flush(&self, page: PageId) -> Result<(), LlamaError> {
-        self.prepare_for_flush(page).inspect_err(|_| {
-            // The cleaner shall not come back to a page that cannot be read, and the flush goes on with others.
-            self.table.clear_rewrite(page);
-            let mut flusher = self.lock_flusher();
-            (0..STREAMS).for_each(|stream| self.give_up_begun(&mut flusher, stream));
-        })
+        filled?;
+        let Batch { fragments, skipped, rows, passed, .. } = batch;
+        Ok(Written { pages: fragments as usize, bytes, skipped, rows, passed })
     }
 
     /// Leaves the pages whose flush has begun for later.
@@ -376,13 +396,13 @@ impl Llama {
         }
     }
 
-    /// The page that must be read before the next can be put into the buffer, if that is why it was left.
-    fn fill(
-        &self,
+    /// Puts pages into the buffer until it is full, or there are none but such as must be read before.
+    fn fill<'l>(
+        &'l self,
         flusher: &mut Flusher,
-        batch: &mut Batch,
+        batch: &mut Batch<'l>,
         next: &mut dyn FnMut() -> Option<PageId>,
-    ) -> Result<Option<PageId>, LlamaError> {
+    ) -> Result<(), LlamaError> {
         // The page that consolidation was last asked for. Once is enough: it may have good reasons not to do it.
         let mut asked = None;
         while batch.used < self.options.flush_buffer_bytes {
@@ -408,15 +428,17 @@ impl Llama {
                     }
                 }
                 Marshalled::First(adoptee) => flusher.stacks[batch.stream].push(adoptee),
-                // A small buffer is not worth its padding.
-                Marshalled::Load if (1..self.worth_writing()).contains(&(batch.used - HEADER_BYTES)) => {
-                    if let Err(error) = self.prepare_for_flush(page) {
-                        self.table.clear_rewrite(page);
-                        return Err(error);
+                // Nothing is read under the flush lock. It is alone: what was never flushed is in memory, and so are its adopters.
+                Marshalled::Load => {
+                    match self.row_for_flush(page) {
+                        Some(row) => batch.rows.push(row),
+                        None => batch.passed.push(page),
+                    }
+                    flusher.stacks[batch.stream].pop();
+                    if batch.rows.len() == LEFT_MAX {
+                        break;
                     }
                 }
-                // Not here: others may fill the next buffer meanwhile.
-                Marshalled::Load => return Ok(Some(page)),
                 Marshalled::Long => {
                     asked = Some(page);
                     if let Some(method) = self.consolidator.get().and_then(Weak::upgrade) {
@@ -431,7 +453,7 @@ impl Llama {
                 }
             }
         }
-        Ok(None)
+        Ok(())
     }
 
     /// Has `method` asked to consolidate long pages before they are written in full. Once per store.
@@ -440,13 +462,8 @@ impl Llama {
         let _ = self.consolidator.set(method);
     }
 
-    /// So many bytes in the buffer are written rather than kept waiting for a page that must be read.
-    fn worth_writing(&self) -> usize {
-        (self.options.flush_buffer_bytes / 2).max(WORTH_WRITING)
-    }
-
     /// Copies the unflushed part of `page` into the buffer.
-    fn marshal(&self, flusher: &mut Flusher, batch: &mut Batch, page: PageId, asked: bool) -> Marshalled {
+    fn marshal(&self, flusher: &mut Flusher, batch: &mut Batch<'_>, page: PageId, asked: bool) -> Marshalled {
         let guard = self.epochs.pin();
         let Some(claim) = self.table.try_claim(page) else { return Marshalled::Later };
         self.table.take_dirty(page);
@@ -628,7 +645,7 @@ impl Llama {
     fn write_buffer(
         &self,
         mut flusher: MutexGuard<'_, Flusher>,
-        batch: &mut Batch,
+        batch: &mut Batch<'_>,
     ) -> Result<u64, LlamaError> {
         let segments = &self.store.segments;
         let mut writing = self.writing();
@@ -872,14 +889,6 @@ mod tests {
         assert!(!llama.table.is_adopted(page));
         drop(writing);
         assert!(!llama.is_writing());
-    }
-
-    #[test]
-    fn half_a_buffer_is_worth_writing_and_sixteen_blocks_at_least() {
-        let worth_writing = |flush_buffer_bytes| {
-            open(Options { flush_buffer_bytes, ..Options::tiny_for_tests() }).worth_writing()
-        };
-        assert_eq!([1 << 20, 160 << 10, 8 << 10].map(worth_writing), [512 << 10, 80 << 10, 64 << 10]);
     }
 
     #[test]

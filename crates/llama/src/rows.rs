@@ -7,9 +7,12 @@
 //! have half as many fragments as they may, so that neighbours become due together. Their reads are few and long. Others in between are left
 //! alone: to write them in full that early costs more than their reads save.
 //!
-//! A row is read and consolidated without the flush lock, by the flusher that comes to it, or before, by whoever else has time
-//! ([`Llama::prepare_step`]): those who write more than is flushed. Several rows may be in the making. A consolidated page is a new base, which the flush writes in full
-//! whatever it was before; so preparing a page decides nothing that must be remembered.
+//! A row is read and consolidated without the flush lock, by whoever has time ([`Llama::prepare_step`]): those who write more than is flushed; or
+//! by the flusher that comes to one of its pages, which fills its buffer with others first. While a row is *in the making* the flush passes its
+//! pages; once it is *ready* they are what is flushed next, wherever the flush is in its revolution. Whole pages in memory take as much as twenty
+//! deltas: left to the next revolution, those that the flush has passed meanwhile would take the memory that deltas are to gather in.
+//! Several rows may be in the making. A consolidated page is a new base, which the flush writes in full
+//! whatever it was before; so preparing a page decides nothing that must be remembered, and nothing is lost with these lists but time.
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
@@ -32,15 +35,40 @@ const AHEAD_MAX: usize = 4;
 const AHEAD_IDENTIFIERS: u64 = 8 * STRETCH;
 /// Dirty pages that one step looks at to find a row.
 const LOOKED_AT: usize = 1024;
-/// The rows that wait for the flush.
+/// Rows that a flush leaves for when it has written its buffer, at most.
+pub(crate) const LEFT_MAX: usize = 4;
+
+/// What is being prepared, and what is.
 #[derive(Default)]
 pub(crate) struct Rows {
     /// Pages from here on have not been looked at, in this revolution of the flush.
     hand: u64,
     /// Where the flush was seen last.
     seen: u64,
-    /// The identifiers behind the rows that wait, in order.
-    ends: VecDeque<u64>,
+    /// Rows that somebody is reading and consolidating, each in order.
+    making: Vec<Vec<PageId>>,
+    /// Pages of rows that have been prepared and wait for the flush, row by row.
+    ready: VecDeque<PageId>,
+}
+
+/// Pages to be read and consolidated together, by [`Llama::prepare_rows`]. As long as this lives nobody else does so.
+#[must_use]
+pub(crate) struct Row<'l> {
+    llama: &'l Llama,
+    pages: Vec<PageId>,
+}
+
+impl Row<'_> {
+    /// The page for the sake of which it is prepared.
+    pub(crate) fn first(&self) -> PageId {
+        self.pages[0]
+    }
+}
+
+impl Drop for Row<'_> {
+    fn drop(&mut self) {
+        self.llama.rows().making.retain(|pages| pages[0] != self.pages[0]);
+    }
 }
 
 impl Rows {
@@ -48,13 +76,19 @@ impl Rows {
     fn follow(&mut self, flush: u64) {
         if flush < self.seen {
             // It has begun another revolution.
-            *self = Rows::default();
+            self.hand = 0;
         }
         self.seen = flush;
         self.hand = self.hand.max(flush);
-        while self.ends.front().is_some_and(|&end| end <= flush) {
-            self.ends.pop_front();
-        }
+    }
+
+    fn is_in_the_making(&self, page: PageId) -> bool {
+        self.making.iter().any(|row| row.binary_search(&page).is_ok())
+    }
+
+    /// Pages that the flush has still to write.
+    fn waiting(&self) -> usize {
+        self.making.iter().map(Vec::len).sum::<usize>() + self.ready.len()
     }
 }
 
@@ -69,21 +103,25 @@ impl Llama {
         // Relaxed: a hint of where to look. Where nothing is dirty any more the flush goes on with the first page.
         let hand = PageId(self.flush_hand.load(Ordering::Relaxed));
         rows.follow(self.table.next_dirty(hand, self.pages.end()).map_or(1, |_| hand.0));
-        if rows.ends.len() >= AHEAD_MAX {
+        // Others than the flush may have written them: a checkpoint.
+        while rows.ready.pop_front_if(|page| !self.table.is_dirty(*page)).is_some() {}
+        if rows.waiting() > (AHEAD_MAX - 1) * PAGES_MAX {
             return Ok(false);
         }
         let end = self.pages.end().min(PageId(rows.seen + AHEAD_IDENTIFIERS));
         let dirty = std::iter::successors(self.table.next_dirty(PageId(rows.hand), end), |&page| {
             self.table.next_dirty(PageId(page.0 + 1), end)
         });
-        let due =
-            dirty.take(LOOKED_AT).inspect(|page| rows.hand = page.0 + 1).find(|&page| self.is_due(page));
+        let mut behind = rows.hand;
+        let due = dirty
+            .take(LOOKED_AT)
+            .inspect(|page| behind = page.0 + 1)
+            .find(|&page| self.is_due(page) && !rows.is_in_the_making(page));
+        rows.hand = behind;
         let Some(first) = due else { return Ok(false) };
-        let (row, end) = self.row(first);
-        rows.hand = end;
-        rows.ends.push_back(end);
+        let row = self.begin_row(&mut rows, first);
         drop(rows);
-        self.prepare_row(&row).map(|()| true)
+        self.prepare_rows(vec![row]).map(|()| true)
     }
 
     /// Reads and consolidates some pages that have more than one fragment, so that the flush writes them in full and what they had before is
@@ -110,7 +148,8 @@ impl Llama {
             }
             page = PageId(page.0 + 1);
         }
-        self.prepare_row(&row)?;
+        self.counters.rows_prepared.add(1);
+        self.load_and_consolidate(&row)?;
         Ok((page < self.pages.end()).then_some(page))
     }
 
@@ -119,47 +158,77 @@ impl Llama {
         !matches!(self.snapshot(page, &guard).state(), PageState::Free)
     }
 
-    /// Prepares `page`, which the flush has come to, and which must be read before; and the row that begins with it, unless that is being
-    /// prepared already.
-    pub(crate) fn prepare_for_flush(&self, page: PageId) -> Result<(), LlamaError> {
+    /// The next page that is ready to be flushed.
+    pub(crate) fn next_ready(&self) -> Option<PageId> {
         let mut rows = self.rows();
-        rows.follow(page.0);
-        if rows.hand <= page.0 && self.is_due(page) {
-            let (row, end) = self.row(page);
+        std::iter::from_fn(|| rows.ready.pop_front()).find(|&page| self.table.is_dirty(page))
+    }
+
+    /// Whether somebody is about to prepare `page`, so that a flush need not.
+    pub(crate) fn is_in_the_making(&self, page: PageId) -> bool {
+        self.rows().is_in_the_making(page)
+    }
+
+    /// The row that begins with `page`, which a flush has come to and which must be read before. The caller prepares it. `None` if
+    /// somebody does so already.
+    pub(crate) fn row_for_flush(&self, page: PageId) -> Option<Row<'_>> {
+        let mut rows = self.rows();
+        (!rows.is_in_the_making(page)).then(|| self.begin_row(&mut rows, page))
+    }
+
+    fn begin_row(&self, rows: &mut Rows, first: PageId) -> Row<'_> {
+        let (pages, end) = self.row(rows, first);
+        if (first.0..end).contains(&rows.hand) {
             rows.hand = end;
-            drop(rows);
-            // What fails is met again when it is its turn.
-            let _ = self.prepare_row(&row);
-        } else {
-            drop(rows);
         }
-        self.load(page)
+        rows.making.push(pages.clone());
+        Row { llama: self, pages }
+    }
+
+    /// Reads and consolidates `rows`, which are what is flushed next. To be called without the flush lock.
+    ///
+    /// # Errors
+    /// As [`Llama::load`] of the first page of a row. What else fails is met again when it is its turn.
+    pub(crate) fn prepare_rows(&self, rows: Vec<Row<'_>>) -> Result<(), LlamaError> {
+        let pages: Vec<PageId> = rows.iter().flat_map(|row| row.pages.iter().copied()).collect();
+        self.counters.rows_prepared.add(rows.len() as u64);
+        let loaded = self.load_and_consolidate(&pages);
+        self.rows().ready.extend(pages);
+        let firsts: Vec<PageId> = rows.iter().map(Row::first).collect();
+        drop(rows);
+        // Not without need: they may have been flushed, and have left memory.
+        loaded.or_else(|_| {
+            firsts.into_iter().try_for_each(|page| {
+                self.load(page).inspect_err(|_| {
+                    // The cleaner shall not come back to a page that cannot be read.
+                    self.table.clear_rewrite(page);
+                })
+            })
+        })
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads and consolidates these pages.
-    fn prepare_row(&self, row: &[PageId]) -> Result<(), LlamaError> {
-        self.counters.rows_prepared.add(1);
-        self.counters.rows_pages.add(row.len() as u64);
-        let loaded = self.load_many(row);
+    fn load_and_consolidate(&self, pages: &[PageId]) -> Result<(), LlamaError> {
+        self.counters.rows_pages.add(pages.len() as u64);
+        let loaded = self.load_many(pages);
         if let Some(method) = self.consolidator.get().and_then(Weak::upgrade) {
-            row.iter().for_each(|&page| method.consolidate(page));
+            pages.iter().for_each(|&page| method.consolidate(page));
         }
         loaded
     }
 
     /// The pages of the row from `first` on, and the identifier behind it.
-    fn row(&self, first: PageId) -> (Vec<PageId>, u64) {
+    fn row(&self, rows: &Rows, first: PageId) -> (Vec<PageId>, u64) {
         let end = self.pages.end().0.min(first.0 + STRETCH);
         let mut room = self.options.memory_bytes / SHARE;
         let mut row = vec![first];
         let mut next = first.0 + 1;
         while next < end && row.len() < PAGES_MAX {
             let page = PageId(next);
-            if self.is_due(page) || self.is_taken_along(page) {
+            if (self.is_due(page) || self.is_taken_along(page)) && !rows.is_in_the_making(page) {
                 let bytes: u64 = self.table.fragments(page).iter().map(FlashAddress::length).sum();
                 if bytes > room {
                     break;

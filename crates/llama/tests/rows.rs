@@ -82,6 +82,53 @@ fn a_row_has_thirty_two_pages_and_four_rows_wait_for_the_flush() {
 }
 
 #[test]
+fn what_is_ready_is_flushed_next_wherever_the_flush_is() {
+    let llama = open_with(2, 16 << 20);
+    // Pages 1 to 40 are due, those behind have one fragment and take deltas.
+    due(&llama, 3000, 1..=40);
+    let others: Vec<_> = (1000..1400).map(PageId).collect();
+    others.iter().for_each(|&page| put(&llama, page));
+    // The flush leaves two rows for when it has written the others, which take a buffer.
+    let first = llama.flush_step().unwrap();
+    assert!(matches!(first, FlushProgress::Wrote { pages: 400, .. }), "{first:?}");
+    let prepared = llama.statistics();
+    assert_eq!((prepared.rows_prepared, prepared.rows_pages, prepared.loads), (2, 40, 40));
+    // There are others to be written ahead of it; those that are in memory as a whole go first.
+    others.iter().for_each(|&page| put(&llama, page));
+    let before = llama.statistics().full_fragments_written;
+    assert!(matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { .. }));
+    assert_eq!(llama.statistics().full_fragments_written - before, 40);
+}
+
+#[test]
+fn neighbours_taken_along_do_not_wait_for_the_next_revolution() {
+    let llama = open_with(4, 16 << 20);
+    let pages = stored(&llama, 3000, 1..=20);
+    // Two more fragments for the first: it is due with the next.
+    for _ in 0..2 {
+        put(&llama, pages[0]);
+        flush(&llama);
+    }
+    evict(&llama);
+    // The flush is behind all of them, and has more than a buffer ahead.
+    put(&llama, PageId(100));
+    flush(&llama);
+    put(&llama, pages[0]);
+    assert_eq!(rows(&llama), [20]);
+    // Without an access method they stay as they were read, until they are changed.
+    pages.iter().for_each(|&page| put(&llama, page));
+    (1000..2500).for_each(|page| put(&llama, PageId(page)));
+    let before = llama.statistics();
+    let FlushProgress::Wrote { pages: written, .. } = llama.flush_step().unwrap() else { panic!() };
+    let after = llama.statistics();
+    assert_eq!(
+        (after.delta_fragments_written - before.delta_fragments_written, after.bytes_rewritten),
+        (19, 1152)
+    );
+    assert!(written < 1500);
+}
+
+#[test]
 fn a_row_is_of_a_stretch_of_identifiers() {
     let llama = open(16 << 20);
     due(&llama, 1100, [1, 1024, 1025].into_iter());
