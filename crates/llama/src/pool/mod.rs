@@ -8,7 +8,8 @@
 //! - a chunk is cut into *spans* of 64 KiB, a span into *slots* of one size;
 //! - each thread keeps a few free slots of each size, and exchanges them by the batch with all others, under a lock of the size;
 //! - slots are taken from the lowest span that has one, and a span that has none in use becomes one for any size. A chunk with none
-//!   goes back to the system, but for one.
+//!   goes back to the system, but for one;
+//! - of free spans in other chunks a sixteenth of all spans keep their memory. It is the spans of higher addresses that lose theirs.
 //!
 //! What is larger than half a span, and under loom and shuttle everything, goes to the ordinary allocator. One pool serves all stores of a
 //! process, as an allocator does; what each holds is charged to it by the slot ([`charge`]), and its part of what the pool keeps
@@ -23,6 +24,8 @@
 //! - **P4** A chunk is mapped as long as one of its spans has a class, which a span keeps while a slot of it is in use or in a thread's
 //!   stack. The pointer of a slot is made from that of the chunk, and may reach all of it.
 //! - **P5** A slot is freed with the layout that it was allocated with; that names its class.
+//! - **P6** A free span may be *bare*: the system has its memory back, and gives it zeroed again when it is touched. A span is stripped while it is
+//!   nobody's: neither free nor of a class. Never the first of a chunk, where what is known of all of them lies.
 
 mod size_class;
 mod span;
@@ -91,7 +94,7 @@ struct Pool {
     chunks: Mutex<Chunks>,
     /// Whether somebody should fetch a chunk before it is needed.
     wants_chunk: AtomicBool,
-    /// Bytes of chunks.
+    /// Bytes of chunks, but for what the system has back.
     held: AtomicUsize,
     /// Bytes of slots in use or in a thread's stack.
     out: AtomicUsize,
@@ -165,7 +168,31 @@ impl Pool {
 
     /// Takes free slots of `class` back.
     #[cold]
-    fn put(&self, class: SizeClass, mut slots: Slots) {
+    fn put(&self, class: SizeClass, slots: Slots) {
+        if self.put_locked(class, slots) {
+            self.strip_excess();
+        }
+    }
+
+    /// Lets the system have the memory of free spans, if there are many of them.
+    fn strip_excess(&self) {
+        let excess = lock(&self.chunks).take_excess();
+        if excess.is_empty() {
+            return;
+        }
+        for &span in &excess {
+            // SAFETY: taken out just now, so nobody else's.
+            unsafe { span.strip() };
+        }
+        let mut chunks = lock(&self.chunks);
+        // SAFETY: those, stripped.
+        unsafe { chunks.put_bare(excess) };
+        self.held.store(chunks.bytes(), Ordering::Relaxed);
+    }
+
+    /// Takes free slots of `class` back; whether a span has become free.
+    fn put_locked(&self, class: SizeClass, mut slots: Slots) -> bool {
+        let mut has_freed = false;
         self.out.fetch_sub(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
         let mut spans = lock(&self.classes[class.index()]);
         while let Some(slot) = slots.pop() {
@@ -174,6 +201,7 @@ impl Pool {
             // lock we have (P3).
             let Put { was_full, is_empty } = unsafe { span.put(class, slot) };
             if is_empty {
+                has_freed = true;
                 spans.remove(&span);
                 let mut chunks = lock(&self.chunks);
                 // SAFETY: no slot of the span is in use, and the class does not name it any more.
@@ -183,6 +211,7 @@ impl Pool {
                 spans.insert(span);
             }
         }
+        has_freed
     }
 }
 

@@ -149,6 +149,45 @@ fn slots_freed_by_another_thread_come_back() {
     assert!(pool.held.load(Ordering::Relaxed) <= CHUNK_BYTES);
 }
 
+/// The least memory that many free spans in chunks that are in use may keep: a sixteenth of all, a chunk's worth at least, and the spare chunk.
+fn kept(chunks: usize) -> usize {
+    (chunks / 16).max(1) * CHUNK_BYTES + CHUNK_BYTES
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "much memory")]
+fn free_spans_of_chunks_that_are_in_use_go_back_to_the_system_and_are_used_again() {
+    const CHUNKS: usize = 40;
+    const SLOTS: usize = CHUNK_BYTES / (SPAN_BYTES / 2);
+    let mut bed = Bed::new();
+    for round in 0..3 {
+        // The first span of a chunk has room for one of these, not two.
+        while bed.used.len() < CHUNKS * (SLOTS - 1) {
+            bed.allocate(SPAN_BYTES / 2);
+        }
+        assert!((CHUNKS * CHUNK_BYTES..=(CHUNKS + 3) * CHUNK_BYTES).contains(&bed.held()), "{}", bed.held());
+        // One of each chunk stays.
+        let addresses: Vec<_> = bed.used.keys().copied().collect();
+        let (mut chunk, mut left) = (0, 0);
+        for address in addresses {
+            if address / CHUNK_BYTES != std::mem::replace(&mut chunk, address / CHUNK_BYTES) {
+                left += SPAN_BYTES;
+            } else {
+                bed.free(address);
+            }
+        }
+        // And what lies in the thread's stack.
+        let most = left + kept(CHUNKS) + 4 * SPAN_BYTES;
+        assert!(bed.held() <= most, "{} after round {round}, {most} at most", bed.held());
+    }
+    while let Some((&address, _)) = bed.used.first_key_value() {
+        bed.free(address);
+    }
+    bed.own.empty(&bed.pool);
+    assert_eq!(bed.pool.out.load(Ordering::Relaxed), 0);
+    assert!(bed.held() <= CHUNK_BYTES, "one chunk is kept");
+}
+
 #[test]
 fn a_store_answers_for_its_part_of_what_is_idle() {
     assert_eq!(

@@ -3,7 +3,7 @@
 //! What is known of a chunk and its spans lies at the chunk's begin, where the first span has fewer slots for it.
 
 use super::size_class::SizeClass;
-use super::system;
+use super::system::{self, Pages};
 use std::collections::BTreeSet;
 use std::ptr::{self, NonNull};
 
@@ -14,6 +14,8 @@ pub(super) const SPAN_BYTES: usize = 64 << 10;
 const SPANS: usize = CHUNK_BYTES / SPAN_BYTES;
 /// Chunks without a slot in use that are kept for the next spans.
 const SPARE_CHUNKS: usize = 1;
+/// Free spans of chunks that are in use and whose memory is kept, at most: a sixteenth of all spans, and so many.
+const SPARE_SPANS: usize = SPANS;
 /// With so many chunks one more is no matter, and is fetched before it is needed.
 const AHEAD_FROM_CHUNKS: usize = 32;
 
@@ -70,6 +72,8 @@ struct Span {
 struct Head {
     /// A bit for each span that has no class; under the lock of the chunks (P3).
     free: u32,
+    /// A bit for each of these whose memory has gone back to the system (P6); under the same lock.
+    bare: u32,
     spans: [Span; SPANS],
 }
 
@@ -112,6 +116,20 @@ impl SpanRef {
         unsafe {
             let spans = &raw mut (*self.chunk.0.as_ptr()).spans;
             &mut *spans.cast::<Span>().add(self.index)
+        }
+    }
+
+    /// Gives its memory back to the system, which gives it zeroed again when it is touched (P6).
+    ///
+    /// # Safety
+    /// Nobody uses the span, nor any slot of it, and it is not the first of its chunk.
+    pub(super) unsafe fn strip(self) {
+        debug_assert!(self.index > 0);
+        // SAFETY: within the chunk, which is mapped as long as the span is somebody's (P4), and no part of its head.
+        unsafe {
+            // Else the system would make a huge page of it again, bare spans and all.
+            system::advise(self.chunk.0.cast(), Pages::Small);
+            system::strip(self.chunk.0.cast::<u8>().add(self.index * SPAN_BYTES), SPAN_BYTES);
         }
     }
 
@@ -175,7 +193,10 @@ impl Fresh {
         let chunk = Chunk(system::map()?.cast());
         // SAFETY: a new chunk is ours alone, large and aligned enough for its head; what is known of a span is written when it
         // gets a class.
-        unsafe { (&raw mut (*chunk.0.as_ptr()).free).write(u32::MAX) };
+        unsafe {
+            (&raw mut (*chunk.0.as_ptr()).free).write(u32::MAX);
+            (&raw mut (*chunk.0.as_ptr()).bare).write(0);
+        }
         Some(Fresh(chunk))
     }
 }
@@ -188,16 +209,19 @@ pub(super) struct Chunks {
     count: usize,
     /// How many of them have no span with a class.
     spare: usize,
+    /// Spans without a class whose memory is there, and those whose memory is not (P6).
+    free: usize,
+    bare: usize,
 }
 
 impl Chunks {
     pub(super) const fn new() -> Chunks {
-        Chunks { open: BTreeSet::new(), count: 0, spare: 0 }
+        Chunks { open: BTreeSet::new(), count: 0, spare: 0, free: 0, bare: 0 }
     }
 
-    /// Bytes of all chunks.
+    /// Bytes of all chunks, but for spans whose memory has gone back.
     pub(super) fn bytes(&self) -> usize {
-        self.count * CHUNK_BYTES
+        self.count * CHUNK_BYTES - self.bare * SPAN_BYTES
     }
 
     /// A span for `class`; `None` if there is no memory. Its slots are all free, and from now on it is under the lock of the class.
@@ -207,15 +231,27 @@ impl Chunks {
             None => self.grow()?,
         };
         // SAFETY: spans without a class, and which these are, are the holder's of the chunks (P3), who is borrowed mutably.
-        let (free, spans) = unsafe {
+        let (free, bare, spans) = unsafe {
             let head = chunk.0.as_ptr();
-            (&mut (*head).free, &raw mut (*head).spans)
+            (&mut (*head).free, &mut (*head).bare, &raw mut (*head).spans)
         };
         if *free == u32::MAX {
             self.spare -= 1;
         }
-        let index = free.trailing_zeros() as usize;
+        // What must be fetched and zeroed again comes last.
+        let there = *free & !*bare;
+        let index = if there != 0 { there } else { *free }.trailing_zeros() as usize;
         *free &= !(1 << index);
+        if *bare & 1 << index == 0 {
+            self.free -= 1;
+        } else {
+            *bare &= !(1 << index);
+            self.bare -= 1;
+            if *bare == 0 {
+                // SAFETY: the chunk is mapped.
+                unsafe { system::advise(chunk.0.cast(), Pages::Huge) };
+            }
+        }
         if *free == 0 {
             self.open.remove(&chunk);
         }
@@ -236,7 +272,7 @@ impl Chunks {
     /// Adds a chunk.
     pub(super) fn add(&mut self, fresh: Fresh) {
         self.open.insert(fresh.0);
-        (self.count, self.spare) = (self.count + 1, self.spare + 1);
+        (self.count, self.spare, self.free) = (self.count + 1, self.spare + 1, self.free + SPANS);
     }
 
     /// Whether a chunk should be fetched before it is needed: there are many, and hardly a span is left in them.
@@ -253,21 +289,85 @@ impl Chunks {
     /// # Safety
     /// Nobody knows the span or a slot of it any more.
     pub(super) unsafe fn put_span(&mut self, span: SpanRef) {
-        // SAFETY: as in `take_span`; the chunk lives, as a span of it had a class until now (P4).
-        let free = unsafe { &mut (*span.chunk.0.as_ptr()).free };
+        self.free += 1;
+        // SAFETY: our own contract.
+        unsafe { self.put_free(span) };
+    }
+
+    /// # Safety
+    /// As [`Chunks::put_span`]; the span has been counted.
+    unsafe fn put_free(&mut self, span: SpanRef) {
+        // SAFETY: as in `take_span`; the chunk lives, as a span of it had a class until now (P4) or was being stripped.
+        let (free, bare) = unsafe {
+            let head = span.chunk.0.as_ptr();
+            (&mut (*head).free, (*head).bare)
+        };
         if *free == 0 {
             self.open.insert(span.chunk);
         }
         *free |= 1 << span.index;
         if *free == u32::MAX {
-            if self.spare < SPARE_CHUNKS {
+            // The spare chunk is for those who need spans at once.
+            if self.spare < SPARE_CHUNKS && bare == 0 {
                 self.spare += 1;
                 return;
             }
             self.open.remove(&span.chunk);
             self.count -= 1;
+            self.bare -= bare.count_ones() as usize;
+            self.free -= SPANS - bare.count_ones() as usize;
             // SAFETY: no span of the chunk is in use, and nobody can find it any more.
             unsafe { system::unmap(span.chunk.0.cast()) };
+        }
+    }
+
+    /// How many free spans may keep their memory: those of the spare chunk besides.
+    fn free_max(&self) -> usize {
+        (self.count * SPANS / 16).max(SPARE_SPANS) + self.spare * SPANS
+    }
+
+    /// Free spans that the system shall have back, if there are too many: the highest, and enough that this is not asked for soon again. They are nobody's
+    /// until they are [put back](Chunks::put_bare).
+    pub(super) fn take_excess(&mut self) -> Vec<SpanRef> {
+        let most = self.free_max();
+        if self.free <= most {
+            return Vec::new();
+        }
+        let (mut excess, wanted) = (Vec::new(), self.free - most + SPARE_SPANS / 2);
+        for &chunk in self.open.iter().rev() {
+            // SAFETY: as in `take_span`.
+            let (free, bare) = unsafe { (&mut (*chunk.0.as_ptr()).free, (*chunk.0.as_ptr()).bare) };
+            if *free == u32::MAX {
+                continue;
+            }
+            // The first has what is known of them all.
+            let mut there = *free & !bare & !1;
+            while there != 0 && excess.len() < wanted {
+                let index = 31 - there.leading_zeros() as usize;
+                there &= !(1 << index);
+                *free &= !(1 << index);
+                excess.push(SpanRef { chunk, index });
+            }
+        }
+        self.open.retain(|chunk| {
+            // SAFETY: as in `take_span`.
+            unsafe { (*chunk.0.as_ptr()).free != 0 }
+        });
+        self.free -= excess.len();
+        excess
+    }
+
+    /// Takes back spans that [`Chunks::take_excess`] has given, whose memory has gone back to the system.
+    ///
+    /// # Safety
+    /// They are those, each once, and [stripped](SpanRef::strip).
+    pub(super) unsafe fn put_bare(&mut self, spans: Vec<SpanRef>) {
+        for span in spans {
+            // SAFETY: as in `take_span`.
+            unsafe { (*span.chunk.0.as_ptr()).bare |= 1 << span.index };
+            self.bare += 1;
+            // SAFETY: our own contract; it is counted.
+            unsafe { self.put_free(span) };
         }
     }
 }

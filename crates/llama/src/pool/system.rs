@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 /// A new chunk, zeroed; `None` if there is no memory.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(super) fn map() -> Option<NonNull<u8>> {
-    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let map = |bytes| {
         // SAFETY: a new mapping, wherever the system likes.
         let start = unsafe {
@@ -30,8 +30,8 @@ pub(super) fn map() -> Option<NonNull<u8>> {
             let _ = munmap(chunk.add(CHUNK_BYTES).as_ptr().cast(), CHUNK_BYTES - before);
         }
     }
-    // SAFETY: the mapping just made. It is only advice; small pages do as well.
-    let _ = unsafe { madvise(chunk.as_ptr().cast(), CHUNK_BYTES, Advice::LinuxHugepage) };
+    // SAFETY: the mapping just made.
+    unsafe { advise(chunk, Pages::Huge) };
     Some(chunk)
 }
 
@@ -44,6 +44,52 @@ pub(super) unsafe fn unmap(chunk: NonNull<u8>) {
     // SAFETY: our own contract.
     let _ = unsafe { rustix::mm::munmap(chunk.as_ptr().cast(), CHUNK_BYTES) };
 }
+
+/// What pages a chunk should be in.
+#[derive(Clone, Copy)]
+pub(super) enum Pages {
+    Huge,
+    Small,
+}
+
+/// Says what pages a chunk should be in. It is only advice; others do as well.
+///
+/// # Safety
+/// It came from [`map`].
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(super) unsafe fn advise(chunk: NonNull<u8>, pages: Pages) {
+    use rustix::mm::{Advice, madvise};
+    let advice = match pages {
+        Pages::Huge => Advice::LinuxHugepage,
+        Pages::Small => Advice::LinuxNoHugepage,
+    };
+    // SAFETY: our own contract.
+    let _ = unsafe { madvise(chunk.as_ptr().cast(), CHUNK_BYTES, advice) };
+}
+
+/// Nobody asks elsewhere.
+///
+/// # Safety
+/// None.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(super) unsafe fn advise(_chunk: NonNull<u8>, _pages: Pages) {}
+
+/// Lets the system have the memory of a part of a chunk, which stays mapped and is zeros when it is touched again.
+///
+/// # Safety
+/// It is whole pages of a chunk that came from [`map`], which nobody uses.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(super) unsafe fn strip(part: NonNull<u8>, bytes: usize) {
+    // SAFETY: our own contract. If it fails the memory stays.
+    let _ = unsafe { rustix::mm::madvise(part.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontNeed) };
+}
+
+/// Elsewhere the memory stays.
+///
+/// # Safety
+/// None.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(super) unsafe fn strip(_part: NonNull<u8>, _bytes: usize) {}
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
 const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) {
