@@ -118,6 +118,7 @@ mod sync;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod test_bed;
 mod unadopted;
+mod words;
 
 pub use checkpoint::{Checkpoint, CheckpointProgress, FlushRound};
 pub use error::LlamaError;
@@ -136,3 +137,4 @@ pub use recovery::{Recovered, RecoveredPage};
 pub use salvage::{FragmentPlace, FragmentReader, ImagedPage, Order, Salvage, SalvagedFragment, salvage};
 pub use snapshot::{PageState, Snapshot};
 pub use statistics::Statistics;
+pub use words::{free_words, put_words, words_charge};

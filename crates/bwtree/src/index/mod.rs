@@ -43,8 +43,9 @@ use crate::search::prefetch;
 use crate::sync::{AtomicU64, Ordering};
 use cells::{Cell, Cells};
 use deuteron_epoch::Guard;
-use deuteron_llama::PageId;
+use deuteron_llama::{PageId, words_charge};
 use inner_node::{InnerNode, InnerParts};
+use std::ptr::NonNull;
 
 /// The index of one tree.
 pub(crate) struct Index {
@@ -88,15 +89,18 @@ impl Leaf<'_> {
 /// A node in the making, or one that is not published.
 type Words = Box<[u64]>;
 
+/// Puts a node where it will be read: in the pool, where it leaves no hole that fits nothing else.
+#[expect(clippy::needless_pass_by_value, reason = "it is in the pool from now on")]
 fn into_raw(words: Words) -> *mut u64 {
-    Box::into_raw(words).cast()
+    deuteron_llama::put_words(&words).as_ptr()
 }
 
 /// # Safety
 /// `node` comes from [`into_raw`], has `bytes` bytes, and is freed once.
 unsafe fn free_node(node: *mut u8, bytes: usize) {
+    let node = NonNull::new(node.cast::<u64>()).expect("a node is not null");
     // SAFETY: the contract.
-    drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(node.cast::<u64>(), bytes / 8)) });
+    unsafe { deuteron_llama::free_words(node, bytes / 8) };
 }
 
 /// # Safety
@@ -165,10 +169,15 @@ impl Index {
     }
 
     fn count_bytes(&self, words: usize) {
-        self.bytes.fetch_add(8 * words as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(words_charge(words) as u64, Ordering::Relaxed);
     }
 
-    /// Memory of the inner nodes in bytes.
+    /// Takes a node of so many bytes off the count.
+    fn discount_bytes(&self, bytes: usize) {
+        self.bytes.fetch_sub(words_charge(bytes / 8) as u64, Ordering::Relaxed);
+    }
+
+    /// Memory of the inner nodes in bytes, by the slots in which they lie.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -450,7 +459,7 @@ impl Index {
         self.count_bytes(words);
         // SAFETY: it was published, so its first word is its size.
         let bytes = 8 * unsafe { *current } as usize;
-        self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.discount_bytes(bytes);
         // SAFETY: the compare-and-swap unlinked it, and only its winner retires it (X1).
         unsafe { guard.retire(current.cast(), bytes, free_node) };
         true
@@ -514,7 +523,7 @@ impl Index {
         if !before.is_null() {
             // SAFETY: the node of a cell that is used again is the caller's; its first word is its size.
             let bytes = 8 * unsafe { *before } as usize;
-            self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+            self.discount_bytes(bytes);
             // SAFETY: as above, and it is freed once: it has been swapped out.
             unsafe { free_node(before.cast(), bytes) };
         }
