@@ -7,8 +7,10 @@
 //! - *chunks* of 2 MiB come from the system, in huge pages where it has them;
 //! - a chunk is cut into *spans* of 64 KiB, a span into *slots* of one size;
 //! - each thread keeps a few free slots of each size, and exchanges them by the batch with all others, under a lock of the size;
-//! - slots are taken from the lowest span that has one, and a span that has none in use becomes one for any size. A chunk with none
-//!   goes back to the system, but for one;
+//! - a few batches stay as they came for who wants one next, while much more of the size is in use: what is known of their spans
+//!   is not even looked at;
+//! - other slots are taken from the lowest span that has one, and a span that has none in use becomes one for any size. A chunk with
+//!   none goes back to the system, but for one;
 //! - of free spans in other chunks a sixteenth of all spans keep their memory. It is the spans of higher addresses that lose theirs.
 //!
 //! What is larger than half a span, and under loom and shuttle everything, goes to the ordinary allocator. One pool serves all stores of a
@@ -17,11 +19,12 @@
 //!
 //! ## Invariants
 //!
-//! - **P1** A slot is in one place: in use, in a stack of free slots of a thread, or free in its span. Who has it there owns it.
+//! - **P1** A slot is in one place: in use, in a stack of free slots (of a thread, or of the batches of its class), or free in its
+//!   span. Who has it there owns it.
 //! - **P2** The first word of a free slot is the address of the next of its stack. Nobody but the stack's owner reads or writes it.
 //! - **P3** What is known of a span is read and written under the lock of its class while it has one, and otherwise under
 //!   the lock of the chunks, which is taken after that of a class, never before.
-//! - **P4** A chunk is mapped as long as one of its spans has a class, which a span keeps while a slot of it is in use or in a thread's
+//! - **P4** A chunk is mapped as long as one of its spans has a class, which a span keeps while a slot of it is in use or in a
 //!   stack. The pointer of a slot is made from that of the chunk, and may reach all of it.
 //! - **P5** A slot is freed with the layout that it was allocated with; that names its class.
 //! - **P6** A free span may be *bare*: the system has its memory back, and gives it zeroed again when it is touched. A span is stripped while it is
@@ -87,10 +90,41 @@ fn share(held: u64, out: u64, own: u64) -> u64 {
     if own >= out { idle } else { (u128::from(idle) * u128::from(own) / u128::from(out)) as u64 }
 }
 
+/// Batches of a class that are kept as they came, at most.
+const READY_MAX: usize = 4;
+/// How many batches' worth of slots must be in use for each batch that is kept, so that they keep few spans from becoming free.
+const USED_FOR_EACH_READY: usize = 16;
+
+/// What is known of all slots of a class, but for those in threads' stacks.
+struct Class {
+    /// Spans with a free slot.
+    spans: BTreeSet<SpanRef>,
+    /// Batches of free slots for who wants one next: the first `ready` of these.
+    batches: [Slots; READY_MAX],
+    ready: usize,
+    /// Slots in use or in a thread's stack.
+    used: usize,
+}
+
+impl Class {
+    const fn new() -> Class {
+        Class { spans: BTreeSet::new(), batches: [const { Slots::new() }; READY_MAX], ready: 0, used: 0 }
+    }
+
+    /// How many batches may be kept.
+    fn ready_max(&self, class: SizeClass) -> usize {
+        (self.used / (class.batch() as usize * USED_FOR_EACH_READY)).min(READY_MAX)
+    }
+
+    fn take_ready(&mut self) -> Option<Slots> {
+        self.ready = self.ready.checked_sub(1)?;
+        Some(std::mem::replace(&mut self.batches[self.ready], Slots::new()))
+    }
+}
+
 /// See the [module](self).
 struct Pool {
-    /// Of each class the spans with a free slot.
-    classes: [Mutex<BTreeSet<SpanRef>>; CLASSES],
+    classes: [Mutex<Class>; CLASSES],
     chunks: Mutex<Chunks>,
     /// Whether somebody should fetch a chunk before it is needed.
     wants_chunk: AtomicBool,
@@ -110,7 +144,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Pool {
     const fn new() -> Pool {
         Pool {
-            classes: [const { Mutex::new(BTreeSet::new()) }; CLASSES],
+            classes: [const { Mutex::new(Class::new()) }; CLASSES],
             chunks: Mutex::new(Chunks::new()),
             wants_chunk: AtomicBool::new(false),
             held: AtomicUsize::new(0),
@@ -136,8 +170,17 @@ impl Pool {
     }
 
     fn take_locked(&self, class: SizeClass, count: u32) -> Slots {
+        let mut state = lock(&self.classes[class.index()]);
+        let ready = if count == class.batch() { state.take_ready() } else { None };
+        let slots = ready.unwrap_or_else(|| self.take_from_spans(&mut state.spans, class, count));
+        state.used += slots.count() as usize;
+        // Relaxed: a figure.
+        self.out.fetch_add(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
+        slots
+    }
+
+    fn take_from_spans(&self, spans: &mut BTreeSet<SpanRef>, class: SizeClass, count: u32) -> Slots {
         let mut slots = Slots::new();
-        let mut spans = lock(&self.classes[class.index()]);
         while slots.count() < count {
             let span = match spans.first() {
                 Some(&span) => span,
@@ -162,7 +205,6 @@ impl Pool {
                 }
             }
         }
-        self.out.fetch_add(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
         slots
     }
 
@@ -191,10 +233,26 @@ impl Pool {
     }
 
     /// Takes free slots of `class` back; whether a span has become free.
-    fn put_locked(&self, class: SizeClass, mut slots: Slots) -> bool {
-        let mut has_freed = false;
+    fn put_locked(&self, class: SizeClass, slots: Slots) -> bool {
+        let mut state = lock(&self.classes[class.index()]);
+        state.used -= slots.count() as usize;
         self.out.fetch_sub(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
-        let mut spans = lock(&self.classes[class.index()]);
+        let (ready, ready_max) = (state.ready, state.ready_max(class));
+        if ready < ready_max && slots.count() == class.batch() {
+            state.batches[ready] = slots;
+            state.ready += 1;
+            return false;
+        }
+        let mut has_freed = self.put_into_spans(&mut state.spans, class, slots);
+        while state.ready > ready_max {
+            let Some(slots) = state.take_ready() else { break };
+            has_freed |= self.put_into_spans(&mut state.spans, class, slots);
+        }
+        has_freed
+    }
+
+    fn put_into_spans(&self, spans: &mut BTreeSet<SpanRef>, class: SizeClass, mut slots: Slots) -> bool {
+        let mut has_freed = false;
         while let Some(slot) = slots.pop() {
             let span = SpanRef::of(slot);
             // SAFETY: the slot came from there, and is in nobody's stack any more (P1); the span is of the class, whose

@@ -88,8 +88,9 @@ proptest! {
         bed.own.empty(&bed.pool);
         prop_assert_eq!(bed.pool.out.load(Ordering::Relaxed), 0);
         prop_assert!(bed.held() <= CHUNK_BYTES, "one chunk is kept");
-        for spans in &bed.pool.classes {
-            prop_assert!(lock(spans).is_empty());
+        for class in &bed.pool.classes {
+            let class = lock(class);
+            prop_assert!(class.spans.is_empty() && class.ready == 0 && class.used == 0);
         }
     }
 }

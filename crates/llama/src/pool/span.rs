@@ -30,6 +30,9 @@ pub(super) struct Slots {
     count: u32,
 }
 
+// SAFETY: whoever has the stack owns its slots (P1), on whatever thread.
+unsafe impl Send for Slots {}
+
 impl Slots {
     pub(super) const fn new() -> Slots {
         Slots { first: ptr::null_mut(), count: 0 }
