@@ -28,7 +28,7 @@
 //! # Concurrency
 //!
 //! Pinning writes only the thread's own slot. Retiring takes the mutex of the thread's own limbo list, which
-//! others only try while they collect. Nothing is freed while a mutex is held, and a thread that is collecting
+//! others only try while they collect. Nothing is allocated or freed by them while they hold it, and a thread that is collecting
 //! does not start a second collection, so a deferred action may pin, retire and defer.
 //!
 //! # Source
@@ -37,8 +37,9 @@
 //! of one ring for all; and in bounding garbage by bytes instead of by the ring's length.
 
 use crate::guard::Guard;
+use crate::limbo::Limbo;
 use crate::slots::{IDLE, Slot, Slots};
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crate::thread::Collecting;
 use deuteron_canary::{Canary, is_planted};
 use std::fmt;
@@ -164,18 +165,21 @@ impl Epochs {
         let Some(_collecting) = Collecting::begin() else { return 0 };
         self.advance();
         let safe = self.safe_epoch();
-        let mut count = 0;
-        let mut taken = Vec::new();
+        let (mut count, mut taken) = (0, Vec::new());
         for slot in self.slots.iter().filter(|slot| wanted(slot)) {
-            let mut limbo = match slot.limbo.try_lock() {
-                Ok(limbo) => limbo,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // Its owner is retiring, or another thread is collecting it.
-                Err(TryLockError::WouldBlock) => continue,
-            };
-            limbo.take_before(safe, self.threshold_bytes, &mut taken);
-            slot.garbage_bytes.store(limbo.bytes(), Ordering::Relaxed);
-            drop(limbo);
+            // Its owner is retiring, or another thread is collecting it: then the list is left alone.
+            while let Some(mut limbo) = try_lock(&slot.limbo) {
+                let more = limbo.take_before(safe, self.threshold_bytes, &mut taken);
+                slot.garbage_bytes.store(limbo.bytes(), Ordering::Relaxed);
+                let excess = limbo.take_excess();
+                // Allocating and freeing take as long as they like, and the owner waits for the list while it is pinned.
+                drop(limbo);
+                drop(excess);
+                if more == 0 {
+                    break;
+                }
+                taken.reserve_exact(more);
+            }
             count += taken.len();
             for reclaim in taken.drain(..) {
                 // SAFETY: stamped before the safe epoch; see the proof in the module document.
@@ -225,11 +229,22 @@ impl Epochs {
     }
 }
 
+/// The list, unless somebody has it.
+fn try_lock(limbo: &Mutex<Limbo>) -> Option<MutexGuard<'_, Limbo>> {
+    match limbo.try_lock() {
+        Ok(limbo) => Some(limbo),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 impl Drop for Epochs {
     fn drop(&mut self) {
         let mut taken = Vec::new();
         for slot in self.slots.iter() {
             let mut limbo = slot.limbo.lock().unwrap_or_else(PoisonError::into_inner);
+            let more = limbo.take_before(u64::MAX, 0, &mut taken);
+            taken.reserve(more);
             limbo.take_before(u64::MAX, 0, &mut taken);
         }
         for reclaim in taken {

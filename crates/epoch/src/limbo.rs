@@ -70,20 +70,26 @@ impl Limbo {
         self.size() >= self.collect_at.max(threshold)
     }
 
-    /// Takes out everything retired before `epoch`, appending it to `taken`.
+    /// Takes out what was retired before `epoch`, as far as there is room in `taken`, to which it is appended; how much more room all of it
+    /// needs. It neither allocates nor frees: the owner may be waiting for the list, and be pinned.
     ///
     /// What a long pin keeps back is not looked at again before another `threshold` of garbage: otherwise each
     /// further retirement would pay for a vain collection.
-    pub(crate) fn take_before(&mut self, epoch: u64, threshold: u64, taken: &mut Vec<Reclaim>) {
-        let count = self.entries.partition_point(|entry| entry.epoch < epoch);
+    pub(crate) fn take_before(&mut self, epoch: u64, threshold: u64, taken: &mut Vec<Reclaim>) -> usize {
+        let old = self.entries.partition_point(|entry| entry.epoch < epoch);
+        let count = old.min(taken.capacity() - taken.len());
         for entry in self.entries.drain(..count) {
             self.bytes -= entry.bytes;
             taken.push(entry.reclaim);
         }
-        if self.entries.is_empty() {
-            self.entries.shrink_to(KEPT_ENTRIES_MAX);
-        }
         self.collect_at = self.size() + threshold;
+        old - count
+    }
+
+    /// If the list is empty, the room that a burst has left in it.
+    pub(crate) fn take_excess(&mut self) -> Option<impl Sized + use<>> {
+        let has_excess = self.entries.is_empty() && self.entries.capacity() > KEPT_ENTRIES_MAX;
+        has_excess.then(|| std::mem::take(&mut self.entries))
     }
 }
 
@@ -101,11 +107,40 @@ mod tests {
         for epoch in [1, 1, 2, 5] {
             limbo.push(epoch, 10, nothing(), u64::MAX);
         }
-        let mut taken = Vec::new();
-        limbo.take_before(2, u64::MAX / 2, &mut taken);
+        let mut taken = Vec::with_capacity(4);
+        assert_eq!(limbo.take_before(2, u64::MAX / 2, &mut taken), 0);
         assert_eq!((taken.len(), limbo.bytes()), (2, 20));
-        limbo.take_before(6, u64::MAX / 2, &mut taken);
+        assert_eq!(limbo.take_before(6, u64::MAX / 2, &mut taken), 0);
         assert_eq!((taken.len(), limbo.bytes()), (4, 0));
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is_room_for() {
+        let mut limbo = Limbo::new();
+        for _ in 0..10 {
+            limbo.push(1, 10, nothing(), u64::MAX);
+        }
+        let mut taken = Vec::with_capacity(4);
+        let room = taken.capacity();
+        let more = limbo.take_before(2, 0, &mut taken);
+        assert_eq!((taken.len(), more, limbo.bytes()), (room, 10 - room, 10 * more as u64));
+        taken.reserve_exact(more);
+        assert_eq!(limbo.take_before(2, 0, &mut taken), 0);
+        assert_eq!((taken.len(), limbo.bytes()), (10, 0));
+    }
+
+    #[test]
+    fn an_empty_list_gives_up_the_room_of_a_burst() {
+        let mut limbo = Limbo::new();
+        for _ in 0..2 * KEPT_ENTRIES_MAX {
+            limbo.push(1, 0, nothing(), u64::MAX);
+        }
+        assert!(limbo.take_excess().is_none(), "it is not empty");
+        limbo.take_before(2, 0, &mut Vec::with_capacity(2 * KEPT_ENTRIES_MAX));
+        assert!(limbo.take_excess().is_some() && limbo.entries.capacity() == 0);
+        limbo.push(1, 0, nothing(), u64::MAX);
+        limbo.take_before(2, 0, &mut Vec::with_capacity(1));
+        assert!(limbo.take_excess().is_none(), "it is small");
     }
 
     #[test]

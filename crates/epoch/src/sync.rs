@@ -4,7 +4,7 @@
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::{
     sync::{
-        Mutex,
+        Mutex, MutexGuard,
         atomic::{AtomicPtr, AtomicU64, Ordering, fence},
     },
     thread_local,
@@ -13,7 +13,7 @@ pub(crate) use std::{
 #[cfg(loom)]
 pub(crate) use loom::{
     sync::{
-        Mutex,
+        Mutex, MutexGuard,
         atomic::{AtomicPtr, AtomicU64, Ordering, fence},
     },
     thread_local,
@@ -22,7 +22,7 @@ pub(crate) use loom::{
 #[cfg(shuttle)]
 pub(crate) use shuttle::{
     sync::{
-        Mutex,
+        Mutex, MutexGuard,
         atomic::{AtomicPtr, AtomicU64, Ordering, fence},
     },
     thread_local,

@@ -542,6 +542,7 @@ impl Drop for Llama {
                 unsafe { free_chain(head, 0) };
             }
         }
+        pool::give_back();
     }
 }
 

@@ -79,6 +79,13 @@ pub(crate) unsafe fn free(memory: NonNull<u8>, layout: Layout) {
     }
 }
 
+/// Gives the free slots of this thread back, so that they keep no span from becoming free: for who has just freed many and will hardly
+/// take as many soon.
+pub(crate) fn give_back() {
+    // A thread that is past its thread-locals' destructors has given them back.
+    let _ = SLOTS.try_with(|slots| slots.0.empty(&POOL));
+}
+
 /// Of what the pool keeps free for anybody, the part of one whose nodes take `own` bytes.
 pub(crate) fn idle_bytes(own: u64) -> u64 {
     share(POOL.held.load(Ordering::Relaxed) as u64, POOL.out.load(Ordering::Relaxed) as u64, own)

@@ -1,7 +1,7 @@
 //! What `cargo xtask accept data-component` measures on the stand-alone store. Each mode prints its figures as one JSON object.
 //!
 //! ```sh
-//! cargo run --release -p deuteron-store --example acceptance -- in-memory RECORDS
+//! cargo run --release -p deuteron-store --example acceptance -- in-memory RECORDS THREADS
 //! … -- fill DIRECTORY RECORDS [stay]       # `stay`: persist, say so, and go on writing until killed
 //! … -- first-read DIRECTORY RECORDS
 //! … -- cold-upserts DIRECTORY RECORDS UPSERTS
@@ -35,35 +35,28 @@ thread_local! {
 }
 
 /// Random inserts and lookups of 8-byte keys, by the store and by crossbeam's skip list.
-fn in_memory(records: u64) -> Result<(), Error> {
-    let mut fields = Vec::new();
-    for threads in [1, 2] {
-        let options = Options::new().memory(8 << 30);
-        let store = options.open_in(Arc::new(MemoryDirectory::new()))?;
-        let table = store.table("t")?;
-        let insert = |number| {
-            table.upsert(&spread(number).to_be_bytes(), &u64::to_le_bytes(number)).expect("writes");
-        };
-        let lookup = |number| {
-            VALUE_READ.with_borrow_mut(|value| {
-                assert!(table.get_into(&spread(number).to_be_bytes(), value).expect("reads"));
-                assert_eq!(value[..], u64::to_le_bytes(number));
-            });
-        };
-        let own = [rate(threads, records, insert), rate(threads, records, lookup)];
-        store.close()?;
-        let map = SkipMap::new();
-        let insert = |number| drop(map.insert(spread(number), number));
-        let lookup = |number| assert_eq!(map.get(&spread(number)).map(|entry| *entry.value()), Some(number));
-        let theirs = [rate(threads, records, insert), rate(threads, records, lookup)];
-        for (at, what) in ["inserts", "lookups"].into_iter().enumerate() {
-            fields.push(format!(
-                "\"{what}_{threads}\": {}, \"skiplist_{what}_{threads}\": {}",
-                own[at], theirs[at]
-            ));
-        }
-    }
-    println!("{{{}}}", fields.join(", "));
+fn in_memory(records: u64, threads: u64) -> Result<(), Error> {
+    let store = Options::new().memory(8 << 30).open_in(Arc::new(MemoryDirectory::new()))?;
+    let table = store.table("t")?;
+    let insert = |number| {
+        table.upsert(&spread(number).to_be_bytes(), &u64::to_le_bytes(number)).expect("writes");
+    };
+    let lookup = |number| {
+        VALUE_READ.with_borrow_mut(|value| {
+            assert!(table.get_into(&spread(number).to_be_bytes(), value).expect("reads"));
+            assert_eq!(value[..], u64::to_le_bytes(number));
+        });
+    };
+    let own = [rate(threads, records, insert), rate(threads, records, lookup)];
+    store.close()?;
+    let map = SkipMap::new();
+    let insert = |number| drop(map.insert(spread(number), number));
+    let lookup = |number| assert_eq!(map.get(&spread(number)).map(|entry| *entry.value()), Some(number));
+    let theirs = [rate(threads, records, insert), rate(threads, records, lookup)];
+    println!(
+        "{{\"inserts\": {}, \"lookups\": {}, \"skiplist_inserts\": {}, \"skiplist_lookups\": {}}}",
+        own[0], own[1], theirs[0], theirs[1]
+    );
     Ok(())
 }
 
@@ -186,7 +179,7 @@ fn main() -> Result<(), Error> {
     let number = |at: usize| -> u64 { arguments[at].parse().expect("a number") };
     let path = || Path::new(&arguments[1]);
     match arguments[0].as_str() {
-        "in-memory" => in_memory(number(1)),
+        "in-memory" => in_memory(number(1), number(2)),
         "fill" => fill_and_close(path(), number(2), arguments.get(3).is_some_and(|word| word == "stay")),
         "first-read" => first_read(path(), number(2)),
         "cold-upserts" => cold_upserts(path(), number(2), number(3)),
