@@ -7,6 +7,7 @@
 //! | 2 | right sibling: a child word of the same level, or 0 |
 //! | 3 | high key bytes + 1 (0: no upper bound) in the high half, low key bytes in the low half |
 //! | 4 | bytes of the prefix that all separators share |
+//! | 5 | the first 8 of them as a number, zero-padded |
 //! | then | tops: the last head of each whole group of 16 |
 //! | then | heads: one word a separator, the 8 bytes behind the shared prefix as a number |
 //! | then | children: one word each, one more than separators |
@@ -14,7 +15,7 @@
 //! | then | key bytes: the low key, the high key, then the separators, whole |
 //!
 //! A search goes through the tops, which are fetched along with the header, and then through one group: three waits for memory,
-//! where a binary search through 256 heads has six.
+//! where a binary search through 256 heads has six. Neither ends nor key bytes are looked at where heads and word 5 tell.
 //!
 //! Child `i` holds the keys from separator `i - 1` (inclusive) to separator `i` (exclusive). A child word is a
 //! page identifier at level 1, and the address of a cell above. Zero is never a child.
@@ -27,7 +28,7 @@ use crate::page::key::{
 use crate::search::{compare, lower_bound, prefetch};
 use std::cmp::Ordering;
 
-const HEADER_WORDS: usize = 5;
+const HEADER_WORDS: usize = 6;
 /// In the word of the level.
 const FROZEN: u64 = 1 << 63;
 /// Heads of a group: two cache lines.
@@ -96,6 +97,7 @@ impl<'g> InnerNode<'g> {
         words.push(parts.right);
         words.push(parts.high.map_or(0, |high| high.len() as u64 + 1) << 32 | parts.low.len() as u64);
         words.push(prefix_bytes as u64);
+        words.push(parts.separators.first().map_or(0, |first| head_number(&first[..prefix_bytes])));
         let heads = || parts.separators.iter().map(|key| head_number(&key[prefix_bytes..]));
         push_tops(&mut words, heads());
         words.extend(heads());
@@ -117,7 +119,7 @@ impl<'g> InnerNode<'g> {
     /// A copy of this node with one more separator, which becomes number `rank`, and the child that begins there. In
     /// bulk; `None` if the separator does not share the prefix of the others, which takes a new layout.
     pub(crate) fn with_separator(&self, rank: usize, separator: &[u8], child: u64) -> Option<Box<[u64]>> {
-        let (count, prefix_bytes) = (self.count(), self.words[4] as usize);
+        let (count, prefix_bytes) = (self.count(), self.prefix_bytes());
         if count == 0 || !separator.starts_with(&self.separator(0)[..prefix_bytes]) {
             return None;
         }
@@ -261,6 +263,29 @@ impl<'g> InnerNode<'g> {
         &self.key_bytes()[self.start(index)..self.start(index + 1)]
     }
 
+    /// How many leading bytes all separators share.
+    #[inline]
+    fn prefix_bytes(&self) -> usize {
+        self.words[4] as usize
+    }
+
+    /// Whether `key` comes before all keys with the shared prefix, is one of them, or comes behind. There is a separator.
+    #[inline]
+    fn compare_with_prefix(&self, key: &[u8]) -> Ordering {
+        let bytes = self.prefix_bytes();
+        // The header has been fetched, the key bytes have not.
+        let told = bytes.min(8);
+        if key.len() >= told {
+            // The first bytes of the key, the others zero as they are in the header.
+            let mask = !u64::MAX.checked_shr(8 * told as u32).unwrap_or(0);
+            let order = (head_number(key) & mask).cmp(&self.words[5]);
+            if order.is_ne() || bytes <= 8 {
+                return order;
+            }
+        }
+        compare_with_prefix(key, &self.separator(0)[..bytes])
+    }
+
     /// The number of separators that are less than `key`, or with `or_equal` not greater.
     #[inline]
     fn rank(&self, key: &[u8], or_equal: bool) -> usize {
@@ -268,13 +293,11 @@ impl<'g> InnerNode<'g> {
         if count == 0 {
             return 0;
         }
-        let prefix_bytes = self.words[4] as usize;
-        if prefix_bytes > 0 {
-            match compare_with_prefix(key, &self.separator(0)[..prefix_bytes]) {
-                Ordering::Less => return 0,
-                Ordering::Greater => return count,
-                Ordering::Equal => {}
-            }
+        let prefix_bytes = self.prefix_bytes();
+        match self.compare_with_prefix(key) {
+            Ordering::Less => return 0,
+            Ordering::Greater => return count,
+            Ordering::Equal => {}
         }
         let suffix = &key[prefix_bytes..];
         let wanted = head_number(suffix);
@@ -338,10 +361,9 @@ impl<'g> InnerNode<'g> {
         if rank == self.count() {
             return self.high().is_none_or(|high| compare(key, high).is_lt());
         }
-        let prefix_bytes = self.words[4] as usize;
-        match compare_with_prefix(key, &self.separator(0)[..prefix_bytes]) {
+        match self.compare_with_prefix(key) {
             Ordering::Less => true,
-            Ordering::Equal => head_number(&key[prefix_bytes..]) < self.heads()[rank],
+            Ordering::Equal => head_number(&key[self.prefix_bytes()..]) < self.heads()[rank],
             Ordering::Greater => false,
         }
     }
