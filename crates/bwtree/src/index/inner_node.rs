@@ -273,12 +273,14 @@ impl<'g> InnerNode<'g> {
     #[inline]
     fn compare_with_prefix(&self, key: &[u8]) -> Ordering {
         let bytes = self.prefix_bytes();
+        if bytes == 0 {
+            return Ordering::Equal;
+        }
         // The header has been fetched, the key bytes have not.
-        let told = bytes.min(8);
-        if key.len() >= told {
-            // The first bytes of the key, the others zero as they are in the header.
-            let mask = !u64::MAX.checked_shr(8 * told as u32).unwrap_or(0);
-            let order = (head_number(key) & mask).cmp(&self.words[5]);
+        if let Some(first) = key.first_chunk::<8>() {
+            // What lies behind the prefix is shifted away; the header has zeros there.
+            let behind = 64 - 8 * bytes.min(8) as u32;
+            let order = (u64::from_be_bytes(*first) >> behind).cmp(&(self.words[5] >> behind));
             if order.is_ne() || bytes <= 8 {
                 return order;
             }
