@@ -485,6 +485,9 @@ pub struct PaperArguments {
     /// Memory that the database may use, such as 1G.
     #[arg(long, default_value = "1G", value_parser = parse_bytes)]
     pub memory: usize,
+    /// How much of it versions may take at most, such as 200M; what pages leave, if left out.
+    #[arg(long, value_parser = parse_bytes)]
+    pub version_memory: Option<usize>,
     /// Sets the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

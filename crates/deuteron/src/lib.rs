@@ -72,7 +72,7 @@ pub use deuteron_tc::{ChangeError, ConcurrencyControl, ConflictCause, ConflictPl
 pub use error::{Conflict, Error};
 pub use load::TableLoad;
 pub use lookahead::Lookahead;
-pub use options::{Background, Durability, Duty, MEMORY_BYTES_MIN, Options};
+pub use options::{Background, Durability, Duty, MEMORY_BYTES_MIN, Options, VERSION_MEMORY_BYTES_MIN};
 pub use processors::Processors;
 pub use recovery::{RecoveryPlan, recovery_plan, recovery_plan_in};
 pub use retry::RetryPolicy;

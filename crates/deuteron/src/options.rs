@@ -66,6 +66,7 @@ impl Duty {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) memory_bytes: usize,
+    pub(crate) version_memory_bytes: Option<usize>,
     pub(crate) durability: Durability,
     pub(crate) create_if_missing: bool,
     pub(crate) background: Background,
@@ -82,6 +83,9 @@ pub struct Options {
 /// The least memory that a database can work in, in bytes.
 pub const MEMORY_BYTES_MIN: usize = 16 << 20;
 
+/// The least that can be set by [`Options::version_memory`], in bytes.
+pub const VERSION_MEMORY_BYTES_MIN: usize = 2 << 20;
+
 impl Options {
     /// The defaults: 1 GiB of memory, durable commits, created if missing, threads of its own.
     ///
@@ -92,6 +96,7 @@ impl Options {
     pub fn new() -> Self {
         Self {
             memory_bytes: 1 << 30,
+            version_memory_bytes: None,
             durability: Durability::Sync,
             create_if_missing: true,
             background: Background::Threads,
@@ -146,6 +151,21 @@ impl Options {
     /// ```
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory_bytes = bytes;
+        self
+    }
+
+    /// The most of this memory that records and their versions may take in the transaction component: the hard watermark of the
+    /// paper's section 6.5. By default they have what pages leave. More is kept there, and read without the data component, the
+    /// larger it is; what it is made smaller by is left unused, but for pages up to their own share.
+    ///
+    /// At least [`VERSION_MEMORY_BYTES_MIN`]; checked by [`Options::open`]. The longest value has half of it.
+    ///
+    /// ```
+    /// let options = deuteron::Options::new().memory(1 << 30).version_memory(128 << 20);
+    /// # let _ = options;
+    /// ```
+    pub fn version_memory(mut self, bytes: usize) -> Self {
+        self.version_memory_bytes = Some(bytes);
         self
     }
 
@@ -246,7 +266,8 @@ impl Options {
 
     /// The longest value for which there is memory, of which the proxy has one at a time and a reader another, and log.
     pub(crate) fn value_bytes_max(&self) -> usize {
-        (self.memory_bytes / 4).min((self.writer_log_bytes_max() / 2) as usize)
+        let memory = (self.memory_bytes / 4).min(self.version_memory_bytes.unwrap_or(usize::MAX) / 2);
+        memory.min((self.writer_log_bytes_max() / 2) as usize)
     }
 
     pub(crate) fn writer_log_bytes_max(&self) -> u64 {
@@ -349,6 +370,12 @@ impl Options {
             return Err(Error::InvalidOption {
                 option: "memory",
                 reason: format!("{} bytes is under the least, {MEMORY_BYTES_MIN}", self.memory_bytes),
+            });
+        }
+        if let Some(bytes) = self.version_memory_bytes.filter(|bytes| *bytes < VERSION_MEMORY_BYTES_MIN) {
+            return Err(Error::InvalidOption {
+                option: "version_memory",
+                reason: format!("{bytes} bytes is under the least, {VERSION_MEMORY_BYTES_MIN}"),
             });
         }
         if let Some(processors) = &self.background_processors {

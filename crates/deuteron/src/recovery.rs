@@ -51,6 +51,8 @@ pub struct Shares {
     tc: u64,
     /// The data component's most.
     dc: u64,
+    /// The transaction component's most.
+    tc_max: u64,
 }
 
 impl Shares {
@@ -64,13 +66,15 @@ impl Shares {
         let log = if log > memory / 8 { log / 2 } else { log };
         let log = log.clamp(LOG_RING_BYTES_MIN, LOG_RING_BYTES_MAX);
         let tc = memory * 3 / 8;
-        Self { log, tc: tc as u64, dc: (memory - memory / 16).saturating_sub(log + tc) as u64 }
+        let dc = (memory - memory / 16).saturating_sub(log + tc);
+        let tc_max = options.version_memory_bytes.unwrap_or(usize::MAX);
+        Self { log, tc: tc.min(tc_max) as u64, dc: dc as u64, tc_max: tc_max as u64 }
     }
 
     /// The transaction component's budget while pages take `dc_bytes`: they are left room to grow by an eighth of their share
     /// before they are noticed.
     pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
-        self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8)
+        (self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8)).min(self.tc_max)
     }
 
     /// How much of the transaction component's budget may be taken by committed operations that are too new to be posted: an
@@ -421,5 +425,13 @@ mod tests {
             assert_eq!(shares.tc_budget(shares.dc), shares.tc);
             assert!(shares.tc_budget(0) > shares.tc);
         }
+    }
+
+    #[test]
+    fn versions_take_no_more_than_they_may() {
+        let options = Options::new().memory(1 << 30);
+        let (all, few) = (Shares::of(&options), Shares::of(&options.version_memory(32 << 20)));
+        assert_eq!((few.tc_budget(few.dc), few.tc_budget(0)), (32 << 20, 32 << 20));
+        assert_eq!((few.log, few.dc), (all.log, all.dc));
     }
 }

@@ -1,7 +1,10 @@
 //! Bad input and misuse: each gets a clear, typed error and loses nothing acknowledged.
 
 use deuteron::device::{Directory, MemoryDirectory};
-use deuteron::{Background, Db, Durability, Error, FORMAT_VERSION, Options, RetryPolicy, TransactionOptions};
+use deuteron::{
+    Background, Db, Durability, Error, FORMAT_VERSION, Options, RetryPolicy, TransactionOptions,
+    VERSION_MEMORY_BYTES_MIN,
+};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -146,6 +149,9 @@ fn table_names_have_limits() {
 fn too_little_memory_is_refused() {
     let refused = Options::new().memory(1 << 20).open_in(Arc::new(MemoryDirectory::new()));
     assert!(matches!(refused, Err(Error::InvalidOption { option: "memory", .. })));
+    let few = Options::new().version_memory(VERSION_MEMORY_BYTES_MIN - 1);
+    let refused = few.open_in(Arc::new(MemoryDirectory::new()));
+    assert!(matches!(refused, Err(Error::InvalidOption { option: "version_memory", .. })));
 }
 
 #[test]

@@ -51,7 +51,10 @@ fn paper(arguments: &PaperArguments) -> Outcome<(WorkDirectory, EmbeddedStore, W
     };
     let directory = WorkDirectory::new(None)?;
     crate::allocator::suit(arguments.memory);
-    let options = Options::new().memory(arguments.memory);
+    let mut options = Options::new().memory(arguments.memory);
+    if let Some(bytes) = arguments.version_memory {
+        options = options.version_memory(bytes);
+    }
     let store = EmbeddedStore::open(options, directory.path(), DELAYED, 1)?;
     load(&store, &workload, &driver, &mut |_| {})?;
     Ok((directory, store, workload, driver))
