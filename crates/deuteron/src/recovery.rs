@@ -47,11 +47,11 @@ pub struct RecoveryPlan {
 /// component's records and versions have what pages do not take, but always at least theirs.
 pub struct Shares {
     log: usize,
-    /// The transaction component's least.
+    /// The transaction component's least, if it may have as much; while it is not there yet, the replay's.
     tc: u64,
     /// The data component's most.
     dc: u64,
-    /// The transaction component's most.
+    /// The transaction component's most, by [`Options::version_memory`].
     tc_max: u64,
 }
 
@@ -68,7 +68,7 @@ impl Shares {
         let tc = memory * 3 / 8;
         let dc = (memory - memory / 16).saturating_sub(log + tc);
         let tc_max = options.version_memory_bytes.unwrap_or(usize::MAX);
-        Self { log, tc: tc.min(tc_max) as u64, dc: dc as u64, tc_max: tc_max as u64 }
+        Self { log, tc: tc as u64, dc: dc as u64, tc_max: tc_max as u64 }
     }
 
     /// The transaction component's budget while pages take `dc_bytes`: they are left room to grow by an eighth of their share
@@ -143,7 +143,7 @@ pub fn open(
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = match &options.sizes {
         Some(sizes) => sizes.tc.clone(),
-        None => TcOptions { memory_bytes: shares.tc as usize, ..TcOptions::default() },
+        None => TcOptions { memory_bytes: shares.tc_budget(shares.dc) as usize, ..TcOptions::default() },
     };
     let tc_options = TcOptions {
         value_bytes_max: dc.value_bytes_max().min(options.value_bytes_max()),
@@ -209,7 +209,7 @@ fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options 
     let batch_operations_max = deuteron_proxy::Options::default().batch_operations_max;
     deuteron_proxy::Options {
         side_buffer_bytes_max: side.min(64 << 20),
-        waiting_list_bytes_max: Shares::waiting(shares.tc),
+        waiting_list_bytes_max: Shares::waiting(shares.tc_budget(shares.dc)),
         lag_bytes: lag_bytes as u64,
         // A round is one batch, unless its operations are shorter than is common.
         batch_operations_max: batch_operations_max.max(lag_bytes / 64),
@@ -432,6 +432,10 @@ mod tests {
         let options = Options::new().memory(1 << 30);
         let (all, few) = (Shares::of(&options), Shares::of(&options.version_memory(32 << 20)));
         assert_eq!((few.tc_budget(few.dc), few.tc_budget(0)), (32 << 20, 32 << 20));
-        assert_eq!((few.log, few.dc), (all.log, all.dc));
+        assert_eq!(
+            (few.log, few.dc, few.tc),
+            (all.log, all.dc, all.tc),
+            "nothing else changes, nor the replay"
+        );
     }
 }

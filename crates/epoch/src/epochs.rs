@@ -243,8 +243,8 @@ impl Drop for Epochs {
         let mut taken = Vec::new();
         for slot in self.slots.iter() {
             let mut limbo = slot.limbo.lock().unwrap_or_else(PoisonError::into_inner);
-            let more = limbo.take_before(u64::MAX, 0, &mut taken);
-            taken.reserve(more);
+            let all = limbo.take_before(u64::MAX, 0, &mut taken);
+            taken.reserve(all);
             limbo.take_before(u64::MAX, 0, &mut taken);
         }
         for reclaim in taken {

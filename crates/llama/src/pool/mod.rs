@@ -102,30 +102,24 @@ const READY_MAX: usize = 4;
 /// How many batches' worth of slots must be in use for each batch that is kept, so that they keep few spans from becoming free.
 const USED_FOR_EACH_READY: usize = 16;
 
-/// What is known of all slots of a class, but for those in threads' stacks.
+/// What is known of the slots of a class, under its lock.
 struct Class {
     /// Spans with a free slot.
     spans: BTreeSet<SpanRef>,
-    /// Batches of free slots for who wants one next: the first `ready` of these.
-    batches: [Slots; READY_MAX],
-    ready: usize,
+    /// Whole batches of free slots, for who wants one next.
+    ready: Vec<Slots>,
     /// Slots in use or in a thread's stack.
     used: usize,
 }
 
 impl Class {
     const fn new() -> Class {
-        Class { spans: BTreeSet::new(), batches: [const { Slots::new() }; READY_MAX], ready: 0, used: 0 }
+        Class { spans: BTreeSet::new(), ready: Vec::new(), used: 0 }
     }
 
     /// How many batches may be kept.
     fn ready_max(&self, class: SizeClass) -> usize {
         (self.used / (class.batch() as usize * USED_FOR_EACH_READY)).min(READY_MAX)
-    }
-
-    fn take_ready(&mut self) -> Option<Slots> {
-        self.ready = self.ready.checked_sub(1)?;
-        Some(std::mem::replace(&mut self.batches[self.ready], Slots::new()))
     }
 }
 
@@ -178,7 +172,7 @@ impl Pool {
 
     fn take_locked(&self, class: SizeClass, count: u32) -> Slots {
         let mut state = lock(&self.classes[class.index()]);
-        let ready = if count == class.batch() { state.take_ready() } else { None };
+        let ready = if count == class.batch() { state.ready.pop() } else { None };
         let slots = ready.unwrap_or_else(|| self.take_from_spans(&mut state.spans, class, count));
         state.used += slots.count() as usize;
         // Relaxed: a figure.
@@ -244,15 +238,15 @@ impl Pool {
         let mut state = lock(&self.classes[class.index()]);
         state.used -= slots.count() as usize;
         self.out.fetch_sub(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
-        let (ready, ready_max) = (state.ready, state.ready_max(class));
-        if ready < ready_max && slots.count() == class.batch() {
-            state.batches[ready] = slots;
-            state.ready += 1;
+        let ready_max = state.ready_max(class);
+        if state.ready.len() < ready_max && slots.count() == class.batch() {
+            state.ready.push(slots);
             return false;
         }
         let mut has_freed = self.put_into_spans(&mut state.spans, class, slots);
-        while state.ready > ready_max {
-            let Some(slots) = state.take_ready() else { break };
+        while state.ready.len() > ready_max
+            && let Some(slots) = state.ready.pop()
+        {
             has_freed |= self.put_into_spans(&mut state.spans, class, slots);
         }
         has_freed

@@ -90,7 +90,7 @@ proptest! {
         prop_assert!(bed.held() <= CHUNK_BYTES, "one chunk is kept");
         for class in &bed.pool.classes {
             let class = lock(class);
-            prop_assert!(class.spans.is_empty() && class.ready == 0 && class.used == 0);
+            prop_assert!(class.spans.is_empty() && class.ready.is_empty() && class.used == 0);
         }
     }
 }
@@ -232,6 +232,52 @@ fn a_thread_keeps_two_batches_and_gives_one_back_beyond_that() {
     let batches =
         [16, 512, 513, 4096, SPAN_BYTES / 2].map(|bytes| SizeClass::of(bytes).map(SizeClass::batch));
     assert_eq!(batches, [64, 64, 56, 8, 1].map(Some));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "much memory")]
+fn a_few_whole_batches_wait_for_the_next_thread_while_many_are_in_use() {
+    let pool = Pool::new();
+    let class = SizeClass::of(512).expect("of a size that is pooled");
+    let batch = class.batch();
+    let ready = || lock(&pool.classes[class.index()]).ready.len();
+    let addresses = |slots: &mut Slots| -> BTreeSet<usize> {
+        std::iter::from_fn(|| slots.pop()).map(|slot| slot.addr().get()).collect()
+    };
+    let batches_in_use = READY_MAX * USED_FOR_EACH_READY;
+    let mut in_use: Vec<_> = (0..batches_in_use).map(|_| pool.take(class, batch)).collect();
+    let more: Vec<_> = (0..READY_MAX + 1).map(|_| pool.take(class, batch)).collect();
+    for (number, slots) in (1..).zip(more) {
+        pool.put(class, slots);
+        assert_eq!(ready(), number.min(READY_MAX));
+    }
+    // The last that waits is taken whole, and no part of one is.
+    let mut part = pool.take(class, batch - 1);
+    assert_eq!((part.count(), ready()), (batch - 1, READY_MAX));
+    let mut whole = pool.take(class, batch);
+    assert_eq!((whole.count(), ready()), (batch, READY_MAX - 1));
+    assert!(addresses(&mut part).is_disjoint(&addresses(&mut whole)), "P1");
+    // With less in use fewer may wait, and with little none.
+    while let Some(slots) = in_use.pop() {
+        pool.put(class, slots);
+        // What the two have taken counts as in use, too.
+        assert!(ready() <= (in_use.len() + 2) / USED_FOR_EACH_READY);
+    }
+    assert_eq!(ready(), 0);
+}
+
+#[test]
+fn a_thread_that_gives_its_slots_back_keeps_none() {
+    let pool = Pool::new();
+    let own = ThreadSlots::new();
+    let class = SizeClass::of(4096).expect("of a size that is pooled");
+    let slot = own.allocate(&pool, class).expect("there is memory");
+    assert_eq!(pool.out.load(Ordering::Relaxed), class.batch() as usize * class.slot_bytes());
+    // SAFETY: allocated above, of this class, and not used.
+    unsafe { own.free(&pool, class, slot) };
+    own.empty(&pool);
+    assert_eq!(pool.out.load(Ordering::Relaxed), 0);
+    assert!(lock(&pool.classes[class.index()]).spans.is_empty());
 }
 
 #[test]
