@@ -1,6 +1,7 @@
 //! Several engines in turns: what slows the machine down for a while slows all of them down.
 
 use crate::engines::Promises;
+use crate::limit::MemoryGroup;
 use crate::{Engine, Work};
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -136,17 +137,34 @@ fn child(engine: Engine, threads: usize, work: &Work) -> Result<Value, Box<dyn E
     command.args(["--durability", &work.durability]);
     command.args(["--in-flight", &work.in_flight.to_string(), "--memory", &work.memory.to_string()]);
     // As `deuteron bench` sets it; it concerns the engines in Rust.
-    command.env("MIMALLOC_PURGE_DELAY", "5000");
+    let purge_milliseconds = if work.memory < 1 << 30 { "0" } else { "5000" };
+    command.env("MIMALLOC_PURGE_DELAY", purge_milliseconds);
     command.args(["--ahead", &work.ahead]);
     if let Some(directory) = &work.dir {
         command.arg("--dir").arg(directory);
     }
-    report_of(command, &name(engine)).map_err(|error| error as Box<dyn Error>)
+    let group = work.limit.map(MemoryGroup::new).transpose()?;
+    report_within(command, &name(engine), group.as_ref()).map_err(|error| error as Box<dyn Error>)
 }
 
 /// The report that a child process prints.
-pub fn report_of(mut command: Command, engine: &str) -> Result<Value, Box<dyn Error + Send + Sync>> {
-    let output = command.stderr(Stdio::inherit()).output()?;
+pub fn report_of(command: Command, engine: &str) -> Result<Value, Box<dyn Error + Send + Sync>> {
+    report_within(command, engine, None)
+}
+
+fn report_within(
+    mut command: Command,
+    engine: &str,
+    group: Option<&MemoryGroup>,
+) -> Result<Value, Box<dyn Error + Send + Sync>> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    // It has hardly begun.
+    let taken = group.map_or(Ok(()), |group| group.take(child.id()));
+    if taken.is_err() {
+        child.kill()?;
+    }
+    let output = child.wait_with_output()?;
+    taken?;
     if !output.status.success() {
         return Err(format!("{engine} failed: {}", output.status).into());
     }

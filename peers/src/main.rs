@@ -14,6 +14,7 @@ mod compare;
 mod contention;
 mod engines;
 mod fjall;
+mod limit;
 mod lmdb;
 mod load;
 mod peer;
@@ -287,6 +288,9 @@ struct Work {
     /// Memory of the engine, in bytes. The system's page cache, which all of the peers use and Deuteron does not, comes on top.
     #[arg(long, default_value_t = 4 << 30)]
     memory: usize,
+    /// What the process may have in all, in bytes, the page cache included: for a comparison, by a control group, which takes root.
+    #[arg(long)]
+    limit: Option<u64>,
     /// What Deuteron is told before it is asked: nothing, keys (of a transaction when it begins) or transactions (the next few).
     #[arg(long, default_value = "keys")]
     ahead: String,

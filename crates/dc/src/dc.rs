@@ -226,6 +226,19 @@ impl BwTreeDc {
         self.llama.memory_bytes()
     }
 
+    /// Bytes of memory that the mapping table and the indexes take: they are always in memory, and come before the pages in the budget.
+    ///
+    /// ```
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// assert!(dc.tables_bytes() < 1 << 20);
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn tables_bytes(&self) -> u64 {
+        self.llama.tables_bytes() + self.index_bytes()
+    }
+
     /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much
     /// is unflushed, takes a checkpoint when a recovery would scan too much, merges underfull pages, empties sparse segments. Whether it did.
     ///

@@ -419,12 +419,13 @@ impl Engine {
         }
     }
 
-    /// Lets the transaction component, and what waits for its old readers, have the memory that pages do not take.
+    /// Lets the transaction component, and what waits for its old readers, have the memory that pages and their tables do not take.
     fn balance_memory(&self) {
         if self.options.sizes.is_some() {
             return;
         }
-        let budget = self.shares.tc_budget(self.parts.dc.memory_bytes());
+        let dc_bytes = self.parts.dc.memory_bytes() + self.parts.dc.tables_bytes();
+        let budget = self.shares.tc_budget(dc_bytes);
         self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(budget));
         let waiting = self.parts.proxy.statistics().waiting_list_bytes;
         let budget = budget - waiting.min(budget / 2);

@@ -43,8 +43,8 @@ pub struct RecoveryPlan {
 
 /// How the one number from the user is divided, in bytes.
 ///
-/// The log's ring is fixed. The rest is one pool: pages take what they need of it up to their share, and the transaction
-/// component's records and versions have what pages do not take, but always at least theirs.
+/// The log's ring is fixed. The rest is one pool: pages and their tables take what they need of it up to their share, and the transaction
+/// component's records and versions have what they do not take, but always at least theirs.
 pub struct Shares {
     log: usize,
     /// The transaction component's least, if it may have as much; while it is not there yet, the replay's.
@@ -71,8 +71,8 @@ impl Shares {
         Self { log, tc: tc as u64, dc: dc as u64, tc_max: tc_max as u64 }
     }
 
-    /// The transaction component's budget while pages take `dc_bytes`: they are left room to grow by an eighth of their share
-    /// before they are noticed.
+    /// The transaction component's budget while pages and their tables take `dc_bytes`: they are left room to grow by an eighth of
+    /// their share before they are noticed.
     pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
         (self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8)).min(self.tc_max)
     }

@@ -15,8 +15,10 @@ use deuteron_contract::{Lsn, Timestamp};
 use deuteron_epoch::Guard;
 use deuteron_log::{AppendError, Record as LogRecord};
 
-/// Records that one step looks at for having settled.
+/// Records that are looked at for having settled under one guard.
 const SETTLE_MAX: usize = 256;
+/// So many times in one step, as long as all have.
+const SETTLES_MAX: usize = 64;
 /// Buckets that one step sweeps.
 const SWEEP_BUCKETS: usize = 1024;
 /// A guard is held for so many buckets.
@@ -30,17 +32,29 @@ impl Core {
         worked |= self.tell_untold_aborts();
         self.find_oldest_active();
         self.index.gather();
-        let guard = self.epochs.pin();
-        let (settled, _) = self.index.settle(SETTLE_MAX, |record| self.is_settled(record), &guard);
-        drop(guard);
-        if settled > 0 {
-            self.counters.add(Counter::Settled, settled as u64);
-            worked = true;
+        // A step comes seldom where the same thread does I/O, too; and what has not settled cannot be evicted.
+        for _ in 0..SETTLES_MAX {
+            let settled = self.settle(SETTLE_MAX);
+            worked |= settled > 0;
+            if settled < SETTLE_MAX {
+                break;
+            }
         }
         if self.account.is_over_target() {
             worked |= self.sweep(SWEEP_BUCKETS.min(self.table.buckets()));
         }
         worked
+    }
+
+    /// Lets up to `count_max` records go of which the data component has everything; how many there were. None if somebody else is at it.
+    pub(crate) fn settle(&self, count_max: usize) -> usize {
+        let guard = self.epochs.pin();
+        let (settled, _) = self.index.settle(count_max, |record| self.is_settled(record), &guard);
+        drop(guard);
+        if settled > 0 {
+            self.counters.add(Counter::Settled, settled as u64);
+        }
+        settled
     }
 
     fn tell_untold_aborts(&self) -> bool {

@@ -450,6 +450,40 @@ fn a_step_of_the_collector_says_whether_there_was_anything_to_do() {
     tc.core.account.subtract(budget * 7 / 8);
 }
 
+/// A bed with so many records that were written one by one and posted, and that nobody has let go of.
+fn posted(count: u32) -> std::sync::Arc<Bed> {
+    let bed = quiet();
+    let settled = bed.tc().statistics().settled;
+    (0..count).for_each(|number| bed.put(&number.to_be_bytes(), b"1"));
+    while bed.duty(0) | bed.duty(1) {}
+    assert_eq!(bed.tc().statistics().settled, settled);
+    bed
+}
+
+#[test]
+fn one_step_lets_go_of_all_that_has_settled() {
+    let bed = posted(3000);
+    let settled = bed.tc().statistics().settled;
+    assert!(bed.tc().collect_step());
+    assert_eq!(bed.tc().statistics().settled, settled + 3000);
+    assert!(!bed.tc().collect_step());
+}
+
+#[test]
+fn operations_beyond_the_watermark_evict_what_was_posted_though_the_collector_does_not_come() {
+    let bed = posted(3000);
+    let tc = bed.tc();
+    let more = tc.memory_budget() as usize + 1 - tc.core.account.used() as usize;
+    tc.core.account.add(more);
+    assert!(tc.core.account.is_over_hard() && !tc.core.account.is_over_limit());
+    // Each lets go of some, and sweeps as many buckets: twice round.
+    for _ in 0..2 * tc.core.table.buckets() / 64 {
+        tc.core.account.add(1 << 10);
+        tc.core.make_room().expect("what there is can be evicted");
+    }
+    assert!(tc.statistics().evictions > 2000, "{}", tc.statistics().evictions);
+}
+
 #[test]
 fn what_lies_in_the_log_before_its_new_start_is_aborted_and_nothing_else() {
     let bed = roomy();

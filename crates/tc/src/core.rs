@@ -25,6 +25,8 @@ use deuteron_log::{AppendError, Record as LogRecord};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Records and buckets by which an operation helps the collector.
+const HELPED: usize = 64;
 /// Rounds of waiting for memory before an operation gives up.
 const MEMORY_ROUNDS_MAX: usize = 10_000;
 /// After so many of them the horizon is forced.
@@ -140,7 +142,8 @@ impl Core {
 
     #[cold]
     fn make_room_now(&self) -> Result<(), TcError> {
-        self.sweep(64);
+        self.settle(HELPED);
+        self.sweep(HELPED);
         let mut round = 0;
         while self.account.is_over_limit() {
             if self.collect_step() {
