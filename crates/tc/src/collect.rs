@@ -17,7 +17,7 @@ use deuteron_log::{AppendError, Record as LogRecord};
 
 /// Records that are looked at for having settled under one guard.
 const SETTLE_MAX: usize = 256;
-/// So many times in one step, as long as all have.
+/// So many times in one step where memory is short, as long as all have.
 const SETTLES_MAX: usize = 64;
 /// Buckets that one step sweeps.
 const SWEEP_BUCKETS: usize = 1024;
@@ -32,8 +32,10 @@ impl Core {
         worked |= self.tell_untold_aborts();
         self.find_oldest_active();
         self.index.gather();
-        // A step comes seldom where the same thread does I/O, too; and what has not settled cannot be evicted.
-        for _ in 0..SETTLES_MAX {
+        // What has not been let go of cannot be evicted, and a step comes seldom where the same thread does I/O, too. With memory to spare
+        // there is no hurry: many records are written again meanwhile, and stay where they are.
+        let times = if self.account.is_over_target() { SETTLES_MAX } else { 1 };
+        for _ in 0..times {
             let settled = self.settle(SETTLE_MAX);
             worked |= settled > 0;
             if settled < SETTLE_MAX {

@@ -461,12 +461,17 @@ fn posted(count: u32) -> std::sync::Arc<Bed> {
 }
 
 #[test]
-fn one_step_lets_go_of_all_that_has_settled() {
+fn one_step_lets_go_of_all_that_has_settled_if_memory_is_short_and_of_a_few_if_not() {
     let bed = posted(3000);
-    let settled = bed.tc().statistics().settled;
-    assert!(bed.tc().collect_step());
-    assert_eq!(bed.tc().statistics().settled, settled + 3000);
-    assert!(!bed.tc().collect_step());
+    let tc = bed.tc();
+    let before = tc.statistics().settled;
+    assert!(tc.collect_step());
+    assert_eq!(tc.statistics().settled, before + 256);
+    let budget = tc.memory_budget() as usize;
+    tc.core.account.add(budget * 7 / 8);
+    assert!(tc.collect_step());
+    assert_eq!(tc.statistics().settled, before + 3000);
+    tc.core.account.subtract(budget * 7 / 8);
 }
 
 #[test]
