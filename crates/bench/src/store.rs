@@ -97,7 +97,8 @@ pub trait Worker {
     fn wait(&mut self, pending: Self::Pending) -> Result<(), BenchError>;
 }
 
-/// Makes the value of one write its own: the key and a count go to its front.
+/// Makes the value of one write its own: the key and a count go to its front, and the rest is changed so that values have nothing in common that an
+/// engine could compress, if it was random at first.
 ///
 /// ```
 /// let (mut value, mut writes) = ([0; 100], 0);
@@ -112,6 +113,15 @@ pub fn stamp(value: &mut [u8], key: u64, count: &mut u64) {
     stamp[8..].copy_from_slice(&count.to_le_bytes());
     let length = value.len().min(stamp.len());
     value[..length].copy_from_slice(&stamp[..length]);
+    // The rest goes on as Knuth's sequence of 64 bits does, a word at a time.
+    let (words, _) = value[length..].as_chunks_mut::<8>();
+    for word in words {
+        let number = u64::from_le_bytes(*word);
+        *word = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407)
+            .to_le_bytes();
+    }
 }
 
 /// Uses a value that was read, so that the read cannot be optimized away and reaches both ends of it.
@@ -124,4 +134,25 @@ pub fn consume(value: &[u8]) -> u64 {
     let first = value.first().copied().unwrap_or_default();
     let last = value.last().copied().unwrap_or_default();
     std::hint::black_box(u64::from(first) + u64::from(last) + value.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Random;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn values_have_no_four_bytes_in_common_behind_their_stamps() {
+        let (mut value, mut writes, mut seen) = ([0; 100], 0, BTreeSet::new());
+        Random::new(7).fill(&mut value);
+        for key in 0..100 {
+            stamp(&mut value, key, &mut writes);
+            // Of a last word that is not whole there is less.
+            assert!(value[16..96].windows(4).all(|bytes| seen.insert(<[u8; 4]>::try_from(bytes).unwrap())));
+        }
+        let mut short = [9; 5];
+        stamp(&mut short, u64::MAX, &mut writes);
+        assert_eq!((short, writes), ([255; 5], 101));
+    }
 }

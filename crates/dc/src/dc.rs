@@ -239,6 +239,19 @@ impl BwTreeDc {
         self.llama.tables_bytes() + self.index_bytes()
     }
 
+    /// Changes the budget that [`DcOptions::memory_bytes`](crate::DcOptions) has set at first, within moments. How much may be unflushed stays.
+    ///
+    /// ```
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// dc.set_memory_budget(512 << 20);
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn set_memory_budget(&self, bytes: u64) {
+        self.llama.set_memory_budget(crate::options::pages_budget(bytes));
+    }
+
     /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much
     /// is unflushed, takes a checkpoint when a recovery would scan too much, merges underfull pages, empties sparse segments. Whether it did.
     ///

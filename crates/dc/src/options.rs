@@ -111,11 +111,11 @@ impl DcOptions {
         self.tree.validate().or_else(|error| refuse(Box::new(error)))
     }
 
-    /// The settings of the store. A sixteenth of the memory is left to indexes and to what is about to be freed.
+    /// The settings of the store.
     pub(crate) fn store(&self) -> deuteron_llama::Options {
         deuteron_llama::Options {
             segment_bytes: self.segment_bytes,
-            memory_bytes: self.memory_bytes - self.memory_bytes / 16,
+            memory_bytes: pages_budget(self.memory_bytes),
             flush_buffer_bytes: self.flush_buffer_bytes,
             fragments_max: self.fragments_max,
             space_amplification_percent_max: self.space_amplification_percent_max,
@@ -128,4 +128,9 @@ impl DcOptions {
     pub(crate) fn unflushed_bytes_max(&self) -> u64 {
         self.memory_bytes / 100 * u64::from(self.dirty_percent_max)
     }
+}
+
+/// Of a budget, that of the store: a sixteenth is left to indexes and to what is about to be freed.
+pub(crate) fn pages_budget(memory_bytes: u64) -> u64 {
+    memory_bytes - memory_bytes / 16
 }

@@ -419,13 +419,15 @@ impl Engine {
         }
     }
 
-    /// Lets the transaction component, and what waits for its old readers, have the memory that pages and their tables do not take.
+    /// Lets pages have room whatever their tables take, and the transaction component, and what waits for its old readers, the memory that
+    /// neither takes.
     fn balance_memory(&self) {
         if self.options.sizes.is_some() {
             return;
         }
-        let dc_bytes = self.parts.dc.memory_bytes() + self.parts.dc.tables_bytes();
-        let budget = self.shares.tc_budget(dc_bytes);
+        let tables = self.parts.dc.tables_bytes();
+        self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));
+        let budget = self.shares.tc_budget(self.parts.dc.memory_bytes() + tables);
         self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(budget));
         let waiting = self.parts.proxy.statistics().waiting_list_bytes;
         let budget = budget - waiting.min(budget / 2);

@@ -71,6 +71,13 @@ impl Shares {
         Self { log, tc: tc as u64, dc: dc as u64, tc_max: tc_max as u64 }
     }
 
+    /// The data component's budget while the mapping table and the indexes take `tables_bytes`. These are there in any case. Where little is left of
+    /// the share beside them pages have half of it nonetheless: with next to no memory for what is new, every operation would have a page read
+    /// and written.
+    pub fn dc_budget(&self, tables_bytes: u64) -> u64 {
+        self.dc.max(tables_bytes + self.dc / 2)
+    }
+
     /// The transaction component's budget while pages and their tables take `dc_bytes`: they are left room to grow by an eighth of
     /// their share before they are noticed.
     pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
@@ -425,6 +432,16 @@ mod tests {
             assert_eq!(shares.tc_budget(shares.dc), shares.tc);
             assert!(shares.tc_budget(0) > shares.tc);
         }
+    }
+
+    #[test]
+    fn pages_have_half_of_their_share_beside_large_tables() {
+        let shares = Shares::of(&Options::new().memory(100 << 20));
+        let half = shares.dc / 2;
+        assert_eq!(
+            [0, half, half + 1, 3 * half].map(|tables| shares.dc_budget(tables)),
+            [shares.dc, shares.dc.max(2 * half), 2 * half + 1, 4 * half]
+        );
     }
 
     #[test]

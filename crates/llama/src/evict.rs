@@ -253,10 +253,10 @@ mod tests {
         touch(pages[3]);
         // The high water is what is told of them now.
         let most = (llama.memory.about() / 15 + 1) * 16;
-        llama.beside_pages.store((1 << 20) - most, Ordering::Relaxed);
+        llama.pages_bytes_max.store(most, Ordering::Relaxed);
         llama.evict_flushed(&pages);
         assert_eq!(llama.memory_bytes(), 100 * one);
-        llama.beside_pages.store((1 << 20) - 16, Ordering::Relaxed);
+        llama.pages_bytes_max.store(16, Ordering::Relaxed);
         llama.evict_flushed(&pages[..64]);
         assert_eq!(llama.memory_bytes(), 37 * one);
         assert!(!llama.is_missing(pages[3]) && llama.is_missing(pages[4]));

@@ -34,8 +34,10 @@ pub struct Llama {
     /// Shared with the deferred actions that give identifiers back.
     pub(crate) pages: Arc<FreeList>,
     pub(crate) memory: ByteCounter,
-    /// Bytes that are taken from the pages' share of the budget; see [`Llama::recount`].
-    pub(crate) beside_pages: AtomicU64,
+    /// See [`Llama::set_memory_budget`].
+    pub(crate) budget: AtomicU64,
+    /// See [`Llama::pages_bytes_max`].
+    pub(crate) pages_bytes_max: AtomicU64,
     /// Bytes of the places that the images do not say yet, when somebody looked last.
     pub(crate) places_bytes: AtomicU64,
     pub(crate) counters: Counters,
@@ -413,8 +415,8 @@ impl Llama {
 
     /// Counts anew what memory there is besides the resident pages, which is taken from what they may have: the entries of the
     /// mapping table, what the access method says that its indexes take, the places of pages that no image names yet, what is retired and not yet freed, and what
-    /// the pool keeps for nodes to come. The last two come and go as pages do, and count for half of the budget at most, as does what lasts; and a
-    /// quarter of it is always left to the pages. Looks at a few dozen words: not for every operation.
+    /// the pool keeps for nodes to come. The last two come and go as pages do, and count for half of the budget at most; and a quarter of
+    /// it is always left to the pages. Looks at a few dozen words: not for every operation.
     ///
     /// ```
     /// # use deuteron_llama::{Llama, Options};
@@ -427,7 +429,7 @@ impl Llama {
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
     pub fn recount(&self, index_bytes: u64) {
-        let budget = self.options.memory_bytes;
+        let budget = self.budget.load(Ordering::Relaxed);
         // With a smaller budget it depends on the other stores of the process what is idle, by the chunk.
         let idle =
             if budget < POOL_BUDGET_MIN { 0 } else { pool::idle_bytes(self.memory_bytes() + index_bytes) };
@@ -437,7 +439,23 @@ impl Llama {
         let passing = self.epochs.garbage_bytes() + idle;
         let lasting = self.tables_bytes() + index_bytes;
         // Relaxed: a figure.
-        self.beside_pages.store(beside_pages(budget, lasting, passing), Ordering::Relaxed);
+        self.pages_bytes_max.store(budget - beside_pages(budget, lasting, passing), Ordering::Relaxed);
+    }
+
+    /// Changes what [`Options::memory_bytes`] has set at first, as of the next [`Llama::recount`]. What rows and images may take of it stays.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options { memory_bytes: 8 << 20, ..deuteron_llama::Options::default() };
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// llama.set_memory_budget(16 << 20);
+    /// llama.recount(0);
+    /// assert!(llama.pages_bytes_max() > 8 << 20);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn set_memory_budget(&self, bytes: u64) {
+        // Relaxed: a figure.
+        self.budget.store(bytes, Ordering::Relaxed);
     }
 
     /// Bytes that the mapping table takes, and the places of pages that no image named yet when it was [counted](Llama::recount) last.
@@ -459,7 +477,7 @@ impl Llama {
     /// How many bytes the resident pages may take: the budget but for what was [counted](Llama::recount) last.
     #[inline]
     pub fn pages_bytes_max(&self) -> u64 {
-        self.options.memory_bytes - self.beside_pages.load(Ordering::Relaxed)
+        self.pages_bytes_max.load(Ordering::Relaxed)
     }
 
     /// Whether the resident pages exceed what they may have (to within a sixteenth of the budget); two loads.
@@ -529,11 +547,9 @@ impl Llama {
     }
 }
 
-/// What is taken from the pages' share of a budget: a quarter of it is left to them. What lasts counts for half of it at most, and so does
-/// what comes and goes. Tables that take more than half do so beyond the budget: else next to nothing would gather in memory, and
-/// every operation would have pages read and written.
+/// What is taken from the pages' share of a budget: a quarter of it is left to them, and what comes and goes counts for half of it at most.
 fn beside_pages(budget: u64, lasting: u64, passing: u64) -> u64 {
-    (lasting.min(budget / 2) + passing.min(budget / 2)).min(budget / 4 * 3)
+    (lasting + passing.min(budget / 2)).min(budget / 4 * 3)
 }
 
 /// The base of a page in memory, if it adopts or disowns pages and no flush has taken that.
@@ -571,14 +587,13 @@ mod tests {
     use deuteron_fuzz::Meter;
 
     #[test]
-    fn a_quarter_of_the_budget_is_left_to_pages_and_half_at_most_counts_what_lasts_or_passes() {
+    fn a_quarter_of_the_budget_is_left_to_pages_and_half_at_most_counts_what_passes() {
         for (lasting, passing, taken) in [(100, 50, 150), (100, 400, 500), (100, 401, 500), (0, 9, 9)] {
             assert_eq!(beside_pages(800, lasting, passing), taken);
         }
         assert_eq!(
-            [(399, 0), (401, 0), (399, 300), (401, 100), (9000, 9000)]
-                .map(|(lasting, passing)| beside_pages(800, lasting, passing)),
-            [399, 400, 600, 500, 600]
+            (beside_pages(800, 599, 0), beside_pages(800, 601, 0), beside_pages(800, 600, 50)),
+            (599, 600, 600)
         );
     }
 
@@ -661,7 +676,7 @@ mod tests {
         let about = llama.memory.about();
         assert!(about > 20_000 && about == llama.memory_bytes());
         let is_short = |most: u64| {
-            llama.beside_pages.store((1 << 20) - most, Ordering::Relaxed);
+            llama.pages_bytes_max.store(most, Ordering::Relaxed);
             assert_eq!(llama.pages_bytes_max(), most);
             (llama.over_budget(), llama.has_spare_memory())
         };

@@ -238,7 +238,8 @@ impl Llama {
         let llama = Llama {
             writing: Mutex::new(writing),
             memory: ByteCounter::new(options.memory_bytes),
-            beside_pages: AtomicU64::new(0),
+            budget: AtomicU64::new(options.memory_bytes),
+            pages_bytes_max: AtomicU64::new(options.memory_bytes),
             places_bytes: AtomicU64::new(0),
             options,
             epochs,
