@@ -9,7 +9,7 @@ mod lmdb;
 mod redb;
 mod rocksdb;
 
-use crate::compare::{median, report_of};
+use crate::compare::{median, report_of, suit_allocator};
 use crate::peer::{Settings, Trouble};
 use clap::{Args, ValueEnum};
 use deuteron::{Durability, Options};
@@ -323,8 +323,7 @@ fn child(
     if let Some(directory) = &work.dir {
         command.arg("--dir").arg(directory);
     }
-    // As `deuteron bench` sets it; it concerns the engines in Rust.
-    command.env("MIMALLOC_PURGE_DELAY", "5000");
+    suit_allocator(&mut command, work.memory);
     report_of(command, &name(engine)).map_err(|error| error as Box<dyn Error>)
 }
 

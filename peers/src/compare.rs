@@ -24,6 +24,7 @@ pub fn run(
     engines: &[Engine],
     rounds: usize,
     sync_threads: usize,
+    limit: Option<u64>,
     work: &Work,
     as_json: bool,
 ) -> Result<(), Box<dyn Error>> {
@@ -32,7 +33,7 @@ pub fn run(
         for (&engine, series) in engines.iter().zip(&mut all) {
             let waits = !matches!(engine, Engine::Deuteron | Engine::Map) && work.durability == "sync";
             let threads = if waits { sync_threads } else { work.threads };
-            let report = child(engine, threads, work)?;
+            let report = child(engine, threads, limit, work)?;
             let number = |value: &Value| value.as_f64().unwrap_or_default();
             let operations = number(&report["throughput_ops"]);
             eprintln!("round {round} of {rounds}: {:<20} {:>12.0} operations/s", name(engine), operations);
@@ -114,7 +115,7 @@ pub fn name(engine: Engine) -> String {
 }
 
 /// Measures in a process of its own, so that memory is the engine's, and nothing is left from the one before.
-fn child(engine: Engine, threads: usize, work: &Work) -> Result<Value, Box<dyn Error>> {
+fn child(engine: Engine, threads: usize, limit: Option<u64>, work: &Work) -> Result<Value, Box<dyn Error>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["ycsb", "--engine", &name(engine), "--threads", &threads.to_string()]);
     command.args(["--records", &work.records.to_string(), "--value-bytes", &work.value_bytes.to_string()]);
@@ -136,15 +137,19 @@ fn child(engine: Engine, threads: usize, work: &Work) -> Result<Value, Box<dyn E
     ]);
     command.args(["--durability", &work.durability]);
     command.args(["--in-flight", &work.in_flight.to_string(), "--memory", &work.memory.to_string()]);
-    // As `deuteron bench` sets it; it concerns the engines in Rust.
-    let purge_milliseconds = if work.memory < 1 << 30 { "0" } else { "5000" };
-    command.env("MIMALLOC_PURGE_DELAY", purge_milliseconds);
+    suit_allocator(&mut command, work.memory);
     command.args(["--ahead", &work.ahead]);
     if let Some(directory) = &work.dir {
         command.arg("--dir").arg(directory);
     }
-    let group = work.limit.map(MemoryGroup::new).transpose()?;
+    let group = limit.map(MemoryGroup::new).transpose()?;
     report_within(command, &name(engine), group.as_ref()).map_err(|error| error as Box<dyn Error>)
+}
+
+/// Has the allocator keep what is freed for as long as `deuteron bench` does with so much memory. It concerns the engines in Rust.
+pub fn suit_allocator(command: &mut Command, memory: usize) {
+    let purge_milliseconds = if memory < 1 << 30 { "0" } else { "5000" };
+    command.env("MIMALLOC_PURGE_DELAY", purge_milliseconds);
 }
 
 /// The report that a child process prints.

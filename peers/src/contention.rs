@@ -4,7 +4,7 @@
 //! medians are printed beside each other. All run the same transactions under the same driver, which repeats what
 //! was aborted after the same pauses. A read-modify-write reads with the intent to write in each of them.
 
-use crate::compare::{median, report_of};
+use crate::compare::{median, report_of, suit_allocator};
 use crate::peer::{PeerStore, Settings};
 use crate::rocksdb::{Optimistic, Pessimistic};
 use clap::{Args, ValueEnum};
@@ -191,7 +191,6 @@ fn child(
     if work.interleave {
         command.arg("--interleave");
     }
-    // As `deuteron bench` sets it; it concerns the engines in Rust.
-    command.env("MIMALLOC_PURGE_DELAY", "5000");
+    suit_allocator(&mut command, work.memory);
     report_of(command, &name(engine)).map_err(|error| error as Box<dyn Error>)
 }

@@ -17,10 +17,6 @@ impl MemoryGroup {
     pub fn new(bytes: u64) -> io::Result<Self> {
         let (parent, bound) = place(&fs::read_to_string("/proc/self/cgroup")?)
             .ok_or_else(|| io::Error::other("this system has no control groups for memory"))?;
-        let about = |path: &Path| {
-            let path = path.display().to_string();
-            move |error: io::Error| io::Error::new(error.kind(), format!("the control group {path}: {error}"))
-        };
         let path = parent.join(format!("deuteron-peers-{}", std::process::id()));
         fs::create_dir(&path).map_err(about(&path))?;
         let group = Self { path };
@@ -31,7 +27,8 @@ impl MemoryGroup {
 
     /// Puts a process into the group. What it has already stays where it was counted.
     pub fn take(&self, process: u32) -> io::Result<()> {
-        fs::write(self.path.join("cgroup.procs"), process.to_string())
+        let members = self.path.join("cgroup.procs");
+        fs::write(&members, process.to_string()).map_err(about(&members))
     }
 }
 
@@ -41,22 +38,27 @@ impl Drop for MemoryGroup {
     }
 }
 
+/// An error with what it concerns.
+fn about(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("the control group {}: {error}", path.display()))
+}
+
 /// Where a new group goes, and the file that bounds its memory, by what the system says of this process's groups.
 fn place(groups: &str) -> Option<(PathBuf, &'static str)> {
     let root = Path::new("/sys/fs/cgroup");
     let below = |path: &str| path.trim_start_matches('/').to_owned();
-    let paths = |controller: &'static str| {
+    let path_of = |controller: &'static str| {
         groups.lines().find_map(move |line| {
             let (_, rest) = line.split_once(':')?;
             let (controllers, path) = rest.split_once(':')?;
             controllers.split(',').any(|name| name == controller).then_some(path)
         })
     };
-    if let Some(path) = paths("memory") {
+    if let Some(path) = path_of("memory") {
         return Some((root.join("memory").join(below(path)), "memory.limit_in_bytes"));
     }
     // In the unified hierarchy a group that has processes has no groups below it.
-    let own = root.join(below(paths("")?));
+    let own = root.join(below(path_of("")?));
     let parent = if own == root { root } else { own.parent()? };
     Some((parent.to_owned(), "memory.max"))
 }

@@ -78,6 +78,9 @@ enum Command {
         /// Threads of the engines that acknowledge a commit only on the thread that waits for it, with `sync`.
         #[arg(long, default_value_t = 64)]
         sync_threads: usize,
+        /// What each engine's process may have in all, in bytes, the page cache included: a control group sees to it, which takes root.
+        #[arg(long)]
+        limit: Option<u64>,
         #[command(flatten)]
         work: Work,
         /// Print the medians as JSON.
@@ -288,9 +291,6 @@ struct Work {
     /// Memory of the engine, in bytes. The system's page cache, which all of the peers use and Deuteron does not, comes on top.
     #[arg(long, default_value_t = 4 << 30)]
     memory: usize,
-    /// What the process may have in all, in bytes, the page cache included: for a comparison, by a control group, which takes root.
-    #[arg(long)]
-    limit: Option<u64>,
     /// What Deuteron is told before it is asked: nothing, keys (of a transaction when it begins) or transactions (the next few).
     #[arg(long, default_value = "keys")]
     ahead: String,
@@ -305,8 +305,8 @@ fn main() -> ExitCode {
             println!("{}", serde_json::to_string(&report)?);
             Ok(())
         }),
-        Command::Compare { engines, rounds, sync_threads, work, json } => {
-            compare::run(&engines, rounds, sync_threads, &work, json)
+        Command::Compare { engines, rounds, sync_threads, limit, work, json } => {
+            compare::run(&engines, rounds, sync_threads, limit, &work, json)
         }
         Command::Contention { engine, case, threads, work } => {
             contention::measure(engine, case, threads, &work).and_then(|figure| {

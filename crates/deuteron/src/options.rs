@@ -155,7 +155,7 @@ impl Options {
     }
 
     /// The most of this memory that records and their versions may take in the transaction component: the hard watermark of the
-    /// paper's section 6.5. By default they have what pages leave. The larger it is, the more is read without the data component. Nothing else
+    /// paper's section 6.5. By default they have what pages and their tables leave. The larger it is, the more is read without the data component. Nothing else
     /// gets larger when it is made smaller.
     ///
     /// At least [`VERSION_MEMORY_BYTES_MIN`]; checked by [`Options::open`]. The longest value has half of it.

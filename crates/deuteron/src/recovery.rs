@@ -44,12 +44,13 @@ pub struct RecoveryPlan {
 /// How the one number from the user is divided, in bytes.
 ///
 /// The log's ring is fixed. The rest is one pool: pages and their tables take what they need of it up to their share, and the transaction
-/// component's records and versions have what they do not take, but always at least theirs.
+/// component's records and versions have what they do not take, but always at least theirs. Only tables that take more than half of the
+/// pages' share exceed it, by as much ([`Shares::dc_budget`]).
 pub struct Shares {
     log: usize,
     /// The transaction component's least, if it may have as much; while it is not there yet, the replay's.
     tc: u64,
-    /// The data component's most.
+    /// The data component's most, unless its tables are large.
     dc: u64,
     /// The transaction component's most, by [`Options::version_memory`].
     tc_max: u64,
@@ -71,9 +72,8 @@ impl Shares {
         Self { log, tc: tc as u64, dc: dc as u64, tc_max: tc_max as u64 }
     }
 
-    /// The data component's budget while the mapping table and the indexes take `tables_bytes`. These are there in any case. Where little is left of
-    /// the share beside them pages have half of it nonetheless: with next to no memory for what is new, every operation would have a page read
-    /// and written.
+    /// The data component's budget while the mapping table and the indexes take `tables_bytes`, which are there in any case. Beside them pages
+    /// have half of the share at least: with next to no memory for what is new, every operation would have a page read and written.
     pub fn dc_budget(&self, tables_bytes: u64) -> u64 {
         self.dc.max(tables_bytes + self.dc / 2)
     }
@@ -440,7 +440,7 @@ mod tests {
         let half = shares.dc / 2;
         assert_eq!(
             [0, half, half + 1, 3 * half].map(|tables| shares.dc_budget(tables)),
-            [shares.dc, shares.dc.max(2 * half), 2 * half + 1, 4 * half]
+            [shares.dc, shares.dc, 2 * half + 1, 4 * half]
         );
     }
 

@@ -48,11 +48,11 @@ impl Core {
         worked
     }
 
-    /// Lets up to `count_max` records go of which the data component has everything; how many there were. None if somebody else is at it.
+    /// Lets records leave the index of which the data component has everything, up to `count_max` of those that scans have not met and of
+    /// those that they have; how many there were. None if somebody else is at it.
     pub(crate) fn settle(&self, count_max: usize) -> usize {
         let guard = self.epochs.pin();
         let (settled, _) = self.index.settle(count_max, |record| self.is_settled(record), &guard);
-        drop(guard);
         if settled > 0 {
             self.counters.add(Counter::Settled, settled as u64);
         }

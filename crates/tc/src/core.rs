@@ -25,7 +25,7 @@ use deuteron_log::{AppendError, Record as LogRecord};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Records and buckets by which an operation helps the collector.
+/// How many records, and then how many buckets, an operation looks at to help the collector.
 const HELPED: usize = 64;
 /// Rounds of waiting for memory before an operation gives up.
 const MEMORY_ROUNDS_MAX: usize = 10_000;

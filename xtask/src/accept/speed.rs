@@ -148,9 +148,9 @@ fn read_only(quick: Quick) -> Result<Figure, String> {
     Ok(Figure { figure, ok: ours >= 1.5 * lmdb && ours >= 0.5 * map })
 }
 
-/// The records take ten times the memory that an engine is told to use, more or less: a key and a value, and what any engine puts to them. Some
-/// keep to it and some do not, and most have the system's page cache besides: so the process has a bound for everything. With a
-/// tenth of the records, as a quick run has it, it would be less memory than Deuteron opens with.
+/// The records take ten times the memory that an engine is told to use, more or less: a key and a value, and what any engine puts to them. Most
+/// engines have the system's page cache besides, so each process has a bound for everything. There are three times as many as elsewhere, so
+/// that a tenth of them, as a quick run has it, leaves as much memory as Deuteron opens with.
 fn larger_than_memory(quick: Quick) -> Result<Figure, String> {
     const RECORD_BYTES: u64 = 120;
     const BESIDE_BYTES: u64 = 256 << 20;
