@@ -61,9 +61,11 @@ pub struct BwTreeDc {
     /// About how many pages the present round has still to write; 0 between rounds.
     pub(crate) round_pages: AtomicU64,
     /// Buffers flushed.
-    flushes: AtomicU64,
+    pub(crate) flushes: AtomicU64,
     /// The clock hand goes on when so many have been.
     evict_from_flush: AtomicU64,
+    /// From so many flushes on the next step of cleaning is due.
+    pub(crate) clean_at: AtomicU64,
     /// The tables that were dropped, ever, and how far each is emptied.
     pub(crate) dropped: RwLock<BTreeMap<u32, Dropped>>,
     /// Which tree is looked after next.
@@ -129,6 +131,7 @@ impl BwTreeDc {
             round_pages: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             evict_from_flush: AtomicU64::new(0),
+            clean_at: AtomicU64::new(0),
             dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::default())).collect()),
             tidy_hand: AtomicUsize::new(0),
             merged: Merged::default(),
@@ -261,7 +264,7 @@ impl BwTreeDc {
         if !self.llama.has_spare_memory() {
             self.llama.recount(self.index_bytes());
         }
-        if self.image_step()? {
+        if self.image_step()? || self.clean_beside_flushes()? {
             return Ok(true);
         }
         // A little before the budget is reached, so that those who apply need not do it themselves.

@@ -20,6 +20,8 @@ const STEP_TREES: usize = 64;
 const IDLE_STEPS: u64 = 200;
 /// How close to the live bytes an idle component brings what is written in the segments, in percent.
 const IDLE_PERCENT: u32 = 120;
+/// So many flushes after the store was found to be within its bounds it is looked at again.
+const FLUSHES_PER_LOOK: u64 = 8;
 /// How close to the live bytes compaction brings what is written in the segments, in percent.
 const COMPACT_PERCENT: u32 = 105;
 /// Rounds of merging in a compaction, and of cleaning; each takes up what the one before has made underfull, or sparse.
@@ -103,10 +105,27 @@ impl BwTreeDc {
         }
     }
 
+    /// A step of cleaning after some flushes, if there is something to clean. Where memory is short there is always something to flush, and what is done
+    /// when there is not would never be done: disk use would grow for as long. Whether there was something to do.
+    pub(crate) fn clean_beside_flushes(&self) -> Result<bool, DcError> {
+        let flushes = self.flushes.load(Ordering::Relaxed);
+        if flushes < self.clean_at.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let cleaned = self.clean_step(self.space_percent())?;
+        let until_next = if cleaned { 1 } else { FLUSHES_PER_LOOK };
+        self.clean_at.store(flushes + until_next, Ordering::Relaxed);
+        Ok(cleaned)
+    }
+
+    fn clean_step(&self, percent: u32) -> Result<bool, DcError> {
+        self.llama.clean_step_to(percent).map_err(|error| error::store("cleaning", error))
+    }
+
     /// Empties sparse segments, and lets dead ones go. Whether there was something to do.
     pub(crate) fn reclaim_step(&self) -> Result<bool, DcError> {
         let percent = self.space_percent();
-        if self.llama.clean_step_to(percent).map_err(|error| error::store("cleaning", error))? {
+        if self.clean_step(percent)? {
             return Ok(true);
         }
         if !self.llama.wants_checkpoint(percent) {

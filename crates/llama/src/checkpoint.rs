@@ -26,9 +26,9 @@
 use crate::error::LlamaError;
 use crate::flush::{Flusher, Written};
 use crate::flush_buffer::{Position, Stream};
+use crate::fragments::Fragments;
 use crate::image::{ImagePage, ImageStart, ImageWriter, image_name, image_number};
 use crate::llama::Llama;
-use crate::mapping_table::Fragments;
 use crate::page_id::PageId;
 use crate::sync::{AtomicBool, MutexGuard, Ordering};
 use deuteron_device::DeviceError;

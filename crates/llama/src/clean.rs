@@ -58,11 +58,10 @@ impl Llama {
     /// # Errors
     /// [`LlamaError::Device`] if a segment cannot be removed; else as [`Llama::flush_step`].
     pub fn clean_step_to(&self, percent_max: u32) -> Result<bool, LlamaError> {
-        let Some(flusher) = self.try_flusher() else { return Ok(false) };
-        if self.remove_dead_segments(flusher)? > 0 {
+        if self.remove_dead_segments(self.lock_flusher())? > 0 {
             return Ok(true);
         }
-        let Some(mut flusher) = self.try_flusher() else { return Ok(false) };
+        let mut flusher = self.lock_flusher();
         let work = self.next_of_cleaning(&mut flusher, percent_max);
         drop(flusher);
         match work {

@@ -12,6 +12,7 @@
 //! offsets are never used again, so an address means the same bytes for ever.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// The unit of addresses and short lengths: every fragment starts at a multiple of it.
 pub(crate) const ADDRESS_UNIT: u64 = 64;
@@ -24,7 +25,7 @@ pub(crate) const LENGTH_MAX: u64 = (LONG - 1) * LONG_UNIT;
 
 /// Where a fragment lies in the store. Opaque outside this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FlashAddress(u64);
+pub struct FlashAddress(NonZeroU64);
 
 impl FlashAddress {
     /// The length on flash of a fragment of `bytes` bytes: rounded up to what an address can say exactly.
@@ -39,28 +40,29 @@ impl FlashAddress {
         debug_assert!(length > 0 && length <= LENGTH_MAX && length == FlashAddress::padded_length(length));
         let class =
             if length < LONG * ADDRESS_UNIT { length / ADDRESS_UNIT } else { LONG | (length / LONG_UNIT) };
-        FlashAddress((offset / ADDRESS_UNIT) << 16 | class << 1 | 1)
+        let raw = (offset / ADDRESS_UNIT) << 16 | class << 1;
+        FlashAddress(NonZeroU64::MIN | raw)
     }
 
     /// The address in `raw`, if it is well formed: tag bit, an offset and a length that are not 0.
     pub(crate) fn from_raw(raw: u64) -> Option<FlashAddress> {
-        let address = FlashAddress(raw);
+        let address = FlashAddress(NonZeroU64::new(raw)?);
         (raw & 1 == 1 && address.offset() > 0 && address.length() > 0).then_some(address)
     }
 
     /// The word that holds this address.
     pub(crate) fn to_raw(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// The byte offset in the logical store.
     pub(crate) fn offset(self) -> u64 {
-        (self.0 >> 16) * ADDRESS_UNIT
+        (self.to_raw() >> 16) * ADDRESS_UNIT
     }
 
     /// The length in bytes, padding included.
     pub(crate) fn length(self) -> u64 {
-        let class = (self.0 >> 1) & LENGTH_MASK;
+        let class = (self.to_raw() >> 1) & LENGTH_MASK;
         if class < LONG { class * ADDRESS_UNIT } else { (class & (LONG - 1)) * LONG_UNIT }
     }
 

@@ -35,9 +35,10 @@ use crate::fetched::Fetched;
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position, STREAMS, Stream, fragment_address};
 use crate::fragment::Marshal;
+use crate::fragments::Fragments;
 use crate::images::Images;
 use crate::llama::{Llama, chain};
-use crate::mapping_table::{Fragments, Word};
+use crate::mapping_table::Word;
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
 use crate::rows::{LEFT_MAX, Row};
@@ -135,7 +136,7 @@ pub(crate) struct Written<'l> {
 impl Written<'_> {
     /// Pages that could not be written as they must be read before.
     pub(crate) fn unread(&self) -> Vec<PageId> {
-        self.rows.iter().map(Row::first).chain(self.passed.iter().copied()).collect()
+        self.rows.iter().map(Row::due).chain(self.passed.iter().copied()).collect()
     }
 }
 
@@ -503,8 +504,8 @@ impl Llama {
         // What the fragment is written for.
         let has_changed = head.flash().is_none();
         let is_moved = rewrite && previous.is_some();
-        let too_many =
-            below.is_some_and(|below| below.is_none_or(|below| below.are_enough(self.options.fragments_max)));
+        let max = self.options.fragments_max_of(head.is_partial());
+        let too_many = below.is_some_and(|below| below.is_none_or(|below| below.are_enough(max)));
         if previous.is_some() && (rewrite || too_many) {
             if head.is_partial() {
                 return postponed(Marshalled::Load);

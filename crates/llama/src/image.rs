@@ -32,8 +32,8 @@ use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{FORMAT_VERSION, MARKS, Position, is_known};
 use crate::fragment::{read_u32, read_u64, write_u32, write_u64};
+use crate::fragments::Fragments;
 use crate::images::Written;
-use crate::mapping_table::Fragments;
 use crate::page_id::PageId;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
 use std::sync::Arc;
@@ -435,6 +435,7 @@ fn read_start(block: &Block) -> Option<ImageStart> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::fragments::FRAGMENTS_MAX;
     use deuteron_device::MemoryDirectory;
 
     fn write(directory: &Arc<dyn Directory>, pages: u64) -> Image {
@@ -627,7 +628,7 @@ mod tests {
         let address = FlashAddress::new(8192, 128).to_raw();
         let described = read(&record(5, DESCRIBED, &[address])).unwrap();
         assert_eq!((described.fragments.len(), described.place), (1, Some((7, b"key".to_vec()))));
-        assert_eq!(read(&record(5, KNOWN, &[address; 8])).unwrap().place, None);
+        assert_eq!(read(&record(5, KNOWN, &[address; FRAGMENTS_MAX])).unwrap().place, None);
         assert_eq!(read(&record(5, GONE, &[])).unwrap().fragments.len(), 0);
         for bad in [
             record(0, KNOWN, &[address]),
@@ -635,7 +636,7 @@ mod tests {
             record(5, 4, &[address]),
             record(5, KNOWN, &[]),
             record(5, DESCRIBED, &[]),
-            record(5, KNOWN, &[address; 9]),
+            record(5, KNOWN, &[address; FRAGMENTS_MAX + 1]),
             record(5, KNOWN, &[0]),
         ] {
             assert_eq!(read(&bad), None, "{bad:?}");

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `llama`, `snapshot`, `node` | pages in memory: look, install; what a chain consists of |
 //! | `pool` | the memory that nodes lie in |
-//! | `mapping_table`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
+//! | `mapping_table`, `doubling`, `fragments`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
 //! | `load`, `loading`, `page_reader`, `read_buffer` | from flash into memory, once and together |
 //! | `flush`, `flush_buffer`, `fragment`, `flash_address` | from memory to flash |
 //! | `evict`, `memory` | out of memory, within the budget |
@@ -83,6 +83,7 @@ mod accounts;
 mod by_page;
 mod checkpoint;
 mod clean;
+mod doubling;
 mod error;
 mod evict;
 mod fetched;
@@ -91,6 +92,7 @@ mod flash_address;
 mod flush;
 mod flush_buffer;
 mod fragment;
+mod fragments;
 mod free_list;
 mod image;
 mod images;
@@ -127,8 +129,8 @@ pub use files::{FileHold, StoreFile};
 pub use flash_address::FlashAddress;
 pub use flush::{Consolidate, FlushProgress};
 pub use flush_buffer::MARKS;
+pub use fragments::FRAGMENTS_MAX;
 pub use llama::Llama;
-pub use mapping_table::FRAGMENTS_MAX;
 pub use memory::ByteCounter;
 pub use node::{NodeKind, NodeRef, OwnedNode, PageDescriptor, SLACK_BYTES_MAX};
 pub use options::Options;

@@ -5,7 +5,7 @@ use crate::flush::{Consolidate, Flusher, Writing};
 use crate::flush_buffer::MARKS;
 use crate::free_list::FreeList;
 use crate::loading::Loading;
-use crate::mapping_table::{Claim, ENTRY_BYTES, MappingTable, Word};
+use crate::mapping_table::{Claim, MappingTable, Word};
 use crate::memory::ByteCounter;
 use crate::node::{NodeKind, NodeRef, OwnedNode, PageDescriptor, free_chain};
 use crate::options::Options;
@@ -466,12 +466,12 @@ impl Llama {
     /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
     /// let before = llama.tables_bytes();
     /// llama.allocate();
-    /// assert_eq!(llama.tables_bytes() - before, 80);
+    /// assert_eq!(llama.tables_bytes() - before, 32);
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
     pub fn tables_bytes(&self) -> u64 {
         // Relaxed: a figure.
-        self.pages.end().0 * ENTRY_BYTES + self.places_bytes.load(Ordering::Relaxed)
+        self.table.bytes(self.pages.end().0) + self.places_bytes.load(Ordering::Relaxed)
     }
 
     /// How many bytes the resident pages may take: the budget but for what was [counted](Llama::recount) last.
@@ -606,21 +606,21 @@ mod tests {
             (1 << 20) - llama.pages_bytes_max()
         };
         // Of ten pages, and of identifier 0: 80 bytes each.
-        assert_eq!(left(1000), 11 * 80 + 1000);
+        assert_eq!(left(1000), 11 * 32 + 1000);
         pages.iter().for_each(|&page| put(&llama, page, &[7; 500]));
         flush(&llama);
         let places = llama.lock_flusher().images.places_bytes();
         assert!(places >= 10 * 64);
-        assert_eq!(left(1000), 11 * 80 + 1000 + places);
+        assert_eq!(left(1000), 11 * 32 + 1000 + places);
         // What is replaced is kept for whoever may read it.
         let guard = llama.pin();
         pages.iter().for_each(|&page| put(&llama, page, &[8; 500]));
         let garbage = llama.epochs.garbage_bytes();
         assert!(garbage >= 5000);
-        assert_eq!(left(0), 11 * 80 + places + garbage);
+        assert_eq!(left(0), 11 * 32 + places + garbage);
         // While somebody flushes the places are what they were.
         let flusher = llama.lock_flusher();
-        assert_eq!(left(0), 11 * 80 + places + garbage);
+        assert_eq!(left(0), 11 * 32 + places + garbage);
         drop((flusher, guard));
     }
 
@@ -633,7 +633,7 @@ mod tests {
             let guard = llama.pin();
             (0..2).for_each(|_| pages.iter().for_each(|&page| put(&llama, page, &[7; 1000])));
             llama.recount(0);
-            let without = 101 * ENTRY_BYTES + llama.epochs.garbage_bytes();
+            let without = llama.table.bytes(101) + llama.epochs.garbage_bytes();
             let beside = budget - llama.pages_bytes_max();
             assert_eq!((beside > without, beside >= without), (is_counted, true), "{beside} {without}");
             drop(guard);

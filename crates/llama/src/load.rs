@@ -24,6 +24,13 @@ impl OwnedChain {
         OwnedChain { nodes: vec![bottom] }
     }
 
+    /// A chain that will probably have so many nodes.
+    fn of(bottom: OwnedNode, nodes: usize) -> OwnedChain {
+        let mut chain = OwnedChain { nodes: Vec::with_capacity(nodes) };
+        chain.nodes.push(bottom);
+        chain
+    }
+
     pub(crate) fn push(&mut self, mut node: OwnedNode) {
         node.link(self.head());
         self.nodes.push(node);
@@ -160,11 +167,12 @@ impl Llama {
     /// The chain that the fragments hold.
     fn build(&self, fragments: &[ReadFragment]) -> Result<OwnedChain, LlamaError> {
         let mut built: Option<OwnedChain> = None;
+        let mut payloads: Vec<&[u8]> = Vec::new();
         for read in fragments.iter().rev() {
             let fragment = read.fragment();
             let address = fragment.address();
-            let payloads: Vec<&[u8]> = read.payloads().collect();
-            for payload in payloads.into_iter().rev() {
+            payloads.extend(read.payloads());
+            for payload in payloads.drain(..).rev() {
                 match &mut built {
                     Some(built) => {
                         let node = OwnedNode::delta(payload);
@@ -178,7 +186,7 @@ impl Llama {
                         // Its kin were told of when it was flushed.
                         let node = OwnedNode::base(payload, descriptor, &[]);
                         node.as_ref().set_flash(address);
-                        built = Some(OwnedChain::new(node));
+                        built = Some(OwnedChain::of(node, fragments.len()));
                     }
                 }
             }

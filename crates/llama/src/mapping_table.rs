@@ -1,7 +1,6 @@
 //! The mapping table: from page identifiers to pages (Bw-tree article, 2.2).
 //!
-//! Called by everything in this crate; calls nothing. It grows by adding a chunk twice as large as the last one
-//! and is never copied, so a reference to an entry stays good.
+//! Called by everything in this crate; calls nothing but `doubling` and `lists`.
 //!
 //! ## The mapping word
 //!
@@ -28,8 +27,10 @@
 //!
 //! - one *dirty bit* per page, in words of 64: set after an install, cleared by the flusher before it looks;
 //! - the *state word*: bit 0 claimed, bit 1 adopted, bit 2 rewrite, bit 3 disowned, bit 4 changed since its last
-//!   image, bits 32.. count of holds;
-//! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`].
+//!   image, bits 8..16 how many fragments, bits 16..32 what the deltas among them take in units of 64 bytes, bits 32.. count of holds;
+//! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) ([`lists`]).
+//!
+//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 160.
 //!
 //! ## Invariants
 //!
@@ -44,31 +45,28 @@
 //! - **M5** A split first holds the page, then installs the new base; the flusher first reads the word, then asks for
 //!   holds. So it never flushes a held base.
 
-use crate::flash_address::FlashAddress;
+mod lists;
+
+use crate::doubling::{Doubling, Zero, zeros};
+use crate::flash_address::{ADDRESS_UNIT, FlashAddress};
+use crate::fragments::Fragments;
 use crate::node::NODE_ALIGN;
 use crate::page_id::PageId;
-use crate::sync::{AtomicPtr, AtomicU64, Ordering, store_load_fence};
+use crate::sync::{AtomicU64, Ordering, store_load_fence};
+use lists::Lists;
 use std::ptr;
 
-/// The most fragments that a page may consist of on flash; then it is written in full.
-pub const FRAGMENTS_MAX: usize = 8;
-
-/// Entries of the first chunk; each further one has twice as many.
-#[cfg(not(any(loom, shuttle)))]
-const FIRST_CHUNK: u64 = 1024;
-#[cfg(any(loom, shuttle))]
-const FIRST_CHUNK: u64 = 64;
-/// Enough for 2^42 pages.
-#[cfg(not(loom))]
-const CHUNKS: usize = 32;
-#[cfg(loom)]
-const CHUNKS: usize = 1;
+/// Words of an entry for fragments.
+const INLINE: usize = 2;
 
 const CLAIMED: u64 = 1;
 const ADOPTED: u64 = 2;
 const REWRITE: u64 = 4;
 const DISOWNED: u64 = 8;
 const CHANGED: u64 = 16;
+/// How many fragments, and what all but the first take.
+const COUNT: u64 = 0xff << 8;
+const DELTA_UNITS: u64 = 0xffff << 16;
 const HOLD: u64 = 1 << 32;
 
 /// What a mapping word says.
@@ -106,72 +104,17 @@ impl Word {
     }
 }
 
-/// The fragments of a page, oldest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fragments {
-    addresses: [Option<FlashAddress>; FRAGMENTS_MAX],
-}
-
-impl Fragments {
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = FlashAddress> + '_ {
-        self.addresses.iter().flatten().copied()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.iter().count()
-    }
-
-    pub(crate) fn newest(&self) -> Option<FlashAddress> {
-        self.iter().next_back()
-    }
-
-    /// Those that lie below `newest` in the page; none if that is not of the page.
-    pub(crate) fn older_than(self, newest: FlashAddress) -> impl Iterator<Item = FlashAddress> {
-        let count = self.addresses.iter().position(|&address| address == Some(newest)).unwrap_or(0);
-        self.addresses.into_iter().take(count).flatten()
-    }
-
-    /// Whether they are enough, so that the next fragment is a full one: there are `max`, or those above the full one take more than it does.
-    /// The latter bounds what is written by what has changed, and what a page takes by twice its content.
-    pub(crate) fn are_enough(&self, max: usize) -> bool {
-        let mut lengths = self.iter().map(FlashAddress::length);
-        let full = lengths.next().unwrap_or(0);
-        self.len() >= max || lengths.sum::<u64>() > full
-    }
-
-    /// `newest`, if it is one of these, and those below it.
-    pub(crate) fn up_to(mut self, newest: FlashAddress) -> Option<Fragments> {
-        let at = self.addresses.iter().position(|&address| address == Some(newest))?;
-        self.addresses[at + 1..].fill(None);
-        Some(self)
-    }
-
-    /// Appends; `false` if there is no room.
-    #[must_use]
-    pub(crate) fn push(&mut self, address: FlashAddress) -> bool {
-        match self.addresses.iter_mut().find(|slot| slot.is_none()) {
-            Some(slot) => {
-                *slot = Some(address);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Takes the newest away.
-    pub(crate) fn pop(&mut self) -> Option<FlashAddress> {
-        self.addresses.iter_mut().rev().find_map(Option::take)
-    }
-}
-
 #[derive(Default)]
 struct Cold {
     state: AtomicU64,
-    fragments: [AtomicU64; FRAGMENTS_MAX],
+    fragments: [AtomicU64; INLINE],
 }
 
-/// Bytes of an entry, about.
-pub(crate) const ENTRY_BYTES: u64 = (size_of::<u64>() + size_of::<[u64; 1 + FRAGMENTS_MAX]>()) as u64;
+// SAFETY: all of its fields are atomic integers.
+unsafe impl Zero for Cold {}
+
+/// Bytes of an entry, about, but for lists of fragments.
+pub(crate) const ENTRY_BYTES: u64 = (size_of::<u64>() + size_of::<[u64; 1 + INLINE]>()) as u64;
 
 struct Chunk {
     words: Box<[AtomicU64]>,
@@ -180,75 +123,36 @@ struct Chunk {
 }
 
 impl Chunk {
-    #[cfg(not(any(loom, shuttle)))]
     fn new(entries: u64) -> Chunk {
-        let entries = entries as usize;
-        // SAFETY: zero is a valid AtomicU64 and Cold. Zeroed memory comes from the operating system page by page
-        // as it is touched, so that a large chunk costs nothing until it is used.
-        unsafe {
-            Chunk {
-                words: Box::new_zeroed_slice(entries).assume_init(),
-                dirty: Box::new_zeroed_slice(entries / 64).assume_init(),
-                cold: Box::new_zeroed_slice(entries).assume_init(),
-            }
-        }
-    }
-
-    #[cfg(any(loom, shuttle))]
-    fn new(entries: u64) -> Chunk {
-        // Loom counts every atomic; its models use page 0 and 1 only. Shuttle's have a past, so that zeros are none.
-        let entries = if cfg!(loom) { entries.min(2) } else { entries };
-        Chunk {
-            words: (0..entries).map(|_| AtomicU64::new(0)).collect(),
-            dirty: (0..entries.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            cold: (0..entries).map(|_| Cold::default()).collect(),
-        }
+        Chunk { words: zeros(entries), dirty: zeros(entries.div_ceil(64)), cold: zeros(entries) }
     }
 }
 
 /// The mapping table. See the module documentation.
 pub(crate) struct MappingTable {
-    chunks: [AtomicPtr<Chunk>; CHUNKS],
-}
-
-/// Where an entry is: chunk, and index within it.
-#[inline]
-fn place(page: PageId) -> (usize, usize) {
-    let biased = page.0 + FIRST_CHUNK;
-    let chunk = (biased.ilog2() - FIRST_CHUNK.ilog2()) as usize;
-    (chunk, (biased - (FIRST_CHUNK << chunk)) as usize)
+    chunks: Doubling<Chunk>,
+    lists: Lists,
 }
 
 impl MappingTable {
     pub(crate) fn new() -> MappingTable {
-        MappingTable { chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())) }
+        MappingTable { chunks: Doubling::new(), lists: Lists::new() }
     }
 
     /// Makes room for `page`. Called before an identifier is given out.
     pub(crate) fn reserve(&self, page: PageId) {
-        let (index, _) = place(page);
-        assert!(index < CHUNKS, "{page} is beyond the mapping table");
-        if !self.chunks[index].load(Ordering::Acquire).is_null() {
-            return;
-        }
-        let chunk = Box::into_raw(Box::new(Chunk::new(FIRST_CHUNK << index)));
-        let won =
-            self.chunks[index].compare_exchange(ptr::null_mut(), chunk, Ordering::AcqRel, Ordering::Acquire);
-        if won.is_err() {
-            // SAFETY: made above and not published, as the compare-and-swap failed.
-            drop(unsafe { Box::from_raw(chunk) });
-        }
+        self.chunks.reserve(page.0, Chunk::new);
+    }
+
+    /// Bytes that a table of `pages` pages takes.
+    pub(crate) fn bytes(&self, pages: u64) -> u64 {
+        pages * ENTRY_BYTES + self.lists.bytes()
     }
 
     /// The chunk and the index within it of `page`, whose identifier has been given out.
     #[inline]
     fn entry(&self, page: PageId) -> (&Chunk, usize) {
-        let (index, slot) = place(page);
-        // Acquire pairs with the publication in `reserve`.
-        let chunk = self.chunks[index].load(Ordering::Acquire);
-        assert!(!chunk.is_null(), "{page} was never allocated");
-        // SAFETY: a published chunk lives as long as the table.
-        (unsafe { &*chunk }, slot)
+        self.chunks.get(page.0).unwrap_or_else(|| panic!("{page} was never allocated"))
     }
 
     /// The word of `page`.
@@ -427,21 +331,37 @@ impl MappingTable {
         chunk.cold[slot].state.fetch_and(!CHANGED, Ordering::AcqRel) & CHANGED != 0
     }
 
-    /// The fragments of `page`. Exact for the holder of the store's flush lock, who alone changes them.
+    /// The fragments of `page`. Exact for the holder of the store's flush lock, who alone changes them; a guess for others.
     pub(crate) fn fragments(&self, page: PageId) -> Fragments {
         let (chunk, slot) = self.entry(page);
-        let addresses = std::array::from_fn(|index| {
-            FlashAddress::from_raw(chunk.cold[slot].fragments[index].load(Ordering::Relaxed))
-        });
-        Fragments { addresses }
+        self.lists.read(&chunk.cold[slot].fragments)
+    }
+
+    /// How many they are.
+    pub(crate) fn fragment_count(&self, page: PageId) -> usize {
+        ((self.state(page) & COUNT) >> COUNT.trailing_zeros()) as usize
+    }
+
+    /// What [`Fragments::are_enough`] says of them (but for deltas of 4 MiB together and more).
+    pub(crate) fn are_fragments_enough(&self, page: PageId, max: usize) -> bool {
+        let (chunk, slot) = self.entry(page);
+        let deltas = (self.state(page) & DELTA_UNITS) >> DELTA_UNITS.trailing_zeros();
+        let full = FlashAddress::from_raw(chunk.cold[slot].fragments[0].load(Ordering::Relaxed));
+        self.fragment_count(page) >= max || deltas * ADDRESS_UNIT > full.map_or(0, FlashAddress::length)
     }
 
     /// Notes the fragments of `page`: under its claim, and under the store's flush lock (M3).
     pub(crate) fn set_fragments(&self, page: PageId, fragments: Fragments) {
         let (chunk, slot) = self.entry(page);
-        for (slot, address) in chunk.cold[slot].fragments.iter().zip(fragments.addresses) {
-            slot.store(address.map_or(0, FlashAddress::to_raw), Ordering::Relaxed);
-        }
+        let Cold { state, fragments: inline } = &chunk.cold[slot];
+        self.lists.write(inline, &fragments);
+        let deltas: u64 = fragments.iter().skip(1).map(FlashAddress::length).sum();
+        let deltas = (deltas / ADDRESS_UNIT).min(DELTA_UNITS >> DELTA_UNITS.trailing_zeros());
+        let said =
+            (fragments.len() as u64) << COUNT.trailing_zeros() | deltas << DELTA_UNITS.trailing_zeros();
+        // Others change other bits meanwhile, and nobody these.
+        let before = state.load(Ordering::Relaxed) & (COUNT | DELTA_UNITS);
+        state.fetch_add(said.wrapping_sub(before), Ordering::AcqRel);
     }
 
     /// Forgets everything about a page whose word is free, before its identifier is given out again.
@@ -469,18 +389,6 @@ impl MappingTable {
     }
 }
 
-impl Drop for MappingTable {
-    fn drop(&mut self) {
-        for chunk in &self.chunks {
-            let chunk = chunk.load(Ordering::Acquire);
-            if !chunk.is_null() {
-                // SAFETY: published once by `reserve`, and nobody borrows the table any more.
-                drop(unsafe { Box::from_raw(chunk) });
-            }
-        }
-    }
-}
-
 /// The exclusive right to evict or flush a page. Given back when dropped.
 #[must_use]
 pub(crate) struct Claim<'t> {
@@ -496,24 +404,13 @@ impl Drop for Claim<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn places_are_dense_and_in_order() {
-        let mut expected = (0, 0);
-        for page in 0..10 * FIRST_CHUNK {
-            assert_eq!(place(PageId(page)), expected);
-            expected.1 += 1;
-            if expected.1 == (FIRST_CHUNK as usize) << expected.0 {
-                expected = (expected.0 + 1, 0);
-            }
-        }
-    }
+    use crate::doubling::FIRST;
 
     #[test]
     fn next_dirty_finds_every_dirty_page_once() {
         let table = MappingTable::new();
-        let end = PageId(5 * FIRST_CHUNK);
-        for page in (0..end.0).step_by(FIRST_CHUNK as usize) {
+        let end = PageId(5 * FIRST);
+        for page in (0..end.0).step_by(FIRST as usize) {
             table.reserve(PageId(page));
         }
         table.reserve(PageId(end.0 - 1));
@@ -659,42 +556,8 @@ mod tests {
             table.reserve(PageId(1));
             table.reserve(PageId(1));
         }
-        // Eighty bytes and a bit an entry.
-        assert!(deuteron_fuzz::Meter::peak() < 3 * FIRST_CHUNK as usize * 81);
-    }
-
-    #[test]
-    fn fragments_are_a_stack_of_bounded_height() {
-        let mut fragments = Fragments::default();
-        let address = |index: usize| FlashAddress::new(4096 * (index as u64 + 1), 64);
-        for index in 0..FRAGMENTS_MAX {
-            assert!(fragments.push(address(index)));
-        }
-        assert!(!fragments.push(address(9)));
-        assert_eq!(fragments.newest(), Some(address(FRAGMENTS_MAX - 1)));
-        assert_eq!(fragments.pop(), Some(address(FRAGMENTS_MAX - 1)));
-        assert_eq!(fragments.len(), FRAGMENTS_MAX - 1);
-    }
-
-    #[test]
-    fn fragments_are_enough_by_their_number_or_by_what_the_deltas_take() {
-        let mut fragments = Fragments::default();
-        let mut push = |offset: u64, length| {
-            assert!(fragments.push(FlashAddress::new(offset, length)));
-            fragments
-        };
-        assert!(!push(4096, 640).are_enough(3));
-        assert!(!push(8192, 320).are_enough(3));
-        let three = push(12_288, 320);
-        assert!(three.are_enough(3) && !three.are_enough(4));
-        let four = push(16_384, 64);
-        assert!(four.are_enough(5), "384 bytes and 320 are more than 640");
-        assert_eq!(four.up_to(FlashAddress::new(12_288, 320)), Some(three));
-        assert_eq!(four.up_to(FlashAddress::new(20_480, 64)), None);
-        let older: Vec<_> =
-            four.older_than(FlashAddress::new(12_288, 320)).map(FlashAddress::offset).collect();
-        assert_eq!(older, [4096, 8192]);
-        assert_eq!(four.older_than(FlashAddress::new(20_480, 64)).count(), 0);
+        // 32 bytes and a bit an entry.
+        assert!(deuteron_fuzz::Meter::peak() < 3 * FIRST as usize * 33);
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`Options`]: what can be set.
 
 use crate::error::LlamaError;
-use crate::mapping_table::FRAGMENTS_MAX;
+use crate::fragments::FRAGMENTS_MAX;
 use deuteron_device::BLOCK_BYTES;
 
 /// The settings of a store. `segment_bytes` is part of the format: it is kept from the creation on.
@@ -19,7 +19,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// About how many bytes a flush step writes at once.
     pub flush_buffer_bytes: usize,
-    /// After so many fragments a page is written in full, so that a cold read takes at most so many I/Os.
+    /// After so many fragments a page is written in full, so that a cold read takes at most so many I/Os; after half as many if it is in memory as
+    /// a whole: then it need not be read for that, and what was read once may be read again.
     pub fragments_max: usize,
     /// How much larger than the live data the segments may become before cleaning sets in, in percent.
     pub space_amplification_percent_max: u32,
@@ -45,6 +46,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// After how many fragments a page is written in full.
+    pub(crate) fn fragments_max_of(&self, is_partial: bool) -> usize {
+        let few = (self.fragments_max / 2).max(2).min(self.fragments_max);
+        if is_partial { self.fragments_max } else { few }
+    }
+
     /// Everything small, so that rare paths are common.
     pub fn tiny_for_tests() -> Options {
         Options {
@@ -75,7 +82,7 @@ impl Options {
             return refuse("flush_buffer_bytes", "a multiple of 4096 from 4 KiB to 1 GiB");
         }
         if !(1..=FRAGMENTS_MAX).contains(&self.fragments_max) {
-            return refuse("fragments_max", "from 1 to 8");
+            return refuse("fragments_max", "from 1 to 14");
         }
         if self.space_amplification_percent_max < 110 {
             return refuse("space_amplification_percent_max", "at least 110");
@@ -107,7 +114,7 @@ mod tests {
                 &[4096, 1 << 30],
                 &[0, 4095, 6000, (1 << 30) + 4096],
             ),
-            ("fragments_max", |options, value| options.fragments_max = value as usize, &[1, 8], &[0, 9]),
+            ("fragments_max", |options, value| options.fragments_max = value as usize, &[1, 14], &[0, 15]),
             (
                 "space_amplification_percent_max",
                 |options, value| options.space_amplification_percent_max = value as u32,

@@ -8,8 +8,8 @@
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::fragment::Defect;
+use crate::fragments::FRAGMENTS_MAX;
 use crate::llama::Llama;
-use crate::mapping_table::FRAGMENTS_MAX;
 use crate::page_id::PageId;
 use crate::segments::ReadFragment;
 
@@ -32,12 +32,14 @@ impl Llama {
         &self,
         pages: &[(PageId, FlashAddress)],
     ) -> Vec<Result<Vec<ReadFragment>, LlamaError>> {
-        let mut readers: Vec<_> = pages.iter().map(|&(page, newest)| PageReader::new(page, newest)).collect();
-        let mut wanted: Vec<(usize, FlashAddress)> = Vec::with_capacity(pages.len());
+        let mut readers = Vec::with_capacity(pages.len());
+        let mut wanted: Vec<(usize, FlashAddress)> = Vec::with_capacity(2 * pages.len());
         for (index, &(page, newest)) in pages.iter().enumerate() {
+            let before = wanted.len();
             wanted.push((index, newest));
             let older = self.table.fragments(page).older_than(newest);
             wanted.extend(older.map(|address| (index, address)));
+            readers.push(PageReader::new(page, newest, wanted.len() - before));
         }
         while !wanted.is_empty() {
             let addresses: Vec<_> = wanted.iter().map(|&(_, address)| address).collect();
@@ -55,8 +57,10 @@ impl Llama {
 }
 
 impl PageReader {
-    fn new(page: PageId, newest: FlashAddress) -> PageReader {
-        PageReader { page, chain: Vec::new(), next: Some(newest), spare: Vec::new(), error: None }
+    /// Of a page that probably consists of so many fragments.
+    fn new(page: PageId, newest: FlashAddress, fragments: usize) -> PageReader {
+        let [chain, spare] = std::array::from_fn(|_| Vec::with_capacity(fragments));
+        PageReader { page, chain, next: Some(newest), spare, error: None }
     }
 
     fn take(&mut self, address: FlashAddress, read: Result<ReadFragment, LlamaError>) {
@@ -116,7 +120,7 @@ mod tests {
         let options = Options { direct: false, ..Options::tiny_for_tests() };
         let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0;
         llama.allocate();
-        llama.store.segments.create(0, 60_000).unwrap();
+        llama.store.segments.create(0, 100_000).unwrap();
         let file = llama.store.segments.file(0).unwrap();
         let base = OwnedNode::base(b"base", PageDescriptor { tree: 1, low_key: b"", root: true }, &[]);
         let delta = OwnedNode::delta(b"delta");
@@ -137,17 +141,18 @@ mod tests {
 
     #[test]
     fn a_page_of_as_many_fragments_as_there_may_be_is_read_link_by_link() {
-        let row: Vec<_> = (1..=9).map(|block| (block, (block > 1).then_some(block - 1))).collect();
+        let most = FRAGMENTS_MAX as u64;
+        let row: Vec<_> = (1..=most + 1).map(|block| (block, (block > 1).then_some(block - 1))).collect();
         let llama = store(&row);
-        let read = llama.read_pages(&[at(8), at(3)]);
-        for (chain, newest) in read.into_iter().zip([8, 3]) {
+        let read = llama.read_pages(&[at(most), at(3)]);
+        for (chain, newest) in read.into_iter().zip([most, 3]) {
             let found: Vec<_> = chain.unwrap().iter().map(ReadFragment::address).collect();
             assert_eq!(found, (1..=newest).rev().map(|block| at(block).1).collect::<Vec<_>>());
         }
-        let Err(LlamaError::Corrupt { offset, expected, .. }) = &llama.read_pages(&[at(9)])[0] else {
+        let Err(LlamaError::Corrupt { offset, expected, .. }) = &llama.read_pages(&[at(most + 1)])[0] else {
             panic!()
         };
-        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 8 fragments"));
+        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 14 fragments"));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::flash_address::FlashAddress;
 use crate::flush::{Flusher, Writing};
 use crate::flush_buffer::{BufferHeader, MARKS, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
+use crate::fragments::Fragments;
 use crate::free_list::FreeList;
 use crate::image::{
     Image, ImageStart, ImageWriter, image_name, image_number, is_unfinished_image, read_image,
@@ -29,7 +30,7 @@ use crate::image::{
 use crate::images::Images;
 use crate::llama::Llama;
 use crate::loading::Loading;
-use crate::mapping_table::{Fragments, MappingTable, Word};
+use crate::mapping_table::{MappingTable, Word};
 use crate::memory::ByteCounter;
 use crate::options::Options;
 use crate::page_id::PageId;
@@ -673,6 +674,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::CheckpointProgress;
     use crate::flush_buffer::Stream;
+    use crate::fragments::FRAGMENTS_MAX;
     use crate::segments::segment_name;
     use crate::test_bed::{put, put_in_buffer};
     use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
@@ -926,13 +928,14 @@ mod tests {
         };
         let put = |numbers: &[u64], previous: u64| {
             let mut fragments = of(numbers);
-            let is_put = put_on(&mut fragments, Some(address(previous)), address(9));
+            let is_put = put_on(&mut fragments, Some(address(previous)), address(99));
             (is_put, fragments)
         };
-        assert_eq!(put(&[1, 2, 3], 3), (true, of(&[1, 2, 3, 9])));
-        assert_eq!(put(&[1, 2, 3], 1), (true, of(&[1, 9])));
+        assert_eq!(put(&[1, 2, 3], 3), (true, of(&[1, 2, 3, 99])));
+        assert_eq!(put(&[1, 2, 3], 1), (true, of(&[1, 99])));
         assert!(!put(&[1, 2, 3], 4).0 && !put(&[], 1).0);
-        assert!(!put(&[1, 2, 3, 4, 5, 6, 7, 8], 8).0, "there is no room");
+        let most: Vec<u64> = (1..=FRAGMENTS_MAX as u64).collect();
+        assert!(!put(&most, FRAGMENTS_MAX as u64).0, "there is no room");
     }
 
     #[test]

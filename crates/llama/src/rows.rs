@@ -2,10 +2,10 @@
 //!
 //! A page that has as many fragments as it may is written in full the next time, and what of it is not in memory must be read for that.
 //! Read one by one, a page costs as many random reads as it has fragments. But every flush goes over the pages in the order of
-//! their identifiers, so what it writes of neighbours lies side by side, and if neighbours are written in full together, their
-//! next full fragments do, too. So the pages are prepared a *row* at a time: those of a stretch of identifiers that are due, and those that
-//! have half as many fragments as they may, so that neighbours become due together. Their reads are few and long. Others in between are left
-//! alone: to write them in full that early costs more than their reads save.
+//! their identifiers, so what it writes of neighbours lies side by side. So where a page is due, all of its *stretch* of identifiers that have some
+//! fragments are prepared with it, as a *row*. Rows have the same bounds each time: what was written side by side is read side by side,
+//! the full fragments in a few long reads, and of each flush since what lies in one or two blocks. Pages are rewritten a little before they are due, for
+//! a tenth of the reads.
 //!
 //! A row is read and consolidated without the flush lock, by whoever has time ([`Llama::prepare_step`]): those who write more than is flushed; or
 //! by the flusher that comes to one of its pages, which fills its buffer with others first. While a row is *in the making* the flush passes its
@@ -23,16 +23,16 @@ use crate::sync::{MutexGuard, Ordering};
 use std::collections::VecDeque;
 use std::sync::{PoisonError, Weak};
 
-/// Pages of a row at most: who needs one of them waits for all.
-const PAGES_MAX: usize = 32;
-/// Identifiers from the first page of a row to the last at most.
-const STRETCH: u64 = 1024;
+/// Identifiers of a stretch, of which the pages of a row are: the first of them is a multiple of it.
+const STRETCH: u64 = 256;
+/// The part of the fragments that it may have, which a page of the stretch must have to be taken along.
+const TAKEN_ALONG: usize = 4;
 /// The part of the memory that the fragments of a row may take.
 const SHARE: u64 = 64;
 /// Rows that wait for the flush at most.
 const AHEAD_MAX: usize = 4;
 /// How far ahead of the flush they are looked for.
-const AHEAD_IDENTIFIERS: u64 = 8 * STRETCH;
+const AHEAD_IDENTIFIERS: u64 = 8192;
 /// Dirty pages that one step looks at to find a row.
 const LOOKED_AT: usize = 1024;
 /// Rows that a flush leaves for when it has written its buffer, at most.
@@ -55,13 +55,14 @@ pub(crate) struct Rows {
 #[must_use]
 pub(crate) struct Row<'l> {
     llama: &'l Llama,
+    due: PageId,
     pages: Vec<PageId>,
 }
 
 impl Row<'_> {
     /// The page for the sake of which it is prepared.
-    pub(crate) fn first(&self) -> PageId {
-        self.pages[0]
+    pub(crate) fn due(&self) -> PageId {
+        self.due
     }
 }
 
@@ -105,7 +106,7 @@ impl Llama {
         rows.follow(self.table.next_dirty(hand, self.pages.end()).map_or(1, |_| hand.0));
         // Others than the flush may have written them: a checkpoint.
         while rows.ready.pop_front_if(|page| !self.table.is_dirty(*page)).is_some() {}
-        if rows.waiting() > (AHEAD_MAX - 1) * PAGES_MAX {
+        if rows.waiting() > (AHEAD_MAX - 1) * STRETCH as usize {
             return Ok(false);
         }
         let end = self.pages.end().min(PageId(rows.seen + AHEAD_IDENTIFIERS));
@@ -118,8 +119,8 @@ impl Llama {
             .inspect(|page| behind = page.0 + 1)
             .find(|&page| self.is_due(page) && !rows.is_in_the_making(page));
         rows.hand = behind;
-        let Some(first) = due else { return Ok(false) };
-        let row = self.begin_row(&mut rows, first);
+        let Some(due) = due else { return Ok(false) };
+        let row = self.begin_row(&mut rows, due);
         drop(rows);
         self.prepare_rows(vec![row]).map(|()| true)
     }
@@ -142,8 +143,14 @@ impl Llama {
     /// ```
     pub fn unite_step(&self, from: PageId) -> Result<Option<PageId>, LlamaError> {
         let (mut row, mut page) = (Vec::new(), from);
-        while page < self.pages.end() && row.len() < PAGES_MAX {
-            if self.table.fragments(page).len() > 1 && self.is_used(page) {
+        let mut room = self.options.memory_bytes / SHARE;
+        while page < self.pages.end() && row.len() < STRETCH as usize {
+            if self.table.fragment_count(page) > 1 && self.is_used(page) {
+                let bytes = self.bytes_on_flash(page);
+                if bytes > room && !row.is_empty() {
+                    break;
+                }
+                room = room.saturating_sub(bytes);
                 row.push(page);
             }
             page = PageId(page.0 + 1);
@@ -169,36 +176,36 @@ impl Llama {
         self.rows().is_in_the_making(page)
     }
 
-    /// The row that begins with `page`, which a flush has come to and which must be read before. The caller prepares it. `None` if
+    /// The row of `page`, which a flush has come to and which must be read before. The caller prepares it. `None` if
     /// somebody does so already.
     pub(crate) fn row_for_flush(&self, page: PageId) -> Option<Row<'_>> {
         let mut rows = self.rows();
         (!rows.is_in_the_making(page)).then(|| self.begin_row(&mut rows, page))
     }
 
-    fn begin_row(&self, rows: &mut Rows, first: PageId) -> Row<'_> {
-        let (pages, end) = self.row(rows, first);
-        if (first.0..end).contains(&rows.hand) {
+    fn begin_row(&self, rows: &mut Rows, due: PageId) -> Row<'_> {
+        let (pages, end) = self.row(rows, due);
+        if (due.0..end).contains(&rows.hand) {
             rows.hand = end;
         }
         rows.making.push(pages.clone());
-        Row { llama: self, pages }
+        Row { llama: self, due, pages }
     }
 
     /// Reads and consolidates `rows`, which are what is flushed next. To be called without the flush lock.
     ///
     /// # Errors
-    /// As [`Llama::load`] of the first page of a row. What else fails is met again when it is its turn.
+    /// As [`Llama::load`] of the page for the sake of which a row is prepared. What else fails is met again when it is its turn.
     pub(crate) fn prepare_rows(&self, rows: Vec<Row<'_>>) -> Result<(), LlamaError> {
         let pages: Vec<PageId> = rows.iter().flat_map(|row| row.pages.iter().copied()).collect();
         self.counters.rows_prepared.add(rows.len() as u64);
         let loaded = self.load_and_consolidate(&pages);
         self.rows().ready.extend(pages);
-        let firsts: Vec<PageId> = rows.iter().map(Row::first).collect();
+        let due: Vec<PageId> = rows.iter().map(Row::due).collect();
         drop(rows);
         // Not without need: they may have been flushed, and have left memory.
         loaded.or_else(|_| {
-            firsts.into_iter().try_for_each(|page| {
+            due.into_iter().try_for_each(|page| {
                 self.load(page).inspect_err(|_| {
                     // The cleaner shall not come back to a page that cannot be read.
                     self.table.clear_rewrite(page);
@@ -220,32 +227,40 @@ impl Llama {
         loaded
     }
 
-    /// The pages of the row from `first` on, and the identifier behind it.
-    fn row(&self, rows: &Rows, first: PageId) -> (Vec<PageId>, u64) {
-        let end = self.pages.end().0.min(first.0 + STRETCH);
-        let mut room = self.options.memory_bytes / SHARE;
-        let mut row = vec![first];
-        let mut next = first.0 + 1;
-        while next < end && row.len() < PAGES_MAX {
-            let page = PageId(next);
-            if (self.is_due(page) || self.is_taken_along(page)) && !rows.is_in_the_making(page) {
-                let bytes: u64 = self.table.fragments(page).iter().map(FlashAddress::length).sum();
-                if bytes > room {
-                    break;
+    /// The pages of the row of `due`, and the identifier behind it.
+    fn row(&self, rows: &Rows, due: PageId) -> (Vec<PageId>, u64) {
+        let from = due.0 - due.0 % STRETCH;
+        let end = self.pages.end().0.min(from + STRETCH);
+        let room_of_all = self.options.memory_bytes / SHARE;
+        let (mut row, mut room) = (Vec::new(), room_of_all);
+        let wanted = (from..end).map(PageId).filter(|&page| {
+            page == due || (self.is_due(page) || self.is_taken_along(page)) && !rows.is_in_the_making(page)
+        });
+        for page in wanted {
+            let bytes = self.bytes_on_flash(page);
+            if bytes > room {
+                if page > due {
+                    return (row, page.0);
                 }
-                room -= bytes;
-                row.push(page);
+                // What lies before is left for its own row.
+                row.clear();
+                room = room_of_all;
             }
-            next += 1;
+            room = room.saturating_sub(bytes);
+            row.push(page);
         }
-        (row, next)
+        (row, end)
+    }
+
+    fn bytes_on_flash(&self, page: PageId) -> u64 {
+        self.table.fragments(page).iter().map(FlashAddress::length).sum()
     }
 
     /// Whether `page` must be read before it can be flushed; a guess that is seldom wrong.
     fn is_due(&self, page: PageId) -> bool {
         // The entry first: most pages need not be looked at any further.
         let is_moved = self.table.wants_rewrite(page);
-        if !is_moved && !self.table.fragments(page).are_enough(self.options.fragments_max)
+        if !is_moved && !self.table.are_fragments_enough(page, self.options.fragments_max)
             || !self.table.is_dirty(page)
         {
             return false;
@@ -255,7 +270,7 @@ impl Llama {
 
     /// Whether `page`, a neighbour of one that is due, is read, consolidated and so written in full along with it, though it may be clean.
     fn is_taken_along(&self, page: PageId) -> bool {
-        self.table.fragments(page).len() >= (self.options.fragments_max / 2).max(2)
+        self.table.fragment_count(page) >= (self.options.fragments_max / TAKEN_ALONG).max(2)
             && self.is_unread(page, true)
     }
 

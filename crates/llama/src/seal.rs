@@ -17,8 +17,9 @@
 //! reason a page with adoptions that were not flushed is not sealed: nobody else may tell of them.
 
 use crate::flush::Flusher;
+use crate::fragments::Fragments;
 use crate::llama::{Llama, chain, untold_kin};
-use crate::mapping_table::{Fragments, Word};
+use crate::mapping_table::Word;
 use crate::node::OwnedNode;
 use crate::page_id::PageId;
 use crate::snapshot::Snapshot;

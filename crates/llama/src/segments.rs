@@ -27,6 +27,7 @@ use crate::statistics::Counter;
 use crate::sync::RwLock;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
@@ -102,8 +103,8 @@ impl ReadFragment {
 struct Stretch {
     from: u64,
     to: u64,
-    /// Where their addresses are in the list of what is read.
-    fragments: Vec<usize>,
+    /// Which they are, in the order of their addresses.
+    fragments: Range<usize>,
 }
 
 impl Stretch {
@@ -373,27 +374,28 @@ impl Segments {
     pub(crate) fn read_many(&self, addresses: &[FlashAddress]) -> Vec<Result<ReadFragment, LlamaError>> {
         let mut order: Vec<usize> = (0..addresses.len()).collect();
         order.sort_unstable_by_key(|&index| addresses[index].offset());
+        let alone = |at: usize| {
+            let (from, to) = blocks_of(addresses[order[at]]);
+            Stretch { from, to, fragments: at..at + 1 }
+        };
         let mut stretches: Vec<Stretch> = Vec::with_capacity(addresses.len());
-        for index in order {
-            let (from, to) = blocks_of(addresses[index]);
+        for next in (0..order.len()).map(alone) {
             match stretches.last_mut() {
-                Some(last) if last.takes(from, to) && self.index(last.from) == self.index(from) => {
-                    last.to = last.to.max(to);
-                    last.fragments.push(index);
+                Some(last)
+                    if last.takes(next.from, next.to) && self.index(last.from) == self.index(next.from) =>
+                {
+                    last.to = last.to.max(next.to);
+                    last.fragments.end = next.fragments.end;
                 }
-                _ => stretches.push(Stretch { from, to, fragments: vec![index] }),
+                _ => stretches.push(next),
             }
         }
         let mut results: Vec<Option<Result<ReadFragment, LlamaError>>> =
             addresses.iter().map(|_| None).collect();
-        for stretch in self.read_stretches(stretches, addresses, &mut results) {
+        for stretch in self.read_stretches(stretches, &order, addresses, &mut results) {
             // Perhaps only one of them cannot be read, and it was a guess.
-            let alone = |index| {
-                let (from, to) = blocks_of(addresses[index]);
-                Stretch { from, to, fragments: vec![index] }
-            };
-            let alone = stretch.fragments.into_iter().map(alone).collect();
-            self.read_stretches(alone, addresses, &mut results);
+            let alone = stretch.fragments.map(alone).collect();
+            self.read_stretches(alone, &order, addresses, &mut results);
         }
         results.into_iter().map(|result| result.expect("each is of a stretch")).collect()
     }
@@ -402,6 +404,7 @@ impl Segments {
     fn read_stretches(
         &self,
         stretches: Vec<Stretch>,
+        order: &[usize],
         addresses: &[FlashAddress],
         results: &mut [Option<Result<ReadFragment, LlamaError>>],
     ) -> Vec<Stretch> {
@@ -423,11 +426,12 @@ impl Segments {
         let mut outcomes = outcomes.into_iter();
         let mut failed = Vec::new();
         for ((stretch, file), buffer) in stretches.into_iter().zip(&files).zip(buffers) {
+            let fragments = &order[stretch.fragments.clone()];
             let outcome = match file {
                 Some(_) => outcomes.next().expect("each that was asked for").map_err(LlamaError::Device),
-                None => Err(self.missing_segment(addresses[stretch.fragments[0]])),
+                None => Err(self.missing_segment(addresses[fragments[0]])),
             };
-            match (outcome, &stretch.fragments[..]) {
+            match (outcome, fragments) {
                 (Ok(()), fragments) => {
                     let buffer = Arc::new(buffer);
                     for &index in fragments {
@@ -565,7 +569,7 @@ mod tests {
         assert_eq!(blocks_of(FlashAddress::new(3 * BLOCK, 64)), (3 * BLOCK, 4 * BLOCK));
         assert_eq!(blocks_of(FlashAddress::new(3 * BLOCK + 64, 4096)), (3 * BLOCK, 5 * BLOCK));
         assert_eq!(blocks_of(FlashAddress::new(4 * BLOCK - 64, 64)), (3 * BLOCK, 4 * BLOCK));
-        let stretch = |from, to| Stretch { from: from * BLOCK, to: to * BLOCK, fragments: Vec::new() };
+        let stretch = |from, to| Stretch { from: from * BLOCK, to: to * BLOCK, fragments: 0..1 };
         let takes = |stretch: Stretch, from, to| stretch.takes(from * BLOCK, to * BLOCK);
         assert!(takes(stretch(1, 3), 5, 6) && !takes(stretch(1, 3), 6, 7));
         assert!(takes(stretch(10, 70), 70, 74) && !takes(stretch(10, 70), 70, 75));

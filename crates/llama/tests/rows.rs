@@ -2,7 +2,7 @@
 
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{FlushProgress, Llama, Options, OwnedNode, PageDescriptor, PageId};
+use deuteron_llama::{FlushProgress, Llama, Options, OwnedNode, PageDescriptor, PageId, PageState};
 use std::sync::Arc;
 
 /// The fragments of a page of 1000 bytes and of a delta on it.
@@ -70,15 +70,18 @@ fn rows(llama: &Llama) -> Vec<u64> {
 }
 
 #[test]
-fn a_row_has_thirty_two_pages_and_four_rows_wait_for_the_flush() {
-    let llama = open(16 << 20);
-    due(&llama, 200, 1..=200);
-    assert_eq!(rows(&llama), [32; 4]);
-    assert_eq!(llama.statistics().loads, 128);
+fn a_row_is_of_a_stretch_of_identifiers_and_four_wait_for_the_flush() {
+    let llama = open(64 << 20);
+    due(&llama, 1500, 1..=1500);
+    assert_eq!(rows(&llama), [255, 256, 256, 256]);
+    assert_eq!(llama.statistics().loads, 1023);
     // Once the flush has passed them there is room for others; it prepares those itself that nobody has.
     flush(&llama);
-    assert!(llama.statistics().rows_pages >= 200);
+    assert!(llama.statistics().rows_pages >= 1500);
     assert!(!llama.prepare_step().unwrap());
+    let llama = open(64 << 20);
+    due(&llama, 1100, [1, 255, 256, 1025].into_iter());
+    assert_eq!(rows(&llama), [2, 1, 1]);
 }
 
 #[test]
@@ -88,11 +91,11 @@ fn what_is_ready_is_flushed_next_wherever_the_flush_is() {
     due(&llama, 3000, 1..=40);
     let others: Vec<_> = (1000..1400).map(PageId).collect();
     others.iter().for_each(|&page| put(&llama, page));
-    // The flush leaves two rows for when it has written the others, which take a buffer.
+    // The flush leaves a row for when it has written the others, which take a buffer.
     let first = llama.flush_step().unwrap();
     assert!(matches!(first, FlushProgress::Wrote { pages: 400, .. }), "{first:?}");
     let prepared = llama.statistics();
-    assert_eq!((prepared.rows_prepared, prepared.rows_pages, prepared.loads), (2, 40, 40));
+    assert_eq!((prepared.rows_prepared, prepared.rows_pages, prepared.loads), (1, 40, 40));
     // There are others to be written ahead of it; those that are in memory as a whole go first.
     others.iter().for_each(|&page| put(&llama, page));
     let before = llama.statistics().full_fragments_written;
@@ -121,29 +124,27 @@ fn neighbours_taken_along_do_not_wait_for_the_next_revolution() {
     let before = llama.statistics();
     let FlushProgress::Wrote { pages: written, .. } = llama.flush_step().unwrap() else { panic!() };
     let after = llama.statistics();
-    assert_eq!(
-        (after.delta_fragments_written - before.delta_fragments_written, after.bytes_rewritten),
-        (19, 1152)
-    );
+    // In memory as a whole they are written so.
+    assert_eq!(after.delta_fragments_written, before.delta_fragments_written);
+    assert_eq!(after.bytes_rewritten, 20 * 1152);
     assert!(written < 1500);
 }
 
 #[test]
-fn a_row_is_of_a_stretch_of_identifiers() {
-    let llama = open(16 << 20);
-    due(&llama, 1100, [1, 1024, 1025].into_iter());
-    assert_eq!(rows(&llama), [2, 1]);
-}
-
-#[test]
 fn a_row_takes_its_part_of_the_memory() {
-    // Beside the first page there is room for exactly five.
+    for (room, expected) in [(5 * FRAGMENTS, &[5; 4][..]), (5 * FRAGMENTS - 1, &[4; 5])] {
+        let llama = open(64 * room);
+        due(&llama, 20, 1..=20);
+        assert_eq!(rows(&llama), expected);
+    }
+    // The page that is due is one of them, wherever it lies.
     let llama = open(64 * 5 * FRAGMENTS);
-    due(&llama, 20, 1..=20);
-    assert_eq!(rows(&llama), [6, 6, 6, 2]);
-    let llama = open(64 * (5 * FRAGMENTS - 1));
-    due(&llama, 20, 1..=20);
-    assert_eq!(rows(&llama), [5; 4]);
+    let pages = stored(&llama, 20, 1..=20);
+    put(&llama, pages[7]);
+    assert_eq!(rows(&llama), [5]);
+    let is_loaded = |page: &PageId| matches!(llama.snapshot(*page, &llama.pin()).state(), PageState::Resident(head) if !head.is_partial());
+    let loaded: Vec<u64> = pages.iter().filter(|page| is_loaded(page)).map(|page| page.0).collect();
+    assert_eq!(loaded, [6, 7, 8, 9, 10]);
 }
 
 #[test]
@@ -160,8 +161,7 @@ fn neighbours_that_are_due_soon_are_taken_along_though_they_are_clean() {
     let llama = open(16 << 20);
     let pages = stored(&llama, 10, 1..=6);
     put(&llama, pages[2]);
-    // From the first that is due on.
-    assert_eq!(rows(&llama), [4]);
+    assert_eq!(rows(&llama), [6]);
     // What has one fragment only, or is in memory, is not.
     let llama = open(16 << 20);
     let pages = stored(&llama, 10, [1, 2, 3, 4, 6].into_iter());
@@ -170,39 +170,59 @@ fn neighbours_that_are_due_soon_are_taken_along_though_they_are_clean() {
     evict(&llama);
     llama.load(pages[4]).unwrap();
     put(&llama, pages[2]);
-    assert_eq!(rows(&llama), [2]);
+    assert_eq!(rows(&llama), [4]);
 }
 
 #[test]
-fn half_as_many_fragments_as_a_page_may_have_are_enough_to_be_taken_along() {
+fn a_quarter_of_the_fragments_that_a_page_may_have_is_enough_to_be_taken_along() {
     let llama = open_with(8, 16 << 20);
-    let pages = [8, 3, 4, 5].map(|fragments| (llama.allocate(), fragments));
+    let pages = [1, 8, 2, 5].map(|fragments| (llama.allocate(), fragments));
     for round in 1..=8 {
         let growing = pages.iter().filter(|(_, fragments)| *fragments >= round);
         growing.for_each(|&(page, _)| put(&llama, page));
         flush(&llama);
+        evict(&llama);
     }
-    evict(&llama);
-    put(&llama, pages[0].0);
+    put(&llama, pages[1].0);
     assert_eq!(rows(&llama), [3]);
-    assert_eq!(llama.statistics().fragments_read, 8 + 4 + 5);
+    assert_eq!(llama.statistics().fragments_read, 8 + 2 + 5);
+}
+
+#[test]
+fn what_is_in_memory_as_a_whole_is_written_in_full_after_half_as_many_fragments() {
+    let llama = open_with(6, 16 << 20);
+    let (whole, blind) = (llama.allocate(), llama.allocate());
+    for round in 1..=5 {
+        put(&llama, whole);
+        put(&llama, blind);
+        flush(&llama);
+        let full = llama.statistics().full_fragments_written;
+        assert_eq!(full, if round < 4 { 2 } else { 3 }, "after {round}");
+        evict(&llama);
+        llama.load(whole).unwrap();
+    }
 }
 
 #[test]
 fn pages_of_several_fragments_are_united_a_row_at_a_time() {
-    let llama = open(16 << 20);
-    let pages = stored(&llama, 71, (1..=70).filter(|number| number % 7 != 0));
-    assert_eq!(pages.len(), 60);
-    // One of one fragment, and one that is free.
-    put(&llama, PageId(7));
-    flush(&llama);
-    let next = llama.unite_step(PageId(1)).unwrap();
-    assert_eq!(next, Some(PageId(pages[31].0 + 1)));
-    let figures = llama.statistics();
-    assert_eq!((figures.rows_pages, figures.loads), (32, 32));
-    assert_eq!(llama.unite_step(next.unwrap()).unwrap(), None);
-    let figures = llama.statistics();
-    assert_eq!((figures.rows_pages, figures.loads), (60, 60));
-    assert_eq!(llama.unite_step(PageId(71)).unwrap(), None);
-    assert_eq!(llama.unite_step(PageId(72)).unwrap(), None);
+    // Room for 16, of which some are a little longer, or for as many as a row may have.
+    for (room, each) in [(16 * FRAGMENTS + FRAGMENTS / 2, 16), (1 << 20, 256)] {
+        let llama = open(64 * room);
+        let pages = stored(&llama, 401, (1..=400).filter(|number| number % 7 != 0));
+        assert_eq!(pages.len(), 343);
+        // One of one fragment, and one that is free.
+        put(&llama, PageId(7));
+        flush(&llama);
+        let mut from = Some(PageId(1));
+        for united in (each..).step_by(each) {
+            from = llama.unite_step(from.unwrap()).unwrap();
+            let figures = llama.statistics();
+            assert_eq!((figures.rows_pages, figures.loads), (united.min(343) as u64, united.min(343) as u64));
+            let Some(next) = from else { break };
+            assert!((pages[united - 1].0 + 1..=pages[united].0).contains(&next.0));
+        }
+        assert_eq!(llama.statistics().loads, 343);
+        assert_eq!(llama.unite_step(PageId(401)).unwrap(), None);
+        assert_eq!(llama.unite_step(PageId(402)).unwrap(), None);
+    }
 }

@@ -1,0 +1,191 @@
+//! [`Lists`]: the addresses of the fragments of each page, in few bytes where they are few.
+//!
+//! Most pages of a large database consist of one fragment or two; those that are written to blindly of up to [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX). An entry of the mapping
+//! table has [`INLINE`] words. Where they do not suffice the last of them is a *link* to a block of four more, whose last word may be another link:
+//!
+//! ```text
+//!   1..=2 fragments   [a b]
+//!   3..=5             [a ─]──▶[b c d e]
+//!   6..=8             [a ─]──▶[b c d ─]──▶[e f g h]
+//! ```
+//!
+//! | word | meaning |
+//! |---|---|
+//! | 0 | nothing more |
+//! | bit 0 set | a [`FlashAddress`] |
+//! | bit 0 clear | a link: the number of a block, and 1, shifted by one |
+//!
+//! ## Invariants
+//!
+//! - **L1** One thread at a time changes lists: whoever has the store's flush lock.
+//! - **L2** Blocks live as long as the table, and are zeros while they are free. So who reads beside a change, which may lead it astray into the
+//!   block of another page, finds addresses of some page, and at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) of them: a guess.
+
+use super::INLINE;
+use crate::doubling::{Doubling, zeros};
+use crate::flash_address::FlashAddress;
+use crate::fragments::Fragments;
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use std::sync::PoisonError;
+
+const BLOCK: usize = 4;
+type Block = [AtomicU64; BLOCK];
+
+/// A word of a list.
+#[derive(Clone, Copy)]
+enum Word {
+    End,
+    Address(FlashAddress),
+    Link(u64),
+}
+
+/// The blocks. See the module documentation.
+pub(super) struct Lists {
+    blocks: Doubling<Box<[Block]>>,
+    free: Mutex<Vec<u64>>,
+    /// Blocks from here on have never been used.
+    fresh: AtomicU64,
+}
+
+fn word(slot: &AtomicU64) -> Word {
+    // Relaxed: who reads beside a change reads a guess (L2), the others are ordered by the flush lock (L1).
+    let raw = slot.load(Ordering::Relaxed);
+    match FlashAddress::from_raw(raw) {
+        Some(address) => Word::Address(address),
+        None if raw == 0 => Word::End,
+        None => Word::Link((raw >> 1) - 1),
+    }
+}
+
+fn link(block: u64) -> u64 {
+    (block + 1) << 1
+}
+
+impl Lists {
+    pub(super) fn new() -> Lists {
+        Lists { blocks: Doubling::new(), free: Mutex::default(), fresh: AtomicU64::new(0) }
+    }
+
+    /// Bytes that the blocks take.
+    pub(super) fn bytes(&self) -> u64 {
+        // Relaxed: a figure.
+        self.fresh.load(Ordering::Relaxed) * size_of::<Block>() as u64
+    }
+
+    /// The list that begins in `inline`; a guess for whoever has not the flush lock.
+    pub(super) fn read(&self, inline: &[AtomicU64; INLINE]) -> Fragments {
+        let mut fragments = Fragments::default();
+        let mut slots = inline.iter();
+        while let Some(slot) = slots.next() {
+            match word(slot) {
+                Word::Address(address) if fragments.push(address) => {}
+                Word::Address(_) | Word::End => break,
+                Word::Link(block) => slots = self.block(block).iter(),
+            }
+        }
+        fragments
+    }
+
+    /// Makes `fragments` the list that begins in `inline`. Under the flush lock (L1).
+    pub(super) fn write(&self, inline: &[AtomicU64; INLINE], fragments: &Fragments) {
+        let mut left = fragments.iter();
+        let mut slots = &inline[..];
+        loop {
+            let (last, others) = slots.split_last().expect("a block has words");
+            let behind = match word(last) {
+                Word::Link(block) => Some(block),
+                Word::End | Word::Address(_) => None,
+            };
+            others.iter().for_each(|slot| slot.store(raw(left.next()), Ordering::Relaxed));
+            if left.clone().nth(1).is_none() {
+                last.store(raw(left.next()), Ordering::Relaxed);
+                self.free_from(behind);
+                return;
+            }
+            let block = behind.unwrap_or_else(|| self.take());
+            last.store(link(block), Ordering::Relaxed);
+            slots = self.block(block);
+        }
+    }
+
+    fn block(&self, block: u64) -> &Block {
+        let (blocks, index) = self.blocks.get(block).expect("a link leads to a block");
+        &blocks[index]
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block of zeros.
+    fn take(&self) -> u64 {
+        self.free().pop().unwrap_or_else(|| {
+            let block = self.fresh.fetch_add(1, Ordering::Relaxed);
+            self.blocks.reserve(block, zeros);
+            block
+        })
+    }
+
+    /// Gives `block` back, and all that it leads to.
+    fn free_from(&self, mut block: Option<u64>) {
+        while let Some(number) = block {
+            let slots = self.block(number);
+            block = match word(&slots[BLOCK - 1]) {
+                Word::Link(next) => Some(next),
+                Word::End | Word::Address(_) => None,
+            };
+            slots.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
+            self.free().push(number);
+        }
+    }
+}
+
+fn raw(address: Option<FlashAddress>) -> u64 {
+    address.map_or(0, FlashAddress::to_raw)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::fragments::FRAGMENTS_MAX;
+
+    proptest::proptest! {
+        #[test]
+        fn each_list_is_what_was_written_last_and_blocks_are_used_again(
+            steps in proptest::collection::vec((0..4usize, 0..=FRAGMENTS_MAX), 0..60),
+        ) {
+            let lists = Lists::new();
+            let inlines: [[AtomicU64; INLINE]; 4] = Default::default();
+            let mut model = [Fragments::default(); 4];
+            for (number, (list, length)) in steps.into_iter().enumerate() {
+                let mut fragments = Fragments::default();
+                for index in 0..length {
+                    let offset = 4096 * (1 + number * FRAGMENTS_MAX + index) as u64;
+                    assert!(fragments.push(FlashAddress::new(offset, 64)));
+                }
+                lists.write(&inlines[list], &fragments);
+                model[list] = fragments;
+                for (inline, expected) in inlines.iter().zip(&model) {
+                    assert_eq!(lists.read(inline), *expected);
+                }
+                // As many as are in use, and free ones.
+                let blocks = |length: usize| length.saturating_sub(INLINE).div_ceil(BLOCK - 1);
+                let used: usize = model.iter().map(|fragments| blocks(fragments.len())).sum();
+                assert_eq!(lists.fresh.load(Ordering::Relaxed) as usize, used + lists.free().len());
+            }
+            assert!(lists.bytes() as usize <= 4 * 32 * FRAGMENTS_MAX.div_ceil(BLOCK - 1));
+        }
+    }
+
+    #[test]
+    fn who_is_led_in_a_circle_comes_to_an_end() {
+        let lists = Lists::new();
+        let inline: [AtomicU64; INLINE] = Default::default();
+        let mut fragments = Fragments::default();
+        (1..=4).for_each(|number| assert!(fragments.push(FlashAddress::new(64 * number, 64))));
+        lists.write(&inline, &fragments);
+        // As somebody may see it who reads while the block is given to another list.
+        lists.block(0)[BLOCK - 1].store(link(0), Ordering::Relaxed);
+        assert_eq!(lists.read(&inline).len(), FRAGMENTS_MAX);
+    }
+}
