@@ -83,6 +83,40 @@ fn after_most_records_are_deleted_the_disk_holds_less_than_twice_the_live_bytes(
     }
 }
 
+#[test]
+fn disk_use_is_bounded_while_there_is_always_something_to_flush() {
+    const COUNT: u64 = 40_000;
+    let options = DcOptions {
+        segment_bytes: 256 << 10,
+        memory_bytes: 1 << 20,
+        flush_buffer_bytes: 32 << 10,
+        ..DcOptions::default()
+    };
+    let dc = open(Arc::new(MemoryDirectory::new()), options).unwrap();
+    let mut lsn = write(&dc, 0..COUNT, Some(&[5; 100]), 1).unwrap();
+    let mut random = SplitMix::new(7);
+    for _ in 0..1500 {
+        // Four of five to a tenth of the pages.
+        let often = |number: u64| number / 600 * 600 + number % 60;
+        let one = |random: &mut SplitMix| match random.below(5) {
+            0 => random.below(COUNT),
+            _ => often(random.below(COUNT)),
+        };
+        let numbers: Vec<u64> = (0..300).map(|_| one(&mut random)).collect();
+        lsn = write(&dc, numbers.into_iter(), Some(&[6; 100]), lsn).unwrap();
+        assert!(dc.maintain_step().unwrap());
+    }
+    let statistics = dc.llama().statistics();
+    let (disk, live) = (statistics.disk_bytes, statistics.live_bytes);
+    // Twice what is live, and what lies behind the newest image's scan start.
+    assert!(disk < 5 * live / 2 + (8 * 256 << 10), "{disk} bytes of segments for {live} live ones");
+    assert!(
+        statistics.bytes_written > 5 * disk,
+        "{} bytes written, {disk} on disk",
+        statistics.bytes_written
+    );
+}
+
 /// The history of the crash sweep: fill, delete most, let the tombstones go, merge, compact; what has been promised goes
 /// into `safe`.
 fn history(dc: &BwTreeDc, random: &mut SplitMix, safe: &mut u64) -> Result<(), DcError> {
