@@ -146,10 +146,11 @@ fn child(engine: Engine, threads: usize, limit: Option<u64>, work: &Work) -> Res
     report_within(command, &name(engine), group.as_ref()).map_err(|error| error as Box<dyn Error>)
 }
 
-/// Has the allocator keep what is freed for as long as `deuteron bench` does with so much memory. It concerns the engines in Rust.
+/// Has the allocator keep what is freed for as long as `deuteron bench` does with so much memory, and use huge pages as that does. It concerns
+/// the engines in Rust.
 pub fn suit_allocator(command: &mut Command, memory: usize) {
-    let purge_milliseconds = if memory < 1 << 30 { "0" } else { "5000" };
-    command.env("MIMALLOC_PURGE_DELAY", purge_milliseconds);
+    let (purge_milliseconds, huge_pages) = if memory < 1 << 30 { ("0", "0") } else { ("5000", "1") };
+    command.env("MIMALLOC_PURGE_DELAY", purge_milliseconds).env("MIMALLOC_ALLOW_THP", huge_pages);
 }
 
 /// The report that a child process prints.

@@ -51,19 +51,26 @@ impl Llama {
         // Page 0 does not exist.
         let pages = self.pages.end().0.saturating_sub(1);
         let mut looked = 0;
+        let mut resident = Vec::with_capacity(BATCH as usize);
         // Twice round at most: once to take the second chances away.
         while evicted.bytes < target_bytes && looked < STEP_PAGES.min(2 * pages) {
             // Relaxed: where exactly the hand is does not matter.
             let hand = self.evict_hand.fetch_add(BATCH, Ordering::Relaxed);
             let guard = self.epochs.pin();
-            let batch = (hand..hand + BATCH.min(pages)).map(|index| PageId(index % pages + 1));
+            let first = hand % pages + 1;
+            let count = BATCH.min(pages);
+            let until_end = count.min(pages + 1 - first);
+            resident.clear();
+            for (from, count) in [(first, until_end), (1, count - until_end)] {
+                self.table.resident(PageId(from)..PageId(from + count), |page| resident.push(page));
+            }
             // Most of the time goes into waiting for the nodes, and the waits of a batch overlap.
-            for page in batch.clone() {
+            for &page in &resident {
                 if let Some(head) = self.snapshot(page, &guard).head() {
                     head.prefetch(0..1);
                 }
             }
-            for page in batch {
+            for &page in &resident {
                 match self.evict(page, &guard) {
                     Outcome::Evicted(bytes) => {
                         evicted.bytes += bytes;

@@ -54,6 +54,7 @@ use crate::node::NODE_ALIGN;
 use crate::page_id::PageId;
 use crate::sync::{AtomicU64, Ordering, store_load_fence};
 use lists::Lists;
+use std::ops::Range;
 use std::ptr;
 
 /// Words of an entry for fragments.
@@ -88,6 +89,12 @@ impl Word {
         } else {
             Word::Stored(FlashAddress::from_raw(raw).expect("an address in the mapping table is well formed"))
         }
+    }
+
+    /// Whether `raw` is a pointer.
+    #[inline]
+    fn is_resident(raw: u64) -> bool {
+        raw != 0 && raw & 1 == 0
     }
 
     #[inline]
@@ -161,6 +168,23 @@ impl MappingTable {
         let (chunk, slot) = self.entry(page);
         // Acquire pairs with the release of the compare-and-swap in `replace`: the node's contents.
         chunk.words[slot].load(Ordering::Acquire)
+    }
+
+    /// Tells of those of `pages` that are in memory, as it looks; faster than a look at each [word](MappingTable::word), as most are not.
+    pub(crate) fn resident(&self, pages: Range<PageId>, mut found: impl FnMut(PageId)) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let (chunk, slot) = self.entry(page);
+            let words = &chunk.words[slot..];
+            let words = &words[..words.len().min((pages.end.0 - page.0) as usize)];
+            for (number, word) in (page.0..).zip(words) {
+                // Relaxed: what is found is looked at again.
+                if Word::is_resident(word.load(Ordering::Relaxed)) {
+                    found(PageId(number));
+                }
+            }
+            page.0 += words.len() as u64;
+        }
     }
 
     /// Asks the processor for all of the entry of `page`.
@@ -429,6 +453,27 @@ mod tests {
         assert_eq!(table.next_dirty(PageId(1026), PageId(3071)), None);
         assert!(table.take_dirty(PageId(63)) && !table.take_dirty(PageId(63)));
         assert_eq!(table.next_dirty(PageId(2), end), Some(PageId(64)));
+    }
+
+    #[test]
+    fn those_in_memory_are_found_across_chunks() {
+        let table = MappingTable::new();
+        for page in [1, FIRST, 3 * FIRST] {
+            table.reserve(PageId(page));
+        }
+        let resident = [1, 5, FIRST - 1, FIRST, 3 * FIRST - 1, 3 * FIRST].map(PageId);
+        resident.iter().for_each(|&page| assert!(table.replace(page, 0, NODE_ALIGN as u64)));
+        let stored = FlashAddress::new(4096, 64).to_raw();
+        [2, FIRST + 1].map(|page| assert!(table.replace(PageId(page), 0, stored)));
+        let found = |pages: Range<u64>| {
+            let mut found = Vec::new();
+            table.resident(PageId(pages.start)..PageId(pages.end), |page| found.push(page));
+            found
+        };
+        assert_eq!(found(1..3 * FIRST + 1), resident);
+        assert_eq!(found(5..3 * FIRST), resident[1..5]);
+        assert_eq!(found(2..5), []);
+        assert_eq!(found(5..5), []);
     }
 
     #[test]
