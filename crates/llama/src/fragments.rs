@@ -3,7 +3,7 @@
 use crate::flash_address::FlashAddress;
 
 /// The most fragments that a page may consist of on flash; then it is written in full.
-pub const FRAGMENTS_MAX: usize = 14;
+pub const FRAGMENTS_MAX: usize = 17;
 
 /// The fragments of a page, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -30,7 +30,7 @@
 //!   image, bits 8..16 how many fragments, bits 16..32 what the deltas among them take in units of 64 bytes, bits 32.. count of holds;
 //! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) ([`lists`]).
 //!
-//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 160.
+//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 192.
 //!
 //! ## Invariants
 //!

@@ -46,10 +46,17 @@ impl Default for Options {
 }
 
 impl Options {
-    /// After how many fragments a page is written in full.
-    pub(crate) fn fragments_max_of(&self, is_partial: bool) -> usize {
-        let few = (self.fragments_max / 2).max(2).min(self.fragments_max);
-        if is_partial { self.fragments_max } else { few }
+    /// After how many fragments a page of the stretch of that number is written in full, if it must be read for that. It differs by up to a third, so that what was
+    /// loaded at once does not become due at once, while the device does nothing before and falls behind then.
+    pub(crate) fn fragments_max_unread(&self, stretch: u64) -> usize {
+        // The fractions of the multiples of the golden ratio are as far apart as they can be.
+        let fraction = stretch.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.fragments_max - ((fraction * (self.fragments_max as u64 / 3)) >> 32) as usize
+    }
+
+    /// The same if it is in memory as a whole.
+    pub(crate) fn fragments_max_read(&self) -> usize {
+        (self.fragments_max / 2).max(2).min(self.fragments_max)
     }
 
     /// Everything small, so that rare paths are common.
@@ -82,7 +89,7 @@ impl Options {
             return refuse("flush_buffer_bytes", "a multiple of 4096 from 4 KiB to 1 GiB");
         }
         if !(1..=FRAGMENTS_MAX).contains(&self.fragments_max) {
-            return refuse("fragments_max", "from 1 to 14");
+            return refuse("fragments_max", "from 1 to 17");
         }
         if self.space_amplification_percent_max < 110 {
             return refuse("space_amplification_percent_max", "at least 110");
@@ -97,6 +104,19 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stretches_are_due_at_different_times() {
+        let options = Options { fragments_max: 12, ..Options::default() };
+        let max: Vec<usize> = (0..8).map(|stretch| options.fragments_max_unread(stretch)).collect();
+        assert_eq!(max, [12, 10, 12, 9, 11, 12, 10, 11]);
+        assert_eq!(options.fragments_max_read(), 6);
+        for fragments_max in 1..=5 {
+            let options = Options { fragments_max, ..Options::default() };
+            assert!((0..100).all(|stretch| options.fragments_max_unread(stretch) == fragments_max));
+            assert_eq!(options.fragments_max_read(), fragments_max.min(2));
+        }
+    }
 
     #[test]
     fn each_setting_is_refused_beyond_its_bounds_and_taken_at_them() {
@@ -114,7 +134,7 @@ mod tests {
                 &[4096, 1 << 30],
                 &[0, 4095, 6000, (1 << 30) + 4096],
             ),
-            ("fragments_max", |options, value| options.fragments_max = value as usize, &[1, 14], &[0, 15]),
+            ("fragments_max", |options, value| options.fragments_max = value as usize, &[1, 17], &[0, 18]),
             (
                 "space_amplification_percent_max",
                 |options, value| options.space_amplification_percent_max = value as u32,

@@ -117,7 +117,7 @@ mod tests {
 
     /// A store whose first segment holds, for each of these, a fragment of page 1 at that block, on top of another.
     fn store(fragments: &[(u64, Option<u64>)]) -> Llama {
-        let options = Options { direct: false, ..Options::tiny_for_tests() };
+        let options = Options { direct: false, segment_bytes: 128 << 10, ..Options::tiny_for_tests() };
         let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0;
         llama.allocate();
         llama.store.segments.create(0, 100_000).unwrap();
@@ -152,7 +152,7 @@ mod tests {
         let Err(LlamaError::Corrupt { offset, expected, .. }) = &llama.read_pages(&[at(most + 1)])[0] else {
             panic!()
         };
-        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 14 fragments"));
+        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 17 fragments"));
     }
 
     #[test]

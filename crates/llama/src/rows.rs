@@ -252,6 +252,11 @@ impl Llama {
         (row, end)
     }
 
+    /// After how many fragments `page` is written in full, if it must be read for that.
+    pub(crate) fn fragments_max_unread(&self, page: PageId) -> usize {
+        self.options.fragments_max_unread(page.0 / STRETCH)
+    }
+
     fn bytes_on_flash(&self, page: PageId) -> u64 {
         self.table.fragments(page).iter().map(FlashAddress::length).sum()
     }
@@ -260,7 +265,7 @@ impl Llama {
     fn is_due(&self, page: PageId) -> bool {
         // The entry first: most pages need not be looked at any further.
         let is_moved = self.table.wants_rewrite(page);
-        if !is_moved && !self.table.are_fragments_enough(page, self.options.fragments_max)
+        if !is_moved && !self.table.are_fragments_enough(page, self.fragments_max_unread(page))
             || !self.table.is_dirty(page)
         {
             return false;
