@@ -109,7 +109,7 @@ fn disk_use_is_bounded_while_there_is_always_something_to_flush() {
     let statistics = dc.llama().statistics();
     let (disk, live) = (statistics.disk_bytes, statistics.live_bytes);
     // Twice what is live, and what lies behind the newest image's scan start.
-    assert!(disk < 5 * live / 2 + (8 * 256 << 10), "{disk} bytes of segments for {live} live ones");
+    assert!(disk < 5 * live / 2 + 8 * (256 << 10), "{disk} bytes of segments for {live} live ones");
     assert!(
         statistics.bytes_written > 5 * disk,
         "{} bytes written, {disk} on disk",

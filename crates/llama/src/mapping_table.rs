@@ -464,7 +464,7 @@ mod tests {
         let resident = [1, 5, FIRST - 1, FIRST, 3 * FIRST - 1, 3 * FIRST].map(PageId);
         resident.iter().for_each(|&page| assert!(table.replace(page, 0, NODE_ALIGN as u64)));
         let stored = FlashAddress::new(4096, 64).to_raw();
-        [2, FIRST + 1].map(|page| assert!(table.replace(PageId(page), 0, stored)));
+        [2, FIRST + 1].into_iter().for_each(|page| assert!(table.replace(PageId(page), 0, stored)));
         let found = |pages: Range<u64>| {
             let mut found = Vec::new();
             table.resident(PageId(pages.start)..PageId(pages.end), |page| found.push(page));
