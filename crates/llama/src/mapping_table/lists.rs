@@ -48,8 +48,8 @@ pub(super) struct Lists {
 }
 
 fn word(slot: &AtomicU64) -> Word {
-    // Relaxed: who reads beside a change reads a guess (L2), the others are ordered by the flush lock (L1).
-    let raw = slot.load(Ordering::Relaxed);
+    // Acquire pairs with the release in `put`: whoever sees a link finds the block. What else is read beside a change is a guess (L2).
+    let raw = slot.load(Ordering::Acquire);
     match FlashAddress::from_raw(raw) {
         Some(address) => Word::Address(address),
         None if raw == 0 => Word::End,
@@ -59,6 +59,10 @@ fn word(slot: &AtomicU64) -> Word {
 
 fn link(block: u64) -> u64 {
     (block + 1) << 1
+}
+
+fn put(slot: &AtomicU64, raw: u64) {
+    slot.store(raw, Ordering::Release);
 }
 
 impl Lists {
@@ -96,14 +100,14 @@ impl Lists {
                 Word::Link(block) => Some(block),
                 Word::End | Word::Address(_) => None,
             };
-            others.iter().for_each(|slot| slot.store(raw(left.next()), Ordering::Relaxed));
+            others.iter().for_each(|slot| put(slot, raw(left.next())));
             if left.clone().nth(1).is_none() {
-                last.store(raw(left.next()), Ordering::Relaxed);
+                put(last, raw(left.next()));
                 self.free_from(behind);
                 return;
             }
             let block = behind.unwrap_or_else(|| self.take());
-            last.store(link(block), Ordering::Relaxed);
+            put(last, link(block));
             slots = self.block(block);
         }
     }
@@ -134,7 +138,7 @@ impl Lists {
                 Word::Link(next) => Some(next),
                 Word::End | Word::Address(_) => None,
             };
-            slots.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
+            slots.iter().for_each(|slot| put(slot, 0));
             self.free().push(number);
         }
     }
