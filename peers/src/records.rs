@@ -341,5 +341,6 @@ fn child(engine: RecordEngine, work: &RecordWork) -> Outcome<Value> {
     if let Some(directory) = &work.dir {
         command.arg("--dir").arg(directory);
     }
+    crate::compare::suit_allocator(&mut command, work.memory);
     crate::compare::report_of(command, &name(engine))
 }
