@@ -25,8 +25,8 @@ pub struct DcOptions {
     pub dirty_percent_max: u32,
     /// About how many bytes a flush writes at once.
     pub flush_buffer_bytes: usize,
-    /// After so many fragments a page is written in full, so that a cold read takes at most so many I/Os; after half as many if it is in memory as
-    /// a whole.
+    /// After so many fragments, or up to a third less, a page is written in full, so that a cold read takes at most so many I/Os; after half as many if
+    /// it is in memory as a whole.
     pub fragments_max: usize,
     /// How much larger than the live data the segments may become before cleaning sets in, in percent.
     pub space_amplification_percent_max: u32,

@@ -53,7 +53,7 @@ impl Llama {
     }
 
     /// Removes dead segments or else, if more than `percent_max` of what is live was written to the segments, moves some pages
-    /// out of sparse ones; whether there was something to do. Reads and writes about a flush buffer at most.
+    /// out of sparse ones; whether there was something to do. Reads and writes about a flush buffer at most, and waits for the flush that goes on.
     ///
     /// # Errors
     /// [`LlamaError::Device`] if a segment cannot be removed; else as [`Llama::flush_step`].

@@ -1,5 +1,12 @@
-//! [`Doubling`]: chunks of elements, each with twice as many as the one before. It grows and is never copied, so a reference to an element stays
-//! good, and zeroed memory, which costs nothing until it is touched.
+//! [`Doubling`]: chunks of elements, each with twice as many as the one before, so that what grows is never copied, and a reference to an element stays
+//! good. And zeroed memory for them, which costs nothing until it is touched.
+//!
+//! Called by `mapping_table`; calls nothing.
+//!
+//! ## Invariants
+//!
+//! - **D1** A place for a chunk goes from null to a chunk, made by [`Box`], once; the chunk is freed with the whole only.
+//! - **D2** Bytes of zeros are a value of what is [`Zero`], its default, where atomics are the machine's.
 
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use std::ptr;
@@ -47,7 +54,7 @@ impl<C> Doubling<C> {
         let won =
             self.chunks[chunk].compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
         if won.is_err() {
-            // SAFETY: made above and not published, as the compare-and-swap failed.
+            // SAFETY: D1: made above and not published, as the compare-and-swap failed.
             drop(unsafe { Box::from_raw(made) });
         }
     }
@@ -58,7 +65,7 @@ impl<C> Doubling<C> {
         let (chunk, slot) = place(index);
         // Acquire pairs with the publication in `reserve`.
         let chunk = self.chunks[chunk].load(Ordering::Acquire);
-        // SAFETY: a published chunk lives as long as this.
+        // SAFETY: D1: a published chunk lives as long as `self`.
         unsafe { chunk.as_ref() }.map(|chunk| (chunk, slot))
     }
 }
@@ -68,29 +75,29 @@ impl<C> Drop for Doubling<C> {
         for chunk in &self.chunks {
             let chunk = chunk.load(Ordering::Acquire);
             if !chunk.is_null() {
-                // SAFETY: published once by `reserve`, and nobody borrows it any more.
+                // SAFETY: D1: published once by `reserve`, and nobody borrows it any more.
                 drop(unsafe { Box::from_raw(chunk) });
             }
         }
     }
 }
 
-/// What has a value whose bytes are all zero.
+/// What [`zeros`] makes.
 ///
 /// # Safety
-/// It has, and that is its default.
+/// D2.
 pub(crate) unsafe trait Zero: Default {}
 
-// SAFETY: its default is the number 0. (Loom's and shuttle's are not made by `zeros` of bytes.)
+// SAFETY: D2: its default is the number 0.
 unsafe impl Zero for AtomicU64 {}
-// SAFETY: each of its elements is zeros.
-unsafe impl<T: Zero> Zero for [T; 4] where [T; 4]: Default {}
+// SAFETY: D2, as its elements are.
+unsafe impl<T: Zero, const N: usize> Zero for [T; N] where [T; N]: Default {}
 
 /// So many elements with the default value. The memory comes from the operating system zeroed, page by page as it is touched, so that a large chunk
 /// costs nothing until it is used.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) fn zeros<T: Zero>(elements: u64) -> Box<[T]> {
-    // SAFETY: zeros are a value of `T`.
+    // SAFETY: D2.
     unsafe { Box::new_zeroed_slice(elements as usize).assume_init() }
 }
 

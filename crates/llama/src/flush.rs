@@ -504,10 +504,7 @@ impl Llama {
         // What the fragment is written for.
         let has_changed = head.flash().is_none();
         let is_moved = rewrite && previous.is_some();
-        let max = match head.is_partial() {
-            true => self.fragments_max_unread(page),
-            false => self.options.fragments_max_read(),
-        };
+        let max = self.fragments_max(page, head.is_partial());
         let too_many = below.is_some_and(|below| below.is_none_or(|below| below.are_enough(max)));
         if previous.is_some() && (rewrite || too_many) {
             if head.is_partial() {

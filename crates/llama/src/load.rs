@@ -24,13 +24,6 @@ impl OwnedChain {
         OwnedChain { nodes: vec![bottom] }
     }
 
-    /// A chain that will probably have so many nodes.
-    fn of(bottom: OwnedNode, nodes: usize) -> OwnedChain {
-        let mut chain = OwnedChain { nodes: Vec::with_capacity(nodes) };
-        chain.nodes.push(bottom);
-        chain
-    }
-
     pub(crate) fn push(&mut self, mut node: OwnedNode) {
         node.link(self.head());
         self.nodes.push(node);
@@ -186,7 +179,7 @@ impl Llama {
                         // Its kin were told of when it was flushed.
                         let node = OwnedNode::base(payload, descriptor, &[]);
                         node.as_ref().set_flash(address);
-                        built = Some(OwnedChain::of(node, fragments.len()));
+                        built = Some(OwnedChain::new(node));
                     }
                 }
             }

@@ -70,6 +70,11 @@ const COUNT: u64 = 0xff << 8;
 const DELTA_UNITS: u64 = 0xffff << 16;
 const HOLD: u64 = 1 << 32;
 
+/// How many fragments a state word counts.
+fn count(state: u64) -> usize {
+    ((state & COUNT) >> COUNT.trailing_zeros()) as usize
+}
+
 /// What a mapping word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
@@ -117,7 +122,7 @@ struct Cold {
     fragments: [AtomicU64; INLINE],
 }
 
-// SAFETY: all of its fields are atomic integers.
+// SAFETY: D2 of `doubling`: all of its fields are atomic integers.
 unsafe impl Zero for Cold {}
 
 /// Bytes of an entry, about, but for lists of fragments.
@@ -363,15 +368,17 @@ impl MappingTable {
 
     /// How many they are.
     pub(crate) fn fragment_count(&self, page: PageId) -> usize {
-        ((self.state(page) & COUNT) >> COUNT.trailing_zeros()) as usize
+        count(self.state(page))
     }
 
     /// What [`Fragments::are_enough`] says of them (but for deltas of 4 MiB together and more).
     pub(crate) fn are_fragments_enough(&self, page: PageId, max: usize) -> bool {
         let (chunk, slot) = self.entry(page);
-        let deltas = (self.state(page) & DELTA_UNITS) >> DELTA_UNITS.trailing_zeros();
-        let full = FlashAddress::from_raw(chunk.cold[slot].fragments[0].load(Ordering::Relaxed));
-        self.fragment_count(page) >= max || deltas * ADDRESS_UNIT > full.map_or(0, FlashAddress::length)
+        let Cold { state, fragments: [full, _] } = &chunk.cold[slot];
+        let state = state.load(Ordering::Acquire);
+        let deltas = (state & DELTA_UNITS) >> DELTA_UNITS.trailing_zeros();
+        let full = FlashAddress::from_raw(full.load(Ordering::Relaxed)).map_or(0, FlashAddress::length);
+        count(state) >= max || deltas * ADDRESS_UNIT > full
     }
 
     /// Notes the fragments of `page`: under its claim, and under the store's flush lock (M3).

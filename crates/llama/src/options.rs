@@ -19,8 +19,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// About how many bytes a flush step writes at once.
     pub flush_buffer_bytes: usize,
-    /// After so many fragments a page is written in full, so that a cold read takes at most so many I/Os; after half as many if it is in memory as
-    /// a whole: then it need not be read for that, and what was read once may be read again.
+    /// After so many fragments, or up to a third less, a page is written in full, so that a cold read takes at most so many I/Os; after half as many if
+    /// it is in memory as a whole: then it need not be read for that, and what was read once may be read again.
     pub fragments_max: usize,
     /// How much larger than the live data the segments may become before cleaning sets in, in percent.
     pub space_amplification_percent_max: u32,
@@ -46,19 +46,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// After how many fragments a page of the stretch of that number is written in full, if it must be read for that. It differs by up to a third, so that what was
-    /// loaded at once does not become due at once, while the device does nothing before and falls behind then.
-    pub(crate) fn fragments_max_unread(&self, stretch: u64) -> usize {
-        // The fractions of the multiples of the golden ratio are as far apart as they can be.
-        let fraction = stretch.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        self.fragments_max - ((fraction * (self.fragments_max as u64 / 3)) >> 32) as usize
-    }
-
-    /// The same if it is in memory as a whole.
-    pub(crate) fn fragments_max_read(&self) -> usize {
-        (self.fragments_max / 2).max(2).min(self.fragments_max)
-    }
-
     /// Everything small, so that rare paths are common.
     pub fn tiny_for_tests() -> Options {
         Options {
@@ -104,19 +91,6 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stretches_are_due_at_different_times() {
-        let options = Options { fragments_max: 12, ..Options::default() };
-        let max: Vec<usize> = (0..8).map(|stretch| options.fragments_max_unread(stretch)).collect();
-        assert_eq!(max, [12, 10, 12, 9, 11, 12, 10, 11]);
-        assert_eq!(options.fragments_max_read(), 6);
-        for fragments_max in 1..=5 {
-            let options = Options { fragments_max, ..Options::default() };
-            assert!((0..100).all(|stretch| options.fragments_max_unread(stretch) == fragments_max));
-            assert_eq!(options.fragments_max_read(), fragments_max.min(2));
-        }
-    }
 
     #[test]
     fn each_setting_is_refused_beyond_its_bounds_and_taken_at_them() {

@@ -4,36 +4,15 @@ use deuteron_device::{AlignedBuffer, BLOCK_BYTES};
 use std::cell::RefCell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Buffers of these sizes are kept, and how many of each by a thread at most. The first is for a fragment of
-/// deltas, the second for one of a page of the usual size, wherever it begins in its block.
-const KEPT: [(usize, usize); 2] = [(BLOCK_BYTES, 64), (3 * BLOCK_BYTES, 16)];
-/// The same of longer ones, by all threads together: what is read of neighbours.
-const SHARED: [(usize, usize); 3] = [(8 * BLOCK_BYTES, 64), (24 * BLOCK_BYTES, 24), (64 * BLOCK_BYTES, 16)];
-
-type Buffers<const CLASSES: usize> = [Vec<AlignedBuffer>; CLASSES];
+/// Buffers of these sizes are kept, and how many of each by a thread at most: what is commonly read at once. The first is for a fragment of
+/// deltas, the second for one of a page of the usual size, wherever it begins in its block; the others for what is read of neighbours.
+const KEPT: [(usize, usize); CLASSES] =
+    [(BLOCK_BYTES, 64), (3 * BLOCK_BYTES, 16), (16 * BLOCK_BYTES, 8), (64 * BLOCK_BYTES, 4)];
+const CLASSES: usize = 4;
 
 thread_local! {
-    static OWN: RefCell<Buffers<2>> = const { RefCell::new([const { Vec::new() }; 2]) };
-}
-static COMMON: Mutex<Buffers<3>> = Mutex::new([const { Vec::new() }; 3]);
-
-/// Where buffers of a length are kept.
-enum Class {
-    Own(usize),
-    Common(usize),
-    Nowhere,
-}
-
-fn class(length: usize) -> Class {
-    let own = KEPT.iter().position(|&(bytes, _)| length <= bytes).map(Class::Own);
-    let common = || SHARED.iter().position(|&(bytes, _)| length <= bytes).map(Class::Common);
-    own.or_else(common).unwrap_or(Class::Nowhere)
-}
-
-fn common() -> MutexGuard<'static, Buffers<3>> {
-    COMMON.lock().unwrap_or_else(PoisonError::into_inner)
+    static BUFFERS: RefCell<[Vec<AlignedBuffer>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
 }
 
 /// Aligned bytes whose contents are arbitrary at first.
@@ -44,32 +23,26 @@ pub(crate) struct ReadBuffer {
 
 impl ReadBuffer {
     pub(crate) fn new(length: usize) -> ReadBuffer {
-        let (bytes, kept) = match class(length) {
-            // A thread that is ending keeps nothing any more.
-            Class::Own(class) => {
-                (KEPT[class].0, OWN.try_with(|own| own.borrow_mut()[class].pop()).ok().flatten())
-            }
-            Class::Common(class) => (SHARED[class].0, common()[class].pop()),
-            Class::Nowhere => (length, None),
+        let Some(class) = KEPT.iter().position(|&(bytes, _)| length <= bytes) else {
+            return ReadBuffer { buffer: AlignedBuffer::zeroed(length), length };
         };
-        ReadBuffer { buffer: kept.unwrap_or_else(|| AlignedBuffer::zeroed(bytes)), length }
+        // A thread that is ending keeps nothing any more.
+        let kept = BUFFERS.try_with(|buffers| buffers.borrow_mut()[class].pop()).ok().flatten();
+        let buffer = kept.unwrap_or_else(|| AlignedBuffer::zeroed(KEPT[class].0));
+        ReadBuffer { buffer, length }
     }
 }
 
 impl Drop for ReadBuffer {
     fn drop(&mut self) {
-        let buffer = mem::replace(&mut self.buffer, AlignedBuffer::zeroed(0));
-        let keep = |kept: &mut Vec<AlignedBuffer>, most, buffer| {
-            if kept.len() < most {
-                kept.push(buffer);
-            }
-        };
-        match class(buffer.len()) {
-            Class::Own(class) => {
-                let _ = OWN.try_with(|own| keep(&mut own.borrow_mut()[class], KEPT[class].1, buffer));
-            }
-            Class::Common(class) => keep(&mut common()[class], SHARED[class].1, buffer),
-            Class::Nowhere => {}
+        if let Some(class) = KEPT.iter().position(|&(bytes, _)| self.buffer.len() == bytes) {
+            let buffer = mem::replace(&mut self.buffer, AlignedBuffer::zeroed(0));
+            let _ = BUFFERS.try_with(|buffers| {
+                let kept = &mut buffers.borrow_mut()[class];
+                if kept.len() < KEPT[class].1 {
+                    kept.push(buffer);
+                }
+            });
         }
     }
 }
@@ -96,24 +69,17 @@ mod tests {
     fn buffers_have_their_length_and_are_used_again() {
         let mut first = ReadBuffer::new(3 * BLOCK_BYTES);
         first.fill(7);
-        let (address, large) = (first.as_ptr(), ReadBuffer::new(SHARED[2].0 + BLOCK_BYTES));
-        assert_eq!((first.len(), large.len()), (3 * BLOCK_BYTES, SHARED[2].0 + BLOCK_BYTES));
+        let (address, large) = (first.as_ptr(), ReadBuffer::new(KEPT[CLASSES - 1].0 + BLOCK_BYTES));
+        assert_eq!((first.len(), large.len()), (3 * BLOCK_BYTES, KEPT[CLASSES - 1].0 + BLOCK_BYTES));
         drop((first, large));
         let again = ReadBuffer::new(2 * BLOCK_BYTES);
         assert_eq!((again.as_ptr(), again.len()), (address, 2 * BLOCK_BYTES));
         assert_eq!(again.as_ptr().addr() % BLOCK_BYTES, 0);
         // More than are kept, and all apart.
-        let use_many = |(bytes, kept): (usize, usize)| {
-            drop((0..2 * kept).map(|_| ReadBuffer::new(bytes - 10)).collect::<Vec<_>>());
-            (bytes, kept)
-        };
-        let kept = |buffers: &[Vec<AlignedBuffer>]| -> Vec<_> {
-            buffers.iter().map(|of_class| (of_class[0].len(), of_class.len())).collect()
-        };
-        assert_eq!(KEPT.map(use_many)[..], OWN.with(|own| kept(&*own.borrow())));
-        // Other tests take and bring some.
-        for ((bytes, most), (kept_bytes, count)) in SHARED.map(use_many).into_iter().zip(kept(&*common())) {
-            assert!(kept_bytes == bytes && (1..=most).contains(&count), "{bytes} {count}");
+        for (class, (bytes, kept)) in KEPT.into_iter().enumerate() {
+            let many: Vec<_> = (0..2 * kept).map(|_| ReadBuffer::new(bytes - 10)).collect();
+            drop(many);
+            assert_eq!(BUFFERS.with(|buffers| buffers.borrow()[class].len()), kept);
         }
     }
 }

@@ -252,9 +252,10 @@ impl Llama {
         (row, end)
     }
 
-    /// After how many fragments `page` is written in full, if it must be read for that.
-    pub(crate) fn fragments_max_unread(&self, page: PageId) -> usize {
-        self.options.fragments_max_unread(page.0 / STRETCH)
+    /// After how many fragments `page` is written in full: half as many if it is in memory as a whole.
+    pub(crate) fn fragments_max(&self, page: PageId, is_partial: bool) -> usize {
+        let max = self.options.fragments_max;
+        if is_partial { max_of_stretch(max, page.0 / STRETCH) } else { (max / 2).max(2).min(max) }
     }
 
     fn bytes_on_flash(&self, page: PageId) -> u64 {
@@ -265,7 +266,7 @@ impl Llama {
     fn is_due(&self, page: PageId) -> bool {
         // The entry first: most pages need not be looked at any further.
         let is_moved = self.table.wants_rewrite(page);
-        if !is_moved && !self.table.are_fragments_enough(page, self.fragments_max_unread(page))
+        if !is_moved && !self.table.are_fragments_enough(page, self.fragments_max(page, true))
             || !self.table.is_dirty(page)
         {
             return false;
@@ -287,5 +288,25 @@ impl Llama {
             PageState::Stored(_) => stored,
             PageState::Resident(head) => head.is_partial(),
         }
+    }
+}
+
+/// `max`, or up to a third less, by the number of a stretch: so that what was loaded at once does not become due at once, while the device does nothing
+/// before and falls behind then.
+fn max_of_stretch(max: usize, stretch: u64) -> usize {
+    // The fractions of the multiples of the golden ratio are as far apart as they can be.
+    let fraction = stretch.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    max - ((fraction * (max as u64 / 3)) >> 32) as usize
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_are_due_at_different_times() {
+        let max: Vec<usize> = (0..8).map(|stretch| max_of_stretch(12, stretch)).collect();
+        assert_eq!(max, [12, 10, 12, 9, 11, 12, 10, 11]);
+        assert!((0..100).all(|stretch| (1..=5).all(|max| max_of_stretch(max, stretch) == max)));
     }
 }
