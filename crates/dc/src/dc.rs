@@ -353,6 +353,7 @@ impl BwTreeDc {
     pub(crate) fn relieve(&self, waits: bool) -> Result<(), DcError> {
         // Background work, which counts anew as a rule, may be held up by a checkpoint.
         self.llama.recount(self.index_bytes());
+        let _hurry = waits.then(|| self.llama.hurry());
         // Twice round: once for the second chances, once for what the flush has made evictable.
         let fruitless_max = if waits { 64 } else { 4 };
         let mut fruitless = 0;

@@ -42,7 +42,7 @@ use crate::mapping_table::Word;
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
 use crate::rows::{LEFT_MAX, Row};
-use crate::segments::Segments;
+use crate::segments::{InFlight, Segments};
 use crate::sync::{MutexGuard, Ordering};
 use crate::unadopted::Unadopted;
 use deuteron_canary::{Canary, is_planted};
@@ -54,6 +54,8 @@ use std::sync::{PoisonError, TryLockError, Weak};
 
 /// Room for so many pages that wait for their adoption is kept when none does.
 const WAITING_KEPT: usize = 1024;
+/// Bytes of a buffer that are written at once while nobody waits for memory: a read beside them waits half as long as beside 1 MiB.
+const FEW_BYTES_WRITTEN: usize = 256 << 10;
 
 /// The access method, as the flusher sees it.
 pub trait Consolidate: Send + Sync {
@@ -680,8 +682,14 @@ impl Llama {
             flusher.buffer = AlignedBuffer::zeroed(self.options.flush_buffer_bytes);
         }
         drop(flusher);
-        file.write_durable_at(&writing.buffer[..length], offset % segments.segment_bytes)
-            .map_err(|error| self.store.fail(error))?;
+        let at_once = match self.in_flight() {
+            InFlight::Few => FEW_BYTES_WRITTEN,
+            InFlight::Many => length,
+        };
+        for (piece, at) in writing.buffer[..length].chunks(at_once).zip((0..).step_by(at_once)) {
+            file.write_durable_at(piece, offset % segments.segment_bytes + at)
+                .map_err(|error| self.store.fail(error))?;
+        }
         self.store.set_durable_end(batch.stream, end);
         self.counters.bytes_written.add(length as u64);
         self.counters.bytes_padded.add((HEADER_BYTES + length - batch.used) as u64);

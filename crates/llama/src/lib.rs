@@ -130,7 +130,7 @@ pub use flash_address::FlashAddress;
 pub use flush::{Consolidate, FlushProgress};
 pub use flush_buffer::MARKS;
 pub use fragments::FRAGMENTS_MAX;
-pub use llama::Llama;
+pub use llama::{Hurry, Llama};
 pub use memory::ByteCounter;
 pub use node::{NodeKind, NodeRef, OwnedNode, PageDescriptor, SLACK_BYTES_MAX};
 pub use options::Options;

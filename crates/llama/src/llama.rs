@@ -12,6 +12,7 @@ use crate::options::Options;
 use crate::page_id::PageId;
 use crate::pool;
 use crate::rows::Rows;
+use crate::segments::InFlight;
 use crate::snapshot::{PageState, Snapshot};
 use crate::statistics::{Counters, Statistics};
 use crate::store::Store;
@@ -47,6 +48,8 @@ pub struct Llama {
     pub(crate) flusher_awaited: AtomicU64,
     /// The buffer that is being written.
     pub(crate) writing: Mutex<Writing>,
+    /// How many wait for memory: see [`Llama::hurry`].
+    pub(crate) hurried: AtomicU64,
     /// Pages that have been read ahead of the flush.
     pub(crate) rows: Mutex<Rows>,
     /// Where the flush goes on to search for dirty pages.
@@ -62,6 +65,16 @@ pub struct Llama {
     pub(crate) segment_holds: SegmentHolds,
     /// See [`Llama::raise_mark`].
     pub(crate) marks: [AtomicU64; MARKS],
+}
+
+/// Somebody waits for memory: see [`Llama::hurry`].
+#[must_use]
+pub struct Hurry<'l>(&'l AtomicU64);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Llama {
@@ -484,6 +497,32 @@ impl Llama {
     #[inline]
     pub fn over_budget(&self) -> bool {
         self.memory.about() > self.pages_bytes_max()
+    }
+
+    /// Says that somebody waits for memory until the answer is dropped. Flushes and cleaning then read with as much in flight as the device takes;
+    /// otherwise with little, so that those who only read do not wait behind them.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// let hurry = llama.hurry();
+    /// llama.flush_step()?;
+    /// drop(hurry);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.hurried.fetch_add(1, Ordering::Relaxed);
+        Hurry(&self.hurried)
+    }
+
+    /// How much of what the background reads is in flight at once.
+    pub(crate) fn in_flight(&self) -> InFlight {
+        // Relaxed: it is a matter of time only.
+        match self.hurried.load(Ordering::Relaxed) {
+            0 => InFlight::Few,
+            _ => InFlight::Many,
+        }
     }
 
     /// From so many bytes of resident pages on memory is short: what is flushed leaves it, if it is not in use.

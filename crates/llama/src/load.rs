@@ -10,7 +10,7 @@ use crate::llama::{Llama, chain};
 use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
-use crate::segments::ReadFragment;
+use crate::segments::{InFlight, ReadFragment};
 use crate::snapshot::{PageState, Snapshot};
 
 /// A chain that is not published: nodes linked to each other, owned as a whole.
@@ -71,7 +71,7 @@ impl Llama {
                 self.loading.wait(page);
                 continue;
             };
-            self.load_ticketed(vec![(ticket, page)])?;
+            self.load_ticketed(vec![(ticket, page)], InFlight::Many)?;
         }
         Ok(())
     }
@@ -87,23 +87,32 @@ impl Llama {
     /// # Panics
     /// If one of `pages` was never allocated.
     pub fn load_many(&self, pages: &[PageId]) -> Result<(), LlamaError> {
+        self.load_at_once(pages, InFlight::Many)
+    }
+
+    /// As [`Llama::load_many`].
+    pub(crate) fn load_at_once(&self, pages: &[PageId], in_flight: InFlight) -> Result<(), LlamaError> {
         let ticketed: Vec<_> =
             pages.iter().filter_map(|&page| Some((self.loading.begin(page)?, page))).collect();
         if ticketed.len() > 1 {
             self.counters.loads_together.add(1);
         }
-        let loaded = self.load_ticketed(ticketed);
+        let loaded = self.load_ticketed(ticketed, in_flight);
         // Those that others were loading, and those that changed meanwhile. No ticket is held while one is waited for.
         pages.iter().fold(loaded, |result, &page| result.and(self.load(page)))
     }
 
     /// Loads those of the pages that are missing, once: one that changes meanwhile may be missing still.
-    fn load_ticketed(&self, pages: Vec<(LoadTicket<'_>, PageId)>) -> Result<(), LlamaError> {
+    fn load_ticketed(
+        &self,
+        pages: Vec<(LoadTicket<'_>, PageId)>,
+        in_flight: InFlight,
+    ) -> Result<(), LlamaError> {
         // Looked at with the ticket: whoever had it before may have loaded the page.
         let wanted: Vec<_> =
             pages.iter().filter_map(|&(_, page)| Some((page, self.missing(page)?))).collect();
         let mut result = Ok(());
-        for (&(page, address), read) in wanted.iter().zip(self.read_pages(&wanted)) {
+        for (&(page, address), read) in wanted.iter().zip(self.read_pages(&wanted, in_flight)) {
             match read.and_then(|fragments| self.install_loaded(page, address, &fragments)) {
                 Ok(true) => self.counters.loads.add(1),
                 Ok(false) => {}

@@ -11,7 +11,7 @@ use crate::fragment::Defect;
 use crate::fragments::FRAGMENTS_MAX;
 use crate::llama::Llama;
 use crate::page_id::PageId;
-use crate::segments::ReadFragment;
+use crate::segments::{InFlight, ReadFragment};
 
 /// A page whose fragments are being read.
 struct PageReader {
@@ -31,6 +31,7 @@ impl Llama {
     pub(crate) fn read_pages(
         &self,
         pages: &[(PageId, FlashAddress)],
+        in_flight: InFlight,
     ) -> Vec<Result<Vec<ReadFragment>, LlamaError>> {
         let mut readers = Vec::with_capacity(pages.len());
         let mut wanted: Vec<(usize, FlashAddress)> = Vec::with_capacity(2 * pages.len());
@@ -43,7 +44,8 @@ impl Llama {
         }
         while !wanted.is_empty() {
             let addresses: Vec<_> = wanted.iter().map(|&(_, address)| address).collect();
-            for (&(index, address), read) in wanted.iter().zip(self.store.segments.read_many(&addresses)) {
+            let read = self.store.segments.read_many(&addresses, in_flight);
+            for (&(index, address), read) in wanted.iter().zip(read) {
                 readers[index].take(address, read);
             }
             wanted.clear();
@@ -144,12 +146,14 @@ mod tests {
         let most = FRAGMENTS_MAX as u64;
         let row: Vec<_> = (1..=most + 1).map(|block| (block, (block > 1).then_some(block - 1))).collect();
         let llama = store(&row);
-        let read = llama.read_pages(&[at(most), at(3)]);
+        let read = llama.read_pages(&[at(most), at(3)], InFlight::Many);
         for (chain, newest) in read.into_iter().zip([most, 3]) {
             let found: Vec<_> = chain.unwrap().iter().map(ReadFragment::address).collect();
             assert_eq!(found, (1..=newest).rev().map(|block| at(block).1).collect::<Vec<_>>());
         }
-        let Err(LlamaError::Corrupt { offset, expected, .. }) = &llama.read_pages(&[at(most + 1)])[0] else {
+        let Err(LlamaError::Corrupt { offset, expected, .. }) =
+            &llama.read_pages(&[at(most + 1)], InFlight::Many)[0]
+        else {
             panic!()
         };
         assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 17 fragments"));
@@ -158,13 +162,13 @@ mod tests {
     #[test]
     fn links_in_a_circle_and_the_fragments_of_another_page_are_reported() {
         let llama = store(&[(1, Some(2)), (2, Some(1)), (3, None)]);
-        assert!(matches!(&llama.read_pages(&[at(1)])[0], Err(LlamaError::Corrupt { .. })));
+        assert!(matches!(&llama.read_pages(&[at(1)], InFlight::Many)[0], Err(LlamaError::Corrupt { .. })));
         let other = [(PageId(2), at(3).1), at(3)];
         llama.allocate();
-        let read = llama.read_pages(&other);
+        let read = llama.read_pages(&other, InFlight::Many);
         let Err(LlamaError::Corrupt { offset, expected, found, .. }) = &read[0] else { panic!() };
         assert_eq!((*offset, &expected[..], &found[..]), (3 * 4096 + 16, "page 2", "page 1"));
         assert_eq!(read[1].as_ref().unwrap().len(), 1);
-        assert!(llama.read_pages(&[]).is_empty());
+        assert!(llama.read_pages(&[], InFlight::Many).is_empty());
     }
 }

@@ -250,6 +250,7 @@ impl Llama {
             store: Store::new(segments, position),
             flusher: Mutex::new(flusher),
             flusher_awaited: AtomicU64::new(0),
+            hurried: AtomicU64::new(0),
             rows: Mutex::default(),
             flush_hand: AtomicU64::new(1),
             sealed: Mutex::default(),

@@ -220,7 +220,7 @@ impl Llama {
 
     fn load_and_consolidate(&self, pages: &[PageId]) -> Result<(), LlamaError> {
         self.counters.rows_pages.add(pages.len() as u64);
-        let loaded = self.load_many(pages);
+        let loaded = self.load_at_once(pages, self.in_flight());
         if let Some(method) = self.consolidator.get().and_then(Weak::upgrade) {
             pages.iter().for_each(|&page| method.consolidate(page));
         }
