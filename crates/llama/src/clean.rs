@@ -160,7 +160,7 @@ impl Llama {
             pages.iter().copied().filter(|&page| self.table.wants_rewrite(page)).collect();
         let read: Vec<PageId> = wanted.iter().copied().filter(|&page| self.is_missing(page)).collect();
         // Together, and before the lock. A page that cannot be read is met, and told of, by the flush.
-        let _ = self.load_at_once(&read, self.in_flight());
+        let _ = self.load_pages(&read, self.in_flight());
         let mut left = wanted;
         let moved = loop {
             let flusher = self.lock_flusher();

@@ -55,7 +55,7 @@ use std::sync::{PoisonError, TryLockError, Weak};
 /// Room for so many pages that wait for their adoption is kept when none does.
 const WAITING_KEPT: usize = 1024;
 /// In so many pieces a buffer is written while nobody waits for memory: a read beside 256 KiB waits half as long as beside 1 MiB.
-const PIECES: usize = 4;
+const WRITE_PIECES: usize = 4;
 
 /// The access method, as the flusher sees it.
 pub trait Consolidate: Send + Sync {
@@ -683,7 +683,7 @@ impl Llama {
         }
         drop(flusher);
         let at_once = match self.in_flight() {
-            InFlight::Few => (self.options.flush_buffer_bytes / PIECES).next_multiple_of(BLOCK_BYTES),
+            InFlight::Few => (self.options.flush_buffer_bytes / WRITE_PIECES).next_multiple_of(BLOCK_BYTES),
             InFlight::Many => length,
         };
         for (piece, at) in writing.buffer[..length].chunks(at_once).zip((0..).step_by(at_once)) {

@@ -499,7 +499,7 @@ impl Llama {
         self.memory.about() > self.pages_bytes_max()
     }
 
-    /// Says that somebody waits for memory until the answer is dropped. Flushes and cleaning then read with as much in flight as the device takes;
+    /// Says that somebody waits for memory until the answer is dropped. Flushes and cleaning then read and write with as much in flight as the device takes;
     /// otherwise with little, so that those who only read do not wait behind them.
     ///
     /// ```
@@ -516,7 +516,7 @@ impl Llama {
         Hurry(&self.hurried)
     }
 
-    /// How much of what the background reads is in flight at once.
+    /// How much of what flushes and cleaning read and write is in flight at once.
     pub(crate) fn in_flight(&self) -> InFlight {
         // Relaxed: it is a matter of time only.
         match self.hurried.load(Ordering::Relaxed) {

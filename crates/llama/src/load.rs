@@ -87,11 +87,11 @@ impl Llama {
     /// # Panics
     /// If one of `pages` was never allocated.
     pub fn load_many(&self, pages: &[PageId]) -> Result<(), LlamaError> {
-        self.load_at_once(pages, InFlight::Many)
+        self.load_pages(pages, InFlight::Many)
     }
 
-    /// As [`Llama::load_many`].
-    pub(crate) fn load_at_once(&self, pages: &[PageId], in_flight: InFlight) -> Result<(), LlamaError> {
+    /// As [`Llama::load_many`], with so much in flight.
+    pub(crate) fn load_pages(&self, pages: &[PageId], in_flight: InFlight) -> Result<(), LlamaError> {
         let ticketed: Vec<_> =
             pages.iter().filter_map(|&page| Some((self.loading.begin(page)?, page))).collect();
         if ticketed.len() > 1 {

@@ -220,7 +220,7 @@ impl Llama {
 
     fn load_and_consolidate(&self, pages: &[PageId]) -> Result<(), LlamaError> {
         self.counters.rows_pages.add(pages.len() as u64);
-        let loaded = self.load_at_once(pages, self.in_flight());
+        let loaded = self.load_pages(pages, self.in_flight());
         if let Some(method) = self.consolidator.get().and_then(Weak::upgrade) {
             pages.iter().for_each(|&page| method.consolidate(page));
         }
@@ -255,7 +255,7 @@ impl Llama {
     /// After how many fragments `page` is written in full: half as many if it is in memory as a whole.
     pub(crate) fn fragments_max(&self, page: PageId, is_partial: bool) -> usize {
         let max = self.options.fragments_max;
-        if is_partial { max_of_stretch(max, page.0 / STRETCH) } else { (max / 2).max(2).min(max) }
+        if is_partial { max_of_stretch(max, page.0 / STRETCH) } else { max_of_whole(max) }
     }
 
     fn bytes_on_flash(&self, page: PageId) -> u64 {
@@ -299,6 +299,11 @@ fn max_of_stretch(max: usize, stretch: u64) -> usize {
     max - ((fraction * (max as u64 / 3)) >> 32) as usize
 }
 
+/// Half of `max`, but two if there may be so many: for a page that is in memory as a whole.
+fn max_of_whole(max: usize) -> usize {
+    (max / 2).max(2).min(max)
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
@@ -307,6 +312,10 @@ mod tests {
     fn stretches_are_due_at_different_times() {
         let max: Vec<usize> = (0..8).map(|stretch| max_of_stretch(12, stretch)).collect();
         assert_eq!(max, [12, 10, 12, 9, 11, 12, 10, 11]);
-        assert!((0..100).all(|stretch| (1..=5).all(|max| max_of_stretch(max, stretch) == max)));
+        assert_eq!(max_of_whole(12), 6);
+        for max in 1..=5 {
+            assert!((0..100).all(|stretch| max_of_stretch(max, stretch) == max));
+            assert_eq!(max_of_whole(max), max.min(2));
+        }
     }
 }
