@@ -95,9 +95,10 @@ impl Tree {
         let (Bound::Included(end) | Bound::Excluded(end)) = upper else {
             return vec![self.index.find_before(None, guard)];
         };
+        // A leaf that begins at an end that counts is where the scan begins.
         let mut found: Vec<(Vec<u8>, PageId)> = Vec::new();
         self.index.leaves_beside(end, guard, |low, page| {
-            if low < end {
+            if is_below(low, upper) {
                 found.push((low.to_vec(), page));
             }
         });
