@@ -8,8 +8,9 @@
 //! it, and the leftmost page adopts the leaders and the rest.
 
 use crate::page::key::{common_prefix_bytes, separator};
+use crate::page::layout::{Layout, Shape, Span};
 use crate::page::run::RecordRef;
-use crate::page::writer::{Bounds, RunWriter, base_bytes, record_bytes};
+use crate::page::writer::{Bounds, RunWriter, base_bytes};
 use crate::page::{empty_base, key::KeyParts};
 use crate::{BwTreeError, Options, Tree, Upsert, scratch};
 use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
@@ -27,7 +28,10 @@ pub struct BulkLoad {
     records: Vec<Loaded>,
     /// Their keys and values.
     bytes: Vec<u8>,
-    /// Bytes of the page's records if their keys share `prefix_bytes`.
+    /// Of the page's records.
+    span: Span,
+    layout: Layout,
+    /// Their bytes if their keys share `prefix_bytes`.
     records_bytes: usize,
     prefix_bytes: usize,
     /// The low keys and pages so far, the one being filled included.
@@ -58,6 +62,8 @@ impl BulkLoad {
             options,
             records: Vec::new(),
             bytes: Vec::new(),
+            span: Span::NONE,
+            layout: Span::NONE.layout(),
             records_bytes: 0,
             prefix_bytes: 0,
             leaves: vec![(Vec::new(), first)],
@@ -75,26 +81,40 @@ impl BulkLoad {
     /// If the key is empty or not greater than the last one's, which the caller has checked with its limits.
     pub fn push(&mut self, record: &Upsert<'_>) -> usize {
         let Some(value) = record.value else { return 0 };
+        let new = record.record();
         let mut completed = 0;
         if let Some(last) = self.records.last() {
             let last_key = &self.bytes[last.key_at..last.value_at];
             assert!(last_key < record.key, "the records of a load ascend");
             let prefix_bytes = common_prefix_bytes(&self.low()[..self.prefix_bytes], record.key);
-            let before =
-                if prefix_bytes == self.prefix_bytes { self.records_bytes } else { self.sum(prefix_bytes) };
+            let records_bytes = |shape: Shape| {
+                let before = match (shape, prefix_bytes) == (self.layout.shape, self.prefix_bytes) {
+                    true => self.records_bytes,
+                    false => self.sum(shape, prefix_bytes),
+                };
+                before + shape.bytes_of(&new, prefix_bytes)
+            };
             let bounds = Bounds { low: self.low(), high: Some(record.key), right: PageId::NONE };
-            let added = record_bytes(record.key.len(), value.len(), prefix_bytes);
-            if base_bytes(&bounds, before + added) > self.options.page_bytes_max * FILL_PERCENT / 100 {
+            // A page that is wide because it is long stays so.
+            let layout = match self.layout.shape.is_wide() {
+                true => Layout::WIDE,
+                false => self.span.with(&new).layout(),
+            };
+            let (layout, bytes) = layout.fitting(|shape| base_bytes(shape, &bounds, records_bytes(shape)));
+            if bytes > self.options.page_bytes_max * FILL_PERCENT / 100 {
                 let high = separator(last_key, record.key).to_vec();
                 completed = self.complete(Some(high));
             } else {
-                (self.records_bytes, self.prefix_bytes) = (before, prefix_bytes);
+                (self.records_bytes, self.layout) = (records_bytes(layout.shape), layout);
+                self.prefix_bytes = prefix_bytes;
             }
         }
+        self.span = self.span.with(&new);
         if self.records.is_empty() {
+            self.layout = self.span.layout();
             self.prefix_bytes = common_prefix_bytes(self.low(), record.key);
+            self.records_bytes = self.layout.shape.bytes_of(&new, self.prefix_bytes);
         }
-        self.records_bytes += record_bytes(record.key.len(), value.len(), self.prefix_bytes);
         let key_at = self.bytes.len();
         self.bytes.extend_from_slice(record.key);
         let value_at = self.bytes.len();
@@ -109,9 +129,9 @@ impl BulkLoad {
         self.leaves.last().map_or(&[], |(low, _)| low)
     }
 
-    fn sum(&self, prefix_bytes: usize) -> usize {
+    fn sum(&self, shape: Shape, prefix_bytes: usize) -> usize {
         let bytes_of = |record: &Loaded| {
-            record_bytes(record.value_at - record.key_at, record.end - record.value_at, prefix_bytes)
+            shape.record_bytes(record.value_at - record.key_at, record.end - record.value_at, prefix_bytes)
         };
         self.records.iter().map(bytes_of).sum()
     }
@@ -121,10 +141,11 @@ impl BulkLoad {
         let right = if high.is_some() { self.llama.allocate() } else { PageId::NONE };
         let (low, page) = self.leaves.last().expect("there is a page being filled");
         let bounds = Bounds { low, high: high.as_deref(), right };
-        let bytes = base_bytes(&bounds, self.sum(bounds.prefix_bytes()));
+        let bytes = |shape| base_bytes(shape, &bounds, self.sum(shape, bounds.prefix_bytes()));
+        let (layout, bytes) = self.layout.fitting(bytes);
         let (page, is_first) = (*page, self.leaves.len() == 1);
         scratch::with(bytes, |out| {
-            let mut writer = RunWriter::base(out, self.records.len(), &bounds);
+            let mut writer = RunWriter::base(out, layout, self.records.len(), &bounds);
             for record in &self.records {
                 writer.push(&RecordRef {
                     key: KeyParts::whole(&self.bytes[record.key_at..record.value_at]),
@@ -153,7 +174,7 @@ impl BulkLoad {
         });
         self.records.clear();
         self.bytes.clear();
-        (self.records_bytes, self.prefix_bytes) = (0, 0);
+        self.span = Span::NONE;
         self.leaves.extend(high.map(|high| (high, right)));
         bytes
     }

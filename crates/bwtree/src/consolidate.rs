@@ -23,10 +23,10 @@
 
 use crate::Tree;
 use crate::chain::WholeChain;
+use crate::page::Merged;
 use crate::page::merge::Merge;
 use crate::page::run::Run;
 use crate::page::split::Split;
-use crate::page::{merged_bytes, write_merged};
 use crate::scratch;
 use crate::sync::Ordering;
 use deuteron_canary::{Canary, is_planted};
@@ -66,13 +66,14 @@ impl Tree {
         let merge = Merge::new(chain.base, chain.deltas(), self.forget_below());
         // A page that is about to take another one over is not split; asked after the snapshot was taken, so that whoever
         // has seen it before that fails. The next consolidation splits.
-        if merged_bytes(&merge) > self.options.page_bytes_max
+        let merged = Merged::new(&merge);
+        if merged.bytes() > self.options.page_bytes_max
             && self.heir.load(Ordering::SeqCst) != page.0
             && let Some(split) = Split::new(&merge, self.options.page_bytes_max)
         {
             return self.split(page, snapshot, &split, guard);
         }
-        self.install_merged(page, snapshot, &merge, guard)
+        self.install_merged(page, snapshot, &merged, guard)
     }
 
     /// Consolidates a page without splitting it.
@@ -84,29 +85,37 @@ impl Tree {
         guard: &Guard<'_>,
     ) -> Consolidation {
         let merge = Merge::new(chain.base, chain.deltas(), self.forget_below());
-        self.install_merged(page, snapshot, &merge, guard)
+        self.install_merged(page, snapshot, &Merged::new(&merge), guard)
     }
 
     fn install_merged(
         &self,
         page: PageId,
         snapshot: Snapshot<'_>,
-        merge: &Merge<'_>,
+        merged: &Merged<'_, '_>,
         guard: &Guard<'_>,
     ) -> Consolidation {
-        let installed = scratch::with(merged_bytes(merge), |bytes| {
-            write_merged(merge, bytes);
+        let installed = scratch::with(merged.bytes(), |bytes| {
+            merged.write(bytes);
             debug_assert!(Run::verify(bytes).is_ok());
             self.mark_if_sparse(bytes);
-            let descriptor = self.descriptor(merge.base().low());
-            self.llama.install_base(page, snapshot, bytes, descriptor, &[], self.slack_bytes(), guard)
+            let descriptor = self.descriptor(merged.low());
+            self.llama.install_base(page, snapshot, bytes, descriptor, &[], self.slack_bytes(snapshot), guard)
         });
         if installed.is_some() { Consolidation::Done } else { Consolidation::Lost }
     }
 
-    /// Room for the next deltas of a page that is changed, as long as there is memory to spare.
-    fn slack_bytes(&self) -> usize {
-        if self.llama.has_spare_memory() { self.options.slack_bytes } else { 0 }
+    /// Room for the next deltas of a page that is changed, as long as there is memory to spare: for as many as make it due, if they are
+    /// like those of the slack that it had.
+    fn slack_bytes(&self, chain: Snapshot<'_>) -> usize {
+        if !self.llama.has_spare_memory() {
+            return 0;
+        }
+        let most = self.options.slack_bytes;
+        match chain.head().map(|head| (head.slack_taken(), head.chain_length())) {
+            Some((taken @ 1.., deltas)) => most.min(taken * self.near_deltas() / deltas),
+            _ => most,
+        }
     }
 
     /// Whether a page of so many bytes should be merged, if it has a left neighbour with room.
@@ -139,13 +148,21 @@ impl Tree {
         held().for_each(|left| self.llama.hold(left));
         for (index, &right) in (1..).zip(&rights) {
             let base = self.with_part(split, index, &rights, |bytes, descriptor| {
-                OwnedNode::base_with_slack(bytes, descriptor, &[], self.slack_bytes())
+                OwnedNode::base_with_slack(bytes, descriptor, &[], self.slack_bytes(snapshot))
             });
             let free = self.llama.snapshot(right, guard);
             self.llama.install(right, free, base, guard).expect("nobody else knows the new page");
         }
         let installed = self.with_part(split, 0, &rights, |bytes, descriptor| {
-            self.llama.install_base(page, snapshot, bytes, descriptor, &rights, self.slack_bytes(), guard)
+            self.llama.install_base(
+                page,
+                snapshot,
+                bytes,
+                descriptor,
+                &rights,
+                self.slack_bytes(snapshot),
+                guard,
+            )
         });
         if installed.is_none() {
             held().for_each(|left| self.llama.release(left));

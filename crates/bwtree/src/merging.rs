@@ -33,8 +33,8 @@ use crate::chain::{WholeChain, base_of};
 use crate::consolidate::Consolidation;
 use crate::error::Miss;
 use crate::marks::Reason;
+use crate::page::Joined;
 use crate::page::merge::Merge;
-use crate::page::{joined_bytes, write_joined};
 use crate::sync::Ordering;
 use crate::{BwTreeError, Tree, scratch};
 use deuteron_epoch::Guard;
@@ -127,9 +127,9 @@ impl Tree {
             Merge::new(left_chain.base, left_chain.deltas(), forget_below),
             Merge::new(right_chain.base, right_chain.deltas(), forget_below),
         ];
-        let bytes = joined_bytes(&merges);
-        let base = scratch::with(bytes, |bytes| {
-            write_joined(&merges, bytes);
+        let joined = Joined::new(&merges);
+        let base = scratch::with(joined.bytes(), |bytes| {
+            joined.write(bytes);
             self.mark_if_sparse(bytes);
             OwnedNode::heir(bytes, self.descriptor(left_chain.base.low()), &[], &[right])
         });
@@ -235,7 +235,7 @@ impl Tree {
         let left_chain = left.1.head().and_then(WholeChain::new).ok_or(Miss(left.0))?;
         let left_merge = Merge::new(left_chain.base, left_chain.deltas(), self.forget_below());
         let most = self.options.page_bytes_max / 8 * if is_asked { 7 } else { 6 };
-        if merge.count() > 0 && joined_bytes(&[left_merge, merge]) > most {
+        if merge.count() > 0 && Joined::new(&[left_merge, merge]).bytes() > most {
             return Ok(Tidied::Done);
         }
         if !self.merge(left.0, low, target.page, guard) {

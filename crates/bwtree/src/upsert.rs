@@ -321,8 +321,13 @@ impl Tree {
 
     fn is_long(&self, is_near: bool, chain_length: usize, delta_bytes: usize) -> bool {
         // A delta in the slack costs a reader no wait. When the slack is used up the next one does.
-        let near = if is_near { NEAR_DELTAS } else { 1 };
-        chain_length >= near * self.options.consolidate_at || delta_bytes >= self.options.page_bytes_max / 2
+        let most = if is_near { self.near_deltas() } else { self.options.consolidate_at };
+        chain_length >= most || delta_bytes >= self.options.page_bytes_max / 2
+    }
+
+    /// How many deltas in the slack make a page due.
+    pub(crate) fn near_deltas(&self) -> usize {
+        NEAR_DELTAS * self.options.consolidate_at
     }
 
     /// Consolidates the page under `snapshot`, and counts how it went.

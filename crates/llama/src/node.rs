@@ -337,8 +337,7 @@ impl<'g> NodeRef<'g> {
     /// Of a base or a delta in the slack: how far it is from the base, and the bytes of the slack.
     #[inline]
     fn place_in_slack(self) -> (usize, usize) {
-        let distance = if self.is_near() { self.base_distance() } else { 0 };
-        (distance, usize::from(self.header().flags >> SLACK_SHIFT) * SLACK_UNIT)
+        (self.slack_taken(), usize::from(self.header().flags >> SLACK_SHIFT) * SLACK_UNIT)
     }
 
     /// The piece of the slack just before this node, for a node of so many bytes that becomes the newest in its place, and how far
@@ -391,8 +390,20 @@ impl<'g> NodeRef<'g> {
     /// As [`NodeRef::prefetch`] of a base or of a delta in the slack of one: of all from there down to so many lines of the base.
     #[inline]
     pub fn prefetch_down(self, lines_of_base: usize) {
-        let distance = if self.is_near() { self.base_distance() } else { 0 };
-        self.prefetch(0..distance / 64 + lines_of_base);
+        self.prefetch(0..self.slack_taken() / 64 + lines_of_base);
+    }
+
+    /// What the deltas from here down take of the slack that they lie in; 0 if this is none of these.
+    ///
+    /// ```
+    /// # use deuteron_llama::{OwnedNode, PageDescriptor};
+    /// let descriptor = PageDescriptor { tree: 1, low_key: b"", root: true };
+    /// let base = OwnedNode::base_with_slack(b"records", descriptor, &[], 1024);
+    /// assert_eq!(base.as_ref().slack_taken(), 0);
+    /// ```
+    #[inline]
+    pub fn slack_taken(self) -> usize {
+        if self.is_near() { self.base_distance() } else { 0 }
     }
 
     /// How far a delta in the slack is from its base.

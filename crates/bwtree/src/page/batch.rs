@@ -1,8 +1,9 @@
 //! A delta made of a batch of upserts.
 
 use super::key::{KeyParts, common_prefix_bytes};
+use super::layout::{Layout, Shape, Span};
 use super::run::RecordRef;
-use super::writer::{RunWriter, delta_bytes, record_bytes};
+use super::writer::{RunWriter, delta_bytes};
 
 /// One blind upsert or delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +21,13 @@ pub struct Upsert<'a> {
 impl Upsert<'_> {
     /// Bytes of the record in a run without a prefix, an upper bound.
     pub(crate) fn bytes(&self) -> usize {
-        record_bytes(self.key.len(), self.value.map_or(0, <[u8]>::len), 0)
+        Shape::WIDE.record_bytes(self.key.len(), self.value.map_or(0, <[u8]>::len), 0)
     }
 }
 
 impl<'a> Upsert<'a> {
     #[inline]
-    fn record(&self) -> RecordRef<'a> {
+    pub(crate) fn record(&self) -> RecordRef<'a> {
         RecordRef { key: KeyParts::whole(self.key), stamp: self.stamp, lsn: self.lsn, value: self.value }
     }
 }
@@ -36,6 +37,7 @@ pub(crate) struct Batch<'o, 'a> {
     /// Keys not descending; of equal keys only the newest is written.
     operations: &'o [Upsert<'a>],
     high: Option<&'o [u8]>,
+    layout: Layout,
     count: usize,
     prefix_bytes: usize,
     bytes: usize,
@@ -44,22 +46,21 @@ pub(crate) struct Batch<'o, 'a> {
 impl<'o, 'a> Batch<'o, 'a> {
     /// Plans a delta of `operations`, which are not empty and sorted by key, for a page that ends at `high`.
     pub(crate) fn new(operations: &'o [Upsert<'a>], high: Option<&'o [u8]>) -> Batch<'o, 'a> {
-        if let [Upsert { key, value, .. }] = operations {
-            let bytes = delta_bytes(
-                key.len(),
-                high,
-                record_bytes(key.len(), value.map_or(0, <[u8]>::len), key.len()),
-            );
-            return Batch { operations, high, count: 1, prefix_bytes: key.len(), bytes };
+        if let [only] = operations {
+            let (record, prefix_bytes) = (only.record(), only.key.len());
+            let (layout, bytes) = Span::NONE.with(&record).layout().fitting(|shape| {
+                delta_bytes(shape, prefix_bytes, high, shape.bytes_of(&record, prefix_bytes))
+            });
+            return Batch { operations, high, layout, count: 1, prefix_bytes, bytes };
         }
         let (first, last) = (operations[0].key, operations[operations.len() - 1].key);
         let prefix_bytes = common_prefix_bytes(first, last);
-        let (mut count, mut records) = (0, 0);
-        for upsert in winners(operations) {
-            count += 1;
-            records += record_bytes(upsert.key.len(), upsert.value.map_or(0, <[u8]>::len), prefix_bytes);
-        }
-        Batch { operations, high, count, prefix_bytes, bytes: delta_bytes(prefix_bytes, high, records) }
+        let records = || winners(operations).map(Upsert::record);
+        let (layout, bytes) = Span::of(records()).layout().fitting(|shape| {
+            let records = records().map(|record| shape.bytes_of(&record, prefix_bytes));
+            delta_bytes(shape, prefix_bytes, high, records.sum())
+        });
+        Batch { operations, high, layout, count: records().count(), prefix_bytes, bytes }
     }
 
     /// How many operations it takes, those that lose against others of the batch included.
@@ -75,7 +76,7 @@ impl<'o, 'a> Batch<'o, 'a> {
     /// Writes the delta into a buffer of [`Batch::bytes`] bytes.
     pub(crate) fn write(&self, bytes: &mut [u8], stamp_below: u64) {
         let prefix = &self.operations[0].key[..self.prefix_bytes];
-        let mut writer = RunWriter::delta(bytes, self.count, prefix, self.high, stamp_below);
+        let mut writer = RunWriter::delta(bytes, self.layout, self.count, prefix, self.high, stamp_below);
         match self.operations {
             [only] => writer.push(&only.record()),
             several => winners(several).for_each(|upsert| writer.push(&upsert.record())),

@@ -4,8 +4,8 @@
 //! its place there by one binary search, and what lies between two places is copied in bulk.
 
 use super::key::{KeyParts, head_number};
-use super::run::{RecordRef, Run, SLOT_BYTES};
-use super::writer::record_bytes;
+use super::layout::{Layout, Shape, Span};
+use super::run::{RecordRef, Run};
 use std::ops::{Bound, Range};
 
 /// How many records of the base are asked for ahead of their turn, where the records of a page are visited.
@@ -228,18 +228,34 @@ impl<'a> Merge<'a> {
         })
     }
 
-    /// Gives each record's place and bytes, its slot included, to `visit`, in key order; the bytes are those in a run with the base's prefix.
-    pub(crate) fn visit_sizes(&self, mut visit: impl FnMut(Place, usize)) {
+    /// The layout of the content as a page: the base's, if it holds what is new.
+    pub(crate) fn layout(&self) -> Layout {
+        let layout = self.base.layout();
+        let mut come = self.changes.iter().filter_map(|change| change.record(&self.records));
+        // What made a page wide may be gone.
+        if !layout.shape.is_wide() && come.all(|record| layout.holds(record)) {
+            return layout;
+        }
+        Span::of(self.records()).layout()
+    }
+
+    /// Gives each record's place and bytes, its slot included, to `visit`, in key order; the bytes are those in a run of `shape` with
+    /// the base's prefix.
+    pub(crate) fn visit_sizes(&self, shape: Shape, mut visit: impl FnMut(Place, usize)) {
         let prefix_bytes = self.base.prefix().len();
+        let bytes_in_base = |at| match self.base.layout().shape == shape {
+            true => self.base.bytes_with_slot(at),
+            false => shape.bytes_of(&self.base.record(at), prefix_bytes),
+        };
         let mut from = self.within.start;
         for number in 0..=self.changes.len() {
             let change = self.changes.get(number);
             for at in from..change.map_or(self.within.end, |change| change.at()) {
-                visit(Place { base: at, change: number }, self.base.bytes_with_slot(at));
+                visit(Place { base: at, change: number }, bytes_in_base(at));
             }
             let Some(change) = change else { break };
             if let Some(record) = change.record(&self.records) {
-                visit(Place { base: change.at(), change: number }, bytes_of(record, prefix_bytes));
+                visit(Place { base: change.at(), change: number }, shape.bytes_of(record, prefix_bytes));
             }
             from = change.at() + usize::from(change.replaces);
         }
@@ -347,20 +363,18 @@ impl<'a> Merge<'a> {
         });
     }
 
-    /// Bytes of all records with their slots, in a run with the base's prefix.
-    pub(crate) fn records_bytes(&self) -> usize {
+    /// Bytes of all records with their slots, in a run of `shape` with the base's prefix.
+    pub(crate) fn records_bytes(&self, shape: Shape) -> usize {
         let prefix_bytes = self.base.prefix().len();
+        if self.base.layout().shape != shape {
+            return self.records().map(|record| shape.bytes_of(&record, prefix_bytes)).sum();
+        }
         let (mut gone, mut come) = (0, 0);
         for change in &self.changes {
             gone += if change.replaces { self.base.bytes_with_slot(change.at()) } else { 0 };
-            come += change.record(&self.records).map_or(0, |record| bytes_of(record, prefix_bytes));
+            come += change.record(&self.records).map_or(0, |record| shape.bytes_of(record, prefix_bytes));
         }
         let within = self.within.clone();
-        SLOT_BYTES * within.len() + self.base.record_bytes(within).len() + come - gone
+        shape.slot_bytes() * within.len() + self.base.record_bytes(within).len() + come - gone
     }
-}
-
-/// Bytes of `record` with its slot in a run with a prefix of `prefix_bytes`.
-pub(crate) fn bytes_of(record: &RecordRef<'_>, prefix_bytes: usize) -> usize {
-    record_bytes(record.key.bytes(), record.value.map_or(0, <[u8]>::len), prefix_bytes)
 }

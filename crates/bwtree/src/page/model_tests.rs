@@ -1,10 +1,13 @@
 //! Pages against `BTreeMap`.
 
 use super::batch::{Batch, Upsert};
+use super::key::KeyParts;
+use super::layout::{Layout, Span};
 use super::merge::Merge;
-use super::run::Run;
+use super::run::{RecordRef, Run};
 use super::split::Split;
-use super::{empty_base, merged_bytes, write_merged};
+use super::writer::{Bounds, RunWriter, base_bytes, delta_bytes};
+use super::{Merged, empty_base};
 use deuteron_llama::PageId;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -26,14 +29,20 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(stem, tail)| [stem, &tail].concat())
 }
 
+/// Near each other as a rule, so that a page is narrow, and now and then far; some have their LSN as their stamp.
 fn operation() -> impl Strategy<Value = Owned> {
     let value = prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..40));
-    (key(), value, 1u64..20, 1u64..100).prop_map(|(key, value, stamp, lsn)| {
-        // Equal (stamp, LSN) means the same operation, so the value must not differ.
-        let lsn = lsn * 1000 + value.as_ref().map_or(999, |v| v.len() as u64);
-        let value = value.map(|v| vec![(stamp + lsn) as u8; v.len()]);
-        Owned { key, value, stamp, lsn }
-    })
+    let far =
+        |by: u64| prop_oneof![30 => Just(0), 1 => Just(by << 31), 1 => Just(by << 36), 1 => Just(by << 50)];
+    (key(), value, 1u64..20, 1u64..100, far(1), far(1000), any::<bool>()).prop_map(
+        |(key, value, stamp, lsn, far_stamp, far_lsn, is_one)| {
+            // Equal (stamp, LSN) means the same operation, so the value must not differ.
+            let lsn = far_lsn + lsn * 1000 + value.as_ref().map_or(999, |v| v.len() as u64);
+            let stamp = if is_one { lsn } else { far_stamp + stamp };
+            let value = value.map(|v| vec![(stamp ^ lsn) as u8; v.len()]);
+            Owned { key, value, stamp, lsn }
+        },
+    )
 }
 
 fn delta_of(operations: &mut [Owned]) -> Vec<u8> {
@@ -67,8 +76,9 @@ fn content(run: &Run<'_>) -> Versions {
 fn consolidated(base: &[u8], deltas: &[Vec<u8>], forget_below: u64) -> Vec<u8> {
     let runs: Vec<_> = deltas.iter().map(|delta| Run::verify(delta).unwrap()).collect();
     let merge = Merge::new(Run::new(base), runs, forget_below);
-    let mut bytes = vec![0; merged_bytes(&merge)];
-    write_merged(&merge, &mut bytes);
+    let merged = Merged::new(&merge);
+    let mut bytes = vec![0; merged.bytes()];
+    merged.write(&mut bytes);
     bytes
 }
 
@@ -199,11 +209,12 @@ proptest! {
 fn an_ascending_load_fills_its_pages() {
     let mut base = empty_base();
     let mut pages = 0;
-    for key in 0u64..1000 {
-        let key = key.to_be_bytes();
-        let delta = delta_of(&mut [Owned { key: key.to_vec(), value: Some(vec![7; 20]), stamp: 1, lsn: 1 }]);
+    for number in 0u64..2000 {
+        let key = number.to_be_bytes().to_vec();
+        let value = Some(vec![7; 20]);
+        let delta = delta_of(&mut [Owned { key, value, stamp: number, lsn: 100 * number }]);
         let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
-        if merged_bytes(&merge) <= 4096 {
+        if Merged::new(&merge).bytes() <= 4096 {
             base = consolidated(&base, &[delta], 0);
             continue;
         }
@@ -269,7 +280,7 @@ fn fuzz_pages() {
         (from..from + 20)
             .map(|n| Owned {
                 key: format!("customer/{n:04}").into_bytes(),
-                value: (n % 5 > 0).then(|| vec![n as u8; n as usize]),
+                value: (n % 5 > 0).then(|| vec![n as u8; n as usize % 64]),
                 stamp: n,
                 lsn: 100 + n,
             })
@@ -277,7 +288,12 @@ fn fuzz_pages() {
     };
     let deltas = [delta_of(&mut operations(1)), delta_of(&mut operations(15))];
     let base = consolidated(&empty_base(), &deltas, 0);
-    let corpus = [&deltas[..], &[base, empty_base()]].concat();
+    let mut far = operations(5);
+    far.iter_mut().for_each(|operation| operation.stamp <<= 45);
+    let far = delta_of(&mut far);
+    let mid = consolidated(&base, &[delta_of(&mut operations(1 << 35))], 0);
+    let wide = consolidated(&base, std::slice::from_ref(&far), 0);
+    let corpus = [&deltas[..], &[base, mid, far, wide, empty_base()]].concat();
     deuteron_fuzz::Fuzz::new("bwtree-page", &corpus, 100_000).run(
         |_| {},
         |bytes| {
@@ -291,4 +307,122 @@ fn fuzz_pages() {
             true
         },
     );
+}
+
+/// A page of some records, one of them with this value, and how large it is.
+fn page_with(base: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut operations: Vec<_> = (0u64..20)
+        .map(|number| Owned {
+            key: number.to_be_bytes().to_vec(),
+            value: Some(if number == 7 { value.to_vec() } else { vec![1; 8] }),
+            stamp: 100 + number + value.len() as u64,
+            lsn: 100 + number + value.len() as u64,
+        })
+        .collect();
+    let mut model = Versions::new();
+    apply(&mut model, &operations);
+    let page = consolidated(base, &[delta_of(&mut operations)], 0);
+    assert_eq!(content(&Run::verify(&page).unwrap()), model);
+    page
+}
+
+#[test]
+fn a_record_of_a_narrow_page_takes_seventeen_bytes_besides_key_and_value() {
+    let page = page_with(&empty_base(), &[2; 8]);
+    // Head, offset, lengths, stamp; the LSN is the stamp.
+    assert_eq!(page.len(), 32 + 8 + 20 * (8 + 2 + 3 + 4 + 8));
+}
+
+#[test]
+fn a_page_is_wide_while_it_has_a_long_record() {
+    let narrow = page_with(&empty_base(), &[2; 8]);
+    let wide = page_with(&narrow, &[3; 70_000]);
+    assert_eq!((narrow[0], wide[0]), (2, 1));
+    assert_eq!(wide.len(), 32 + 20 * (8 + 4 + 22 + 8) - 8 + 70_000);
+    assert_eq!(page_with(&wide, &[4; 70_001]).len(), wide.len() + 1);
+    // The same keys, newer, and short again.
+    let mut operations =
+        vec![Owned { key: 7u64.to_be_bytes().to_vec(), value: Some(vec![5; 8]), stamp: 99_999, lsn: 99_999 }];
+    assert_eq!(consolidated(&wide, &[delta_of(&mut operations)], 0).len(), narrow.len());
+}
+
+#[test]
+fn a_page_that_is_too_long_is_wide() {
+    let mut operations: Vec<_> = (0u64..900)
+        .map(|number| Owned {
+            key: number.to_be_bytes().to_vec(),
+            value: Some(vec![1; 64]),
+            stamp: 5,
+            lsn: 5,
+        })
+        .collect();
+    let (few, many) = operations.split_at_mut(700);
+    let few = consolidated(&empty_base(), &[delta_of(few)], 0);
+    assert_eq!((few[0], few.len()), (2, 32 + 700 * (8 + 2 + 3 + 64)));
+    let many = consolidated(&few, &[delta_of(many)], 0);
+    assert_eq!((many[0], many.len()), (1, 32 + 900 * (8 + 4 + 22 + 64)));
+    assert_eq!(Run::verify(&many).unwrap().count(), 900);
+    // Its parts are narrow.
+    let merge = Merge::new(Run::new(&many), [], 0);
+    let split = Split::new(&merge, 4096).unwrap();
+    for index in 0..split.parts().len() {
+        let mut bytes = vec![0; split.bytes(index)];
+        split.write(index, PageId::NONE, &mut bytes);
+        assert_eq!(Run::verify(&bytes).unwrap().bytes() / 4096, 0);
+        assert_eq!(bytes[0], 2);
+    }
+}
+
+/// What is on disks must stay readable: two runs of each format, byte for byte.
+#[test]
+fn formats_stay_as_they_are() {
+    let delta_of = |layout: Option<Layout>, far: u64| {
+        let record = |key, value, stamp, lsn| RecordRef { key: KeyParts::whole(key), stamp, lsn, value };
+        let records = [record(b"ka", Some(&b"v"[..]), 257, 770 + far), record(b"kbb", None, 259, 772)];
+        let layout = layout.unwrap_or(Span::of(records.into_iter()).layout());
+        let bytes = records.iter().map(|record| layout.shape.bytes_of(record, 1)).sum();
+        let mut bytes = vec![0; delta_bytes(layout.shape, 1, Some(b"kz"), bytes)];
+        let mut writer = RunWriter::delta(&mut bytes, layout, 2, b"k", Some(b"kz"), 11);
+        records.iter().for_each(|record| writer.push(record));
+        writer.finish();
+        bytes
+    };
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let base_of = |layout: Layout| {
+        let bounds = Bounds { low: b"k", high: Some(b"kz"), right: PageId(9) };
+        let record = RecordRef { key: KeyParts::whole(b"kc"), stamp: 258, lsn: 258, value: Some(b"w") };
+        let mut bytes = vec![0; base_bytes(layout.shape, &bounds, layout.shape.bytes_of(&record, 1))];
+        let mut writer = RunWriter::base(&mut bytes, layout, 1, &bounds);
+        writer.push(&record);
+        writer.finish();
+        bytes
+    };
+    let runs = [
+        delta_of(Some(Layout::WIDE), 0),
+        delta_of(None, 0),
+        delta_of(None, 1 << 40),
+        base_of(Layout::WIDE),
+        base_of(
+            Span::NONE
+                .with(&RecordRef { key: KeyParts::whole(b"kc"), stamp: 258, lsn: 258, value: None })
+                .layout(),
+        ),
+    ];
+    let expected: [&str; 5] = [
+        "010101000200000003010000000000000b0000000000000002006b6b7a61000000000000006262000000000000350000004c000000010100000000000002030000000000000100000001007603010000000000000403000000000000ffffffff0200",
+        "02d101000200000003010000000000000b000000000000000200010100000000000002030000000000006b6b7a6100000000000000626200000000000041004d00010001000000000000000076ffff020200000002000000",
+        "02e101000200000003010000000000000b000000000000000200010100000000000004030000000000006b6b7a6100000000000000626200000000000041005100010001000000000000feffffffff0076ffff02020000000000000000000000",
+        "01020100010000000201000000000000090000000000000002000100000000006b6b7a63000000000000002f0000000201000000000000020100000000000001000000010077",
+        "02820100010000000201000000000000090000000000000002000100000000006b6b7a63000000000000002d0001000177",
+    ];
+    for (run, expected) in runs.iter().zip(expected) {
+        assert_eq!(hex(run), expected);
+        let run = Run::verify(run).unwrap();
+        let stamps: Vec<_> =
+            (0..run.count()).map(|index| (run.record(index).key.to_vec(), run.record(index).stamp)).collect();
+        match run.is_base() {
+            true => assert_eq!(stamps, [(b"kc".to_vec(), 258)]),
+            false => assert_eq!(stamps, [(b"ka".to_vec(), 257), (b"kbb".to_vec(), 259)]),
+        }
+    }
 }

@@ -5,8 +5,8 @@
 //!
 //! | bytes | field | |
 //! |---|---|---|
-//! | 0 | format | [`FORMAT`] |
-//! | 1 | kind | 1 delta, 2 base |
+//! | 0 | format | 2 of a narrow run, 1 of a wide one |
+//! | 1 | kind | in the low half: 1 delta, 2 base; in the high half the [`Shape`], 0 of a wide run |
 //! | 2..4 | prefix bytes | how many leading bytes all keys share |
 //! | 4..8 | count | of records |
 //! | 8..16 | newest stamp | an upper bound of the stamps in this run |
@@ -15,19 +15,22 @@
 //! | 24..26 | high key bytes | of the page; or all ones: no upper bound |
 //! | 26..28 | base: low key bytes | |
 //! | 28..32 | base: tombstones | count |
+//! | then | *if stamps are written:* least stamp (8); *if LSNs are:* least LSN (8) | of a narrow run |
 //! | then | delta: the shared prefix, high key; base: low key, high key | a base's prefix is shared by both bounds, hence by every key between |
 //! | then | heads | 8 bytes a record, big-endian: the bytes behind the prefix, zero-padded |
-//! | then | offsets | 4 bytes a record: where it begins, from the start of the run |
+//! | then | offsets | 2 bytes a record, 4 in a wide run: where it begins, from the start of the run |
 //! | then | records | in key order |
 //!
-//! | bytes of a record | field | |
+//! | bytes of a record | of a narrow run | |
 //! |---|---|---|
-//! | 0..8 | stamp | |
-//! | 8..16 | LSN | |
-//! | 16..20 | value bytes | or all ones: a tombstone |
-//! | 20..22 | suffix bytes | the key's length without the prefix |
-//! | then | rest of the key | what does not fit into the head |
-//! | then | value | |
+//! | 0..8 | after the lengths: stamp less the least one: 0, 4 or 6 | |
+//! | 8..16 | then: LSN less the least one: as many, or none: it is the stamp | |
+//! | 16..20 | 0..2 | value bytes, or all ones: a tombstone |
+//! | 20..22 | 2 | suffix bytes: the key's length without the prefix |
+//! | then | then | rest of the key: what does not fit into the head |
+//! | then | then | value |
+//!
+//! In a narrow run where no stamps are written all are the newest one.
 //!
 //! Invariants:
 //!
@@ -37,28 +40,24 @@
 //! - **R3** Reading a run never reads outside its bytes: the code is safe Rust, and a damaged run that got past
 //!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
 
-use super::key::{KeyParts, compare_behind_head, compare_with_prefix, head_number};
+use super::key::{HEAD_BYTES, KeyParts, compare_behind_head, compare_with_prefix, head_number};
+use super::layout::{Layout, Shape};
 use crate::search::{lower_bound, prefetch};
 use deuteron_canary::{Canary, is_planted};
 use deuteron_llama::PageId;
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// The version of the format described here.
-pub(crate) const FORMAT: u8 = 1;
 /// Kind of a delta.
 pub(crate) const KIND_DELTA: u8 = 1;
 /// Kind of a base page.
 pub(crate) const KIND_BASE: u8 = 2;
-/// Bytes of a delta's header.
+/// The half of the kind that says that.
+const KIND_MASK: u8 = 15;
+/// Bytes of a delta's header, without the least stamp and LSN.
 pub(crate) const DELTA_HEADER_BYTES: usize = 26;
-/// Bytes of a base's header.
+/// The same of a base's.
 pub(crate) const BASE_HEADER_BYTES: usize = 32;
-/// Bytes of a record without key and value.
-pub(crate) const RECORD_HEADER_BYTES: usize = 22;
-/// Bytes of head and offset.
-pub(crate) const SLOT_BYTES: usize = 12;
-
 /// So many lines of records are asked for at once at most: four KiB.
 const RECORD_LINES_AHEAD: usize = 64;
 
@@ -103,7 +102,8 @@ pub(crate) struct Run<'a> {
     prefix: &'a [u8],
     high: Option<&'a [u8]>,
     heads: &'a [[u8; 8]],
-    offsets: &'a [[u8; 4]],
+    offsets: &'a [u8],
+    shape: Shape,
     base: bool,
 }
 
@@ -122,26 +122,34 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
+/// Whether the run that begins `bytes` is a base, and where its keys begin.
+#[inline]
+fn keys_at(bytes: &[u8]) -> (bool, usize) {
+    let base = bytes[1] & KIND_MASK == KIND_BASE;
+    let header_bytes = if base { BASE_HEADER_BYTES } else { DELTA_HEADER_BYTES };
+    (base, header_bytes + Shape::of_kind(bytes[1]).header_bytes())
+}
+
 impl<'a> Run<'a> {
     /// Decodes the header of a run.
     #[inline]
     pub(crate) fn new(bytes: &'a [u8]) -> Run<'a> {
         let prefix_bytes = u16_at(bytes, 2);
         let count = u32_at(bytes, 4) as usize;
-        let base = bytes[1] == KIND_BASE;
-        let (keys_at, first_bytes) =
-            if base { (BASE_HEADER_BYTES, u16_at(bytes, 26)) } else { (DELTA_HEADER_BYTES, prefix_bytes) };
-        let high_at = keys_at + first_bytes;
+        let (base, keys_at) = keys_at(bytes);
+        let shape = Shape::of_kind(bytes[1]);
+        let high_at = keys_at + if base { u16_at(bytes, 26) } else { prefix_bytes };
         let high_bytes = u16_at(bytes, 24);
         let bounded = high_bytes != usize::from(u16::MAX);
         let slots_at = high_at + if bounded { high_bytes } else { 0 };
-        let offsets_at = slots_at + 8 * count;
+        let offsets_at = slots_at + HEAD_BYTES * count;
         Run {
             bytes,
             prefix: &bytes[keys_at..keys_at + prefix_bytes],
             high: bounded.then(|| &bytes[high_at..slots_at]),
             heads: bytes[slots_at..offsets_at].as_chunks().0,
-            offsets: bytes[offsets_at..offsets_at + 4 * count].as_chunks().0,
+            offsets: &bytes[offsets_at..offsets_at + shape.offset_bytes() * count],
+            shape,
             base,
         }
     }
@@ -150,9 +158,8 @@ impl<'a> Run<'a> {
     /// [`Run::new`].
     #[inline]
     pub(crate) fn high_and_newest_stamp(bytes: &[u8]) -> (Option<&[u8]>, u64) {
-        let (base, high_bytes) = (bytes[1] == KIND_BASE, u16_at(bytes, 24));
-        let high_at =
-            if base { BASE_HEADER_BYTES + u16_at(bytes, 26) } else { DELTA_HEADER_BYTES + u16_at(bytes, 2) };
+        let ((base, keys_at), high_bytes) = (keys_at(bytes), u16_at(bytes, 24));
+        let high_at = keys_at + u16_at(bytes, if base { 26 } else { 2 });
         let high = (high_bytes != usize::from(u16::MAX)).then(|| &bytes[high_at..high_at + high_bytes]);
         let below = if base { 0 } else { u64_at(bytes, 16) };
         (high, u64_at(bytes, 8).max(below))
@@ -163,7 +170,8 @@ impl<'a> Run<'a> {
     #[inline]
     pub(crate) fn delta_may_hold(bytes: &[u8], key: &[u8]) -> bool {
         let prefix_bytes = u16_at(bytes, 2);
-        let prefix = &bytes[DELTA_HEADER_BYTES..DELTA_HEADER_BYTES + prefix_bytes];
+        let (_, keys_at) = keys_at(bytes);
+        let prefix = &bytes[keys_at..keys_at + prefix_bytes];
         compare_with_prefix(key, prefix).is_eq()
     }
 
@@ -177,7 +185,7 @@ impl<'a> Run<'a> {
     #[inline]
     pub(crate) fn slots(&self) -> Range<usize> {
         let start = self.heads.as_ptr().addr() - self.bytes.as_ptr().addr();
-        start..start + super::run::SLOT_BYTES * self.heads.len()
+        start..start + self.shape.slot_bytes() * self.heads.len()
     }
 
     /// The number of records.
@@ -211,7 +219,15 @@ impl<'a> Run<'a> {
     /// The low key of a base, empty for the leftmost page.
     pub(crate) fn low(&self) -> &'a [u8] {
         debug_assert!(self.base);
-        &self.bytes[BASE_HEADER_BYTES..BASE_HEADER_BYTES + u16_at(self.bytes, 26)]
+        let (_, at) = keys_at(self.bytes);
+        &self.bytes[at..at + u16_at(self.bytes, 26)]
+    }
+
+    /// How its records are written.
+    #[inline]
+    pub(crate) fn layout(&self) -> Layout {
+        let at = if self.base { BASE_HEADER_BYTES } else { DELTA_HEADER_BYTES };
+        Layout::read(self.shape, self.newest_stamp(), self.bytes, at)
     }
 
     /// The high key of the page, exclusive, or `None` if it is the rightmost one.
@@ -235,19 +251,23 @@ impl<'a> Run<'a> {
 
     #[inline]
     fn offset(&self, index: usize) -> usize {
-        u32::from_le_bytes(self.offsets[index]) as usize
+        if self.shape.is_wide() {
+            u32_at(self.offsets, 4 * index) as usize
+        } else {
+            u16_at(self.offsets, 2 * index)
+        }
     }
 
     /// Where record `index` begins; for `index == count`, where the run ends.
     #[inline]
     pub(crate) fn record_start(&self, index: usize) -> usize {
-        if index < self.offsets.len() { self.offset(index) } else { self.bytes.len() }
+        if index < self.count() { self.offset(index) } else { self.bytes.len() }
     }
 
     /// The bytes of record `index` with its slot.
     #[inline]
     pub(crate) fn bytes_with_slot(&self, index: usize) -> usize {
-        SLOT_BYTES + self.record_start(index + 1) - self.record_start(index)
+        self.shape.slot_bytes() + self.record_start(index + 1) - self.record_start(index)
     }
 
     /// The bytes of the records in `range`, one behind the other.
@@ -261,28 +281,24 @@ impl<'a> Run<'a> {
     }
 
     /// Where the records in `range` begin, as it is written.
-    pub(crate) fn offsets(&self, range: Range<usize>) -> &'a [[u8; 4]] {
-        &self.offsets[range]
+    pub(crate) fn offsets(&self, range: Range<usize>) -> &'a [u8] {
+        let bytes = self.shape.offset_bytes();
+        &self.offsets[bytes * range.start..bytes * range.end]
     }
 
     /// Record `index`.
     #[inline]
     pub(crate) fn record(&self, index: usize) -> RecordRef<'a> {
         let bytes = &self.bytes[self.offset(index)..];
-        let suffix_bytes = u16_at(bytes, 20);
-        let rest_bytes = suffix_bytes.saturating_sub(8);
-        let value_bytes = u32_at(bytes, 16);
-        let value_at = RECORD_HEADER_BYTES + rest_bytes;
+        let (suffix_bytes, value_bytes) = self.shape.lengths(bytes);
+        let (stamp, lsn) = self.layout().version(bytes);
+        let (rest, behind) =
+            bytes[self.shape.record_header_bytes()..].split_at(suffix_bytes.saturating_sub(HEAD_BYTES));
         RecordRef {
-            key: KeyParts {
-                prefix: self.prefix,
-                head: self.heads[index],
-                suffix_bytes,
-                rest: &bytes[RECORD_HEADER_BYTES..value_at],
-            },
-            stamp: u64_at(bytes, 0),
-            lsn: u64_at(bytes, 8),
-            value: (value_bytes != u32::MAX).then(|| &bytes[value_at..value_at + value_bytes as usize]),
+            key: KeyParts { prefix: self.prefix, head: self.heads[index], suffix_bytes, rest },
+            stamp,
+            lsn,
+            value: value_bytes.map(|value_bytes| &behind[..value_bytes]),
         }
     }
 
@@ -298,8 +314,8 @@ impl<'a> Run<'a> {
     /// Asks for the lines in which record `index` begins, if there is one.
     #[inline]
     pub(crate) fn prefetch_record(&self, index: usize) {
-        if let Some(offset) = self.offsets.get(index) {
-            let record = self.bytes.as_ptr().wrapping_add(u32::from_le_bytes(*offset) as usize);
+        if index < self.count() {
+            let record = self.bytes.as_ptr().wrapping_add(self.offset(index));
             prefetch(record);
             prefetch(record.wrapping_add(64));
         }
@@ -307,15 +323,15 @@ impl<'a> Run<'a> {
 
     /// Whether record `index` is a tombstone.
     pub(crate) fn is_tombstone(&self, index: usize) -> bool {
-        u32_at(&self.bytes[self.offset(index)..], 16) == u32::MAX
+        self.shape.lengths(&self.bytes[self.offset(index)..]).1.is_none()
     }
 
     /// How the suffix of the searched key, of so many bytes, lies to record `index`, whose head is the same.
     #[inline]
     fn compare_same_head(&self, index: usize, suffix_bytes: usize, suffix_rest: &[u8]) -> Ordering {
         let record = &self.bytes[self.offset(index)..];
-        let record_bytes = u16_at(record, 20);
-        let rest = &record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + record_bytes.saturating_sub(8)];
+        let (record_bytes, _) = self.shape.lengths(record);
+        let rest = &record[self.shape.record_header_bytes()..][..record_bytes.saturating_sub(HEAD_BYTES)];
         compare_behind_head(suffix_bytes, suffix_rest, record_bytes, rest)
     }
 
@@ -375,24 +391,32 @@ impl<'a> Run<'a> {
         if bytes.len() < DELTA_HEADER_BYTES {
             return Err(format!("a run of {} bytes has no room for a header", bytes.len()));
         }
-        if bytes[0] != FORMAT {
-            return Err(format!("page format {}, expected {FORMAT}", bytes[0]));
+        let shape = Shape::of_kind(bytes[1]);
+        if !(1..=2).contains(&bytes[0]) {
+            return Err(format!("page format {}, expected 1 or 2", bytes[0]));
         }
-        let first_bytes = match bytes[1] {
-            KIND_DELTA => DELTA_HEADER_BYTES + u16_at(bytes, 2),
-            KIND_BASE if bytes.len() < BASE_HEADER_BYTES => return Err("base header cut off".into()),
-            KIND_BASE => BASE_HEADER_BYTES + u16_at(bytes, 26),
+        if shape.format() != Some(bytes[0]) {
+            return Err(format!("kind {:#x} in a run of format {}", bytes[1], bytes[0]));
+        }
+        let first_at = match bytes[1] & KIND_MASK {
+            KIND_DELTA => DELTA_HEADER_BYTES + shape.header_bytes(),
+            KIND_BASE => BASE_HEADER_BYTES + shape.header_bytes(),
             kind => return Err(format!("run of unknown kind {kind}")),
         };
+        if bytes.len() < first_at {
+            return Err("header cut off".into());
+        }
+        let base = bytes[1] & KIND_MASK == KIND_BASE;
+        let first_bytes = first_at + u16_at(bytes, if base { 26 } else { 2 });
         let header_bytes = match u16_at(bytes, 24) {
             0xffff => first_bytes,
             high_bytes => first_bytes + high_bytes,
         };
-        let records_at = header_bytes + SLOT_BYTES * u32_at(bytes, 4) as usize;
+        let records_at = header_bytes + shape.slot_bytes() * u32_at(bytes, 4) as usize;
         if records_at > bytes.len() {
             return Err(format!("slots end at {records_at} of {} bytes", bytes.len()));
         }
-        if bytes[1] == KIND_BASE && u16_at(bytes, 2) > u16_at(bytes, 26) {
+        if base && u16_at(bytes, 2) > u16_at(bytes, 26) {
             return Err("prefix longer than the low key".into());
         }
         let run = Run::new(bytes);
@@ -405,20 +429,16 @@ impl<'a> Run<'a> {
         let mut tombstones = 0;
         for index in 0..self.count() {
             let at = self.offset(index);
-            if at != expected_at || at + RECORD_HEADER_BYTES > self.bytes.len() {
+            let value_at = at + self.shape.record_header_bytes();
+            if at != expected_at || value_at > self.bytes.len() {
                 return Err(format!("record {index} at {at}, expected at {expected_at}"));
             }
-            let suffix_bytes = u16_at(self.bytes, at + 20);
-            let rest_bytes = suffix_bytes.saturating_sub(8);
+            let (suffix_bytes, value_bytes) = self.shape.lengths(&self.bytes[at..]);
             // Keys are searched by their heads as they lie here.
             if self.heads[index].iter().skip(suffix_bytes).any(|&byte| byte != 0) {
                 return Err(format!("the head of record {index} goes on behind its key"));
             }
-            let value_bytes = match u32_at(self.bytes, at + 16) {
-                u32::MAX => 0,
-                length => length as usize,
-            };
-            expected_at = at + RECORD_HEADER_BYTES + rest_bytes + value_bytes;
+            expected_at = value_at + suffix_bytes.saturating_sub(HEAD_BYTES) + value_bytes.unwrap_or(0);
             if expected_at > self.bytes.len() {
                 return Err(format!("record {index} ends behind the run"));
             }

@@ -5,7 +5,8 @@
 //! rest begins the last one, since nobody will ever add to the left parts again. A record larger than a page
 //! gets a part of its own.
 
-use super::merge::{Merge, Piece, Place, bytes_of};
+use super::layout::{Layout, Shape};
+use super::merge::{Merge, Piece, Place};
 use super::run::RecordRef;
 use super::writer::{Bounds, RunWriter, base_bytes};
 use deuteron_llama::PageId;
@@ -21,7 +22,7 @@ pub(crate) struct Part {
     /// Where its records begin.
     from: Place,
     count: usize,
-    /// Bytes of the records with their slots, in a run with the prefix of the page that is cut.
+    /// Bytes of the records with their slots, in a run with the prefix of the page that is cut and of its shape.
     filled: usize,
     /// The low key of the page.
     pub(crate) low: Vec<u8>,
@@ -31,6 +32,8 @@ pub(crate) struct Part {
 pub(crate) struct Split<'m, 'a> {
     merge: &'m Merge<'a>,
     bounds: Bounds<'a>,
+    /// Of the parts, but for those that are too long for it.
+    layout: Layout,
     parts: Vec<Part>,
 }
 
@@ -39,10 +42,11 @@ impl<'m, 'a> Split<'m, 'a> {
     /// to cut, that is if the page is one large record.
     pub(crate) fn new(merge: &'m Merge<'a>, page_bytes_max: usize) -> Option<Split<'m, 'a>> {
         let bounds = Bounds::of(merge.base());
-        let target = target_bytes(merge, page_bytes_max);
+        let layout = merge.layout();
+        let target = target_bytes(merge, layout.shape, page_bytes_max);
         let mut parts = vec![Part { from: merge.start(), count: 0, filled: 0, low: bounds.low.to_vec() }];
         let (mut last, mut before) = (0, merge.start());
-        merge.visit_sizes(|place, bytes| {
+        merge.visit_sizes(layout.shape, |place, bytes| {
             if parts[last].filled > 0 && parts[last].filled + bytes > target {
                 let low = separator(&merge.record_at(before), &merge.record_at(place));
                 parts.push(Part { from: place, count: 0, filled: 0, low });
@@ -52,7 +56,7 @@ impl<'m, 'a> Split<'m, 'a> {
             parts[last].count += 1;
             before = place;
         });
-        (parts.len() > 1).then_some(Split { merge, bounds, parts })
+        (parts.len() > 1).then_some(Split { merge, bounds, layout, parts })
     }
 
     /// The parts, leftmost first.
@@ -75,34 +79,47 @@ impl<'m, 'a> Split<'m, 'a> {
         self.merge.pieces_within(self.parts[index].from..end)
     }
 
-    /// The size in bytes of part `index` as a base page.
-    pub(crate) fn bytes(&self, index: usize) -> usize {
+    /// The layout of part `index` as a base page, and its size in bytes.
+    fn fitting(&self, index: usize) -> (Layout, usize) {
         let bounds = self.bounds_of(index, PageId::NONE);
-        let (base, prefix_bytes) = (self.merge.base(), bounds.prefix_bytes());
-        if prefix_bytes == base.prefix().len() {
-            return base_bytes(&bounds, self.parts[index].filled);
+        let prefix_bytes = bounds.prefix_bytes();
+        self.layout
+            .fitting(|shape| base_bytes(shape, &bounds, self.records_bytes(index, shape, prefix_bytes)))
+    }
+
+    /// Bytes of the records of part `index` with their slots.
+    fn records_bytes(&self, index: usize, shape: Shape, prefix_bytes: usize) -> usize {
+        let base = self.merge.base();
+        if shape == self.layout.shape && prefix_bytes == base.prefix().len() {
+            return self.parts[index].filled;
         }
         let bytes = self.pieces(index).map(|piece| match piece {
-            Piece::Base(range) => range.map(|at| bytes_of(&base.record(at), prefix_bytes)).sum(),
-            Piece::Record(record) => bytes_of(record, prefix_bytes),
+            Piece::Base(range) => range.map(|at| shape.bytes_of(&base.record(at), prefix_bytes)).sum(),
+            Piece::Record(record) => shape.bytes_of(record, prefix_bytes),
         });
-        base_bytes(&bounds, bytes.sum())
+        bytes.sum()
+    }
+
+    /// The size in bytes of part `index` as a base page.
+    pub(crate) fn bytes(&self, index: usize) -> usize {
+        self.fitting(index).1
     }
 
     /// Writes part `index` as a base page with the right sibling `right` (ignored for the last part).
     pub(crate) fn write(&self, index: usize, right: PageId, bytes: &mut [u8]) {
-        let mut writer = RunWriter::base(bytes, self.parts[index].count, &self.bounds_of(index, right));
+        let (layout, count) = (self.fitting(index).0, self.parts[index].count);
+        let mut writer = RunWriter::base(bytes, layout, count, &self.bounds_of(index, right));
         self.pieces(index).for_each(|piece| writer.push_piece(self.merge.base(), &piece));
         writer.finish();
     }
 }
 
 /// How many bytes of records to put into a part.
-fn target_bytes(merge: &Merge<'_>, page_bytes_max: usize) -> usize {
+fn target_bytes(merge: &Merge<'_>, shape: Shape, page_bytes_max: usize) -> usize {
     if merge.is_append() {
         return page_bytes_max * FILL_ASCENDING_PERCENT / 100;
     }
-    let total = merge.records_bytes();
+    let total = merge.records_bytes(shape);
     let parts = total.div_ceil(page_bytes_max * FILL_EVEN_PERCENT / 100).max(2);
     // A part is closed *before* it would exceed the target, so parts fall short of it by half a record on
     // average: without the allowance the last part would be a sliver.

@@ -1,14 +1,12 @@
 //! Writes a run into a buffer of exactly its size.
 //!
-//! The size is computed first ([`record_bytes`], [`delta_bytes`], [`base_bytes`]), so that a page is built in the memory in which it
+//! The size is computed first ([`Shape::record_bytes`], [`delta_bytes`], [`base_bytes`]), so that a page is built in the memory in which it
 //! will live.
 
 use super::key::{HEAD_BYTES, behind_head, head_bytes};
+use super::layout::{Layout, Shape};
 use super::merge::Piece;
-use super::run::{
-    BASE_HEADER_BYTES, DELTA_HEADER_BYTES, FORMAT, KIND_BASE, KIND_DELTA, RECORD_HEADER_BYTES, RecordRef,
-    Run, SLOT_BYTES,
-};
+use super::run::{BASE_HEADER_BYTES, DELTA_HEADER_BYTES, KIND_BASE, KIND_DELTA, RecordRef, Run};
 use deuteron_llama::PageId;
 use std::ops::Range;
 
@@ -35,21 +33,23 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// Bytes of a record in a run with a prefix of `prefix_bytes`, its slot included.
-#[inline]
-pub(crate) fn record_bytes(key_bytes: usize, value_bytes: usize, prefix_bytes: usize) -> usize {
-    let rest_bytes = (key_bytes - prefix_bytes).saturating_sub(HEAD_BYTES);
-    SLOT_BYTES + RECORD_HEADER_BYTES + rest_bytes + value_bytes
-}
-
 /// Bytes of a delta whose records, slots included, take `records_bytes`.
-pub(crate) fn delta_bytes(prefix_bytes: usize, high: Option<&[u8]>, records_bytes: usize) -> usize {
-    DELTA_HEADER_BYTES + prefix_bytes + high.map_or(0, <[u8]>::len) + records_bytes
+pub(crate) fn delta_bytes(
+    shape: Shape,
+    prefix_bytes: usize,
+    high: Option<&[u8]>,
+    records_bytes: usize,
+) -> usize {
+    DELTA_HEADER_BYTES + shape.header_bytes() + prefix_bytes + high.map_or(0, <[u8]>::len) + records_bytes
 }
 
 /// Bytes of a base page whose records, slots included, take `records_bytes`.
-pub(crate) fn base_bytes(bounds: &Bounds<'_>, records_bytes: usize) -> usize {
-    BASE_HEADER_BYTES + bounds.low.len() + bounds.high.map_or(0, <[u8]>::len) + records_bytes
+pub(crate) fn base_bytes(shape: Shape, bounds: &Bounds<'_>, records_bytes: usize) -> usize {
+    BASE_HEADER_BYTES
+        + shape.header_bytes()
+        + bounds.low.len()
+        + bounds.high.map_or(0, <[u8]>::len)
+        + records_bytes
 }
 
 fn length_of(key: &[u8]) -> u16 {
@@ -80,6 +80,7 @@ fn copy_short(target: &mut [u8], source: &[u8]) {
 /// Writes a run, record by record.
 pub(crate) struct RunWriter<'b> {
     bytes: &'b mut [u8],
+    layout: Layout,
     prefix_bytes: usize,
     heads_at: usize,
     offsets_at: usize,
@@ -93,36 +94,53 @@ pub(crate) struct RunWriter<'b> {
 }
 
 impl<'b> RunWriter<'b> {
-    /// Begins a delta of `count` records that share `prefix`, on a page that ends at `high` and whose older stamps
-    /// are at most `stamp_below`.
+    /// Begins a delta of `count` records that share `prefix` and that `layout` holds, on a page that ends at `high` and whose older
+    /// stamps are at most `stamp_below`.
     pub(crate) fn delta(
         bytes: &'b mut [u8],
+        layout: Layout,
         count: usize,
         prefix: &[u8],
         high: Option<&[u8]>,
         stamp_below: u64,
     ) -> RunWriter<'b> {
         bytes[16..24].copy_from_slice(&stamp_below.to_le_bytes());
-        let high_at = DELTA_HEADER_BYTES + prefix.len();
-        bytes[DELTA_HEADER_BYTES..high_at].copy_from_slice(prefix);
+        let keys_at = DELTA_HEADER_BYTES + layout.shape.header_bytes();
+        layout.write(&mut bytes[DELTA_HEADER_BYTES..keys_at]);
+        let high_at = keys_at + prefix.len();
+        bytes[keys_at..high_at].copy_from_slice(prefix);
         let slots_at = put_high(bytes, high_at, high);
-        RunWriter::begin(bytes, KIND_DELTA, count, prefix.len(), slots_at)
+        RunWriter::begin(bytes, layout, KIND_DELTA, count, prefix.len(), slots_at)
     }
 
-    /// Begins a base page of `count` records.
-    pub(crate) fn base(bytes: &'b mut [u8], count: usize, bounds: &Bounds<'_>) -> RunWriter<'b> {
+    /// Begins a base page of `count` records that `layout` holds.
+    pub(crate) fn base(
+        bytes: &'b mut [u8],
+        layout: Layout,
+        count: usize,
+        bounds: &Bounds<'_>,
+    ) -> RunWriter<'b> {
         bytes[16..24].copy_from_slice(&bounds.right.0.to_le_bytes());
         bytes[26..28].copy_from_slice(&length_of(bounds.low).to_le_bytes());
-        let high_at = BASE_HEADER_BYTES + bounds.low.len();
-        bytes[BASE_HEADER_BYTES..high_at].copy_from_slice(bounds.low);
+        let keys_at = BASE_HEADER_BYTES + layout.shape.header_bytes();
+        layout.write(&mut bytes[BASE_HEADER_BYTES..keys_at]);
+        let high_at = keys_at + bounds.low.len();
+        bytes[keys_at..high_at].copy_from_slice(bounds.low);
         let slots_at = put_high(bytes, high_at, bounds.high);
-        RunWriter::begin(bytes, KIND_BASE, count, bounds.prefix_bytes(), slots_at)
+        RunWriter::begin(bytes, layout, KIND_BASE, count, bounds.prefix_bytes(), slots_at)
     }
 
-    fn begin(bytes: &'b mut [u8], kind: u8, count: usize, prefix_bytes: usize, slots_at: usize) -> Self {
+    fn begin(
+        bytes: &'b mut [u8],
+        layout: Layout,
+        kind: u8,
+        count: usize,
+        prefix_bytes: usize,
+        slots_at: usize,
+    ) -> Self {
         u32::try_from(bytes.len()).expect("a run is smaller than 4 GiB");
-        bytes[0] = FORMAT;
-        bytes[1] = kind;
+        bytes[0] = layout.shape.format().expect("a shape of a layout");
+        bytes[1] = kind | layout.shape.in_kind();
         let prefix_field = u16::try_from(prefix_bytes).expect("keys are shorter than 64 KiB");
         bytes[2..4].copy_from_slice(&prefix_field.to_le_bytes());
         let count_field = u32::try_from(count).expect("a run has fewer than 2^32 records");
@@ -130,10 +148,11 @@ impl<'b> RunWriter<'b> {
         let offsets_at = slots_at + HEAD_BYTES * count;
         RunWriter {
             bytes,
+            layout,
             prefix_bytes,
             heads_at: slots_at,
             offsets_at,
-            records_at: offsets_at + 4 * count,
+            records_at: offsets_at + layout.shape.offset_bytes() * count,
             heads_end: offsets_at,
             newest_stamp: 0,
             tombstones: 0,
@@ -158,20 +177,11 @@ impl<'b> RunWriter<'b> {
     #[inline]
     fn put(&mut self, head: [u8; HEAD_BYTES], suffix_bytes: usize, rest: &[u8], record: &RecordRef<'_>) {
         let value = record.value.unwrap_or(&[]);
-        let value_field = match record.value {
-            Some(value) => u32::try_from(value.len()).expect("values are shorter than 4 GiB"),
-            None => u32::MAX,
-        };
-        let suffix_field = u16::try_from(suffix_bytes).expect("keys are shorter than 64 KiB");
         self.put_slot(head, self.records_at);
-        let end = self.records_at + RECORD_HEADER_BYTES + rest.len() + value.len();
-        let (header, behind) = self.bytes[self.records_at..end]
-            .split_first_chunk_mut::<RECORD_HEADER_BYTES>()
-            .expect("a record has room for its header");
-        header[0..8].copy_from_slice(&record.stamp.to_le_bytes());
-        header[8..16].copy_from_slice(&record.lsn.to_le_bytes());
-        header[16..20].copy_from_slice(&value_field.to_le_bytes());
-        header[20..22].copy_from_slice(&suffix_field.to_le_bytes());
+        let header_bytes = self.layout.shape.record_header_bytes();
+        let end = self.records_at + header_bytes + rest.len() + value.len();
+        let (header, behind) = self.bytes[self.records_at..end].split_at_mut(header_bytes);
+        self.layout.write_record(header, suffix_bytes, record);
         let (rest_target, value_target) = behind.split_at_mut(rest.len());
         copy_short(rest_target, rest);
         copy_short(value_target, value);
@@ -181,12 +191,18 @@ impl<'b> RunWriter<'b> {
     }
 
     fn put_slot(&mut self, head: [u8; HEAD_BYTES], record_at: usize) {
-        // See `begin`.
-        let offset = record_at as u32;
         self.bytes[self.heads_at..self.heads_at + HEAD_BYTES].copy_from_slice(&head);
-        self.bytes[self.offsets_at..self.offsets_at + 4].copy_from_slice(&offset.to_le_bytes());
         self.heads_at += HEAD_BYTES;
-        self.offsets_at += 4;
+        // See `begin`, and `Layout::fitting`.
+        if self.layout.shape.is_wide() {
+            self.bytes[self.offsets_at..self.offsets_at + 4]
+                .copy_from_slice(&(record_at as u32).to_le_bytes());
+            self.offsets_at += 4;
+        } else {
+            self.bytes[self.offsets_at..self.offsets_at + 2]
+                .copy_from_slice(&(record_at as u16).to_le_bytes());
+            self.offsets_at += 2;
+        }
     }
 
     /// Appends what a merge over `base` has at one place.
@@ -198,10 +214,10 @@ impl<'b> RunWriter<'b> {
         }
     }
 
-    /// Appends records `range` of `source`: in bulk where the prefix is the same, which is what makes
-    /// consolidation cheap, since the bounds of a page and so its prefix rarely change.
+    /// Appends records `range` of `source`: in bulk where prefix and layout are the same, which is what makes
+    /// consolidation cheap, since the bounds of a page, and so its prefix, and its layout rarely change.
     pub(crate) fn push_range(&mut self, source: &Run<'_>, range: Range<usize>) {
-        if source.prefix().len() != self.prefix_bytes || !source.is_base() {
+        if source.prefix().len() != self.prefix_bytes || !source.is_base() || source.layout() != self.layout {
             for index in range {
                 self.push(&source.record(index));
             }
@@ -211,14 +227,20 @@ impl<'b> RunWriter<'b> {
         self.bytes[self.heads_at..self.heads_at + heads.len()].copy_from_slice(heads);
         self.heads_at += heads.len();
         let source_at = source.record_start(range.start);
-        // Both below 4 GiB (see `begin`), and so is the sum; what it goes through on the way does not matter.
+        let from = source.offsets(range.clone());
+        let offsets = &mut self.bytes[self.offsets_at..self.offsets_at + from.len()];
+        self.offsets_at += from.len();
+        // Both and the sum fit into an offset; what it goes through on the way does not matter.
         let shift = (self.records_at as u32).wrapping_sub(source_at as u32);
-        let offsets_end = self.offsets_at + 4 * range.len();
-        let offsets = self.bytes[self.offsets_at..offsets_end].as_chunks_mut::<4>().0;
-        for (offset, from) in offsets.iter_mut().zip(source.offsets(range.clone())) {
-            *offset = u32::from_le_bytes(*from).wrapping_add(shift).to_le_bytes();
+        if self.layout.shape.is_wide() {
+            for (offset, from) in offsets.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
+                *offset = u32::from_le_bytes(*from).wrapping_add(shift).to_le_bytes();
+            }
+        } else {
+            for (offset, from) in offsets.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
+                *offset = u16::from_le_bytes(*from).wrapping_add(shift as u16).to_le_bytes();
+            }
         }
-        self.offsets_at = offsets_end;
         let records = source.record_bytes(range.clone());
         self.bytes[self.records_at..self.records_at + records.len()].copy_from_slice(records);
         self.records_at += records.len();
