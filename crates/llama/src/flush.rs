@@ -787,7 +787,7 @@ mod tests {
     #[test]
     fn what_adopts_many_durable_pages_is_flushed_though_there_are_always_new_ones_ahead() {
         // More than two buffers take.
-        const EACH: u64 = 130;
+        const EACH: u64 = 210;
         let llama = open(Options { segment_bytes: 1 << 20, ..Options::tiny_for_tests() });
         let first = llama.allocate();
         put(&llama, first, b"first");

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 128 |
 //! | 4 | 4 | magic `DBUF` |
-//! | 8 | 4 | format version, 5 |
+//! | 8 | 4 | format version, 6 |
 //! | 12 | 4 | number of fragments, at least 1 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | sequence number: one more than the previous buffer's |
@@ -27,7 +27,7 @@ use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DBUF");
 /// The version of buffers, segments and images. Version 4 had one mark, version 3 none, version 2 a single stream.
-pub(crate) const FORMAT_VERSION: u32 = 5;
+pub(crate) const FORMAT_VERSION: u32 = 6;
 
 /// Whether this release reads `version`.
 pub(crate) fn is_known(version: u32) -> bool {
@@ -50,7 +50,7 @@ pub(crate) enum Stream {
     Moved = 1,
 }
 
-/// Bytes of the header: a multiple of 64, as fragments begin at such.
+/// Bytes of the header: a multiple of 16, as fragments begin at such.
 pub(crate) const HEADER_BYTES: usize = 128;
 
 /// The header of a flush buffer.

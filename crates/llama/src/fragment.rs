@@ -4,7 +4,7 @@
 //! fragment), or only deltas, and then `previous` is the address of the fragment with what is below. A page is its
 //! newest fragment and, by the links, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) in all.
 //!
-//! Integers are little-endian. A fragment starts at a multiple of 64 bytes.
+//! Integers are little-endian. A fragment starts at a multiple of 16 bytes. The header of one that is not full ends with `previous`.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -15,13 +15,13 @@
 //! | 16 | 8 | page identifier |
 //! | 24 | 8 | own offset in the logical store, so that a misplaced block does not pass |
 //! | 32 | 8 | previous fragment's address; 0 in a full fragment |
-//! | 40 | 4 | number of adoptions; 0 unless full |
-//! | 44 | 4 | bytes of the low key; 0 unless full |
-//! | 48 | 4 | tree; 0 unless full |
-//! | 52 | 4 | flags: 1 = first page of its tree |
-//! | 56 | 4 | number of disowned pages; 0 unless full |
-//! | 60 | 4 | bytes of the payloads as they lie here, compressed; 0 if they are not |
-//! | 64 | 4 each | payload bytes of the nodes |
+//! | 40 | 4 | *full:* number of adoptions |
+//! | 44 | 4 | *full:* bytes of the low key |
+//! | 48 | 4 | *full:* tree |
+//! | 52 | 4 | *full:* flags: 1 = first page of its tree |
+//! | 56 | 4 | *full:* number of disowned pages |
+//! | 60 | 4 | *full:* bytes of the payloads as they lie here, compressed; 0 if they are not |
+//! | 40, *full:* 64 | 4 each | payload bytes of the nodes |
 //! | | 8 each | adopted page identifiers |
 //! | | 8 each | disowned page identifiers |
 //! | | | low key, then the payloads, one behind the other, compressed together by LZ4 (block format) or as they are |
@@ -33,12 +33,20 @@ use crate::page_id::PageId;
 use deuteron_canary::{Canary, is_planted};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DFRG");
-pub(crate) const HEADER_BYTES: usize = 64;
+/// Bytes of the header of a full fragment.
+const HEADER_BYTES: usize = 64;
+/// The same of one that is not.
+pub(crate) const SHORT_HEADER_BYTES: usize = 40;
 const ROOT: u32 = 1;
 /// Compression is worth the work of reading if it saves the so-manieth part.
 const WORTH: usize = 8;
 /// So many bytes come out of one that is compressed, at most: a property of the format.
 const EXPANSION_MAX: u64 = 255;
+
+/// Bytes of a fragment's header.
+fn header_bytes(is_full: bool) -> usize {
+    if is_full { HEADER_BYTES } else { SHORT_HEADER_BYTES }
+}
 
 /// Why bytes are not what they should be; the caller knows the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +115,10 @@ impl<'g> Marshal<'_, 'g> {
         self.base().and_then(NodeRef::descriptor).is_some_and(|descriptor| descriptor.root)
     }
 
+    fn header_bytes(&self) -> usize {
+        header_bytes(self.previous.is_none())
+    }
+
     fn payload_bytes(&self) -> usize {
         self.nodes.iter().map(|node| node.payload().len()).sum()
     }
@@ -132,7 +144,7 @@ impl<'g> Marshal<'_, 'g> {
             self.base().map_or(0, |base| base.descriptor().map_or(0, |descriptor| descriptor.low_key.len()));
         let kin = size_of_val(self.adopts()) + size_of_val(self.disowns());
         let payloads = self.packed.as_ref().map_or_else(|| self.payload_bytes(), Vec::len);
-        let parts = HEADER_BYTES + base + kin + 4 * self.nodes.len() + payloads;
+        let parts = self.header_bytes() + base + kin + 4 * self.nodes.len() + payloads;
         let length = FlashAddress::padded_length(parts as u64);
         if length <= LENGTH_MAX { Ok(length) } else { Err(length) }
     }
@@ -149,13 +161,15 @@ impl<'g> Marshal<'_, 'g> {
         write_u64(out, 16, self.page.0);
         write_u64(out, 24, offset);
         write_u64(out, 32, self.previous.map_or(0, FlashAddress::to_raw));
-        write_u32(out, 40, self.adopts().len() as u32);
-        write_u32(out, 44, descriptor.low_key.len() as u32);
-        write_u32(out, 48, descriptor.tree);
-        write_u32(out, 52, if descriptor.root { ROOT } else { 0 });
-        write_u32(out, 56, self.disowns().len() as u32);
-        write_u32(out, 60, self.packed.as_ref().map_or(0, |packed| packed.len() as u32));
-        let mut at = HEADER_BYTES;
+        let mut at = self.header_bytes();
+        if at == HEADER_BYTES {
+            write_u32(out, 40, self.adopts().len() as u32);
+            write_u32(out, 44, descriptor.low_key.len() as u32);
+            write_u32(out, 48, descriptor.tree);
+            write_u32(out, 52, if descriptor.root { ROOT } else { 0 });
+            write_u32(out, 56, self.disowns().len() as u32);
+            write_u32(out, 60, self.packed.as_ref().map_or(0, |packed| packed.len() as u32));
+        }
         for node in self.nodes {
             write_u32(out, at, node.payload().len() as u32);
             at += 4;
@@ -180,7 +194,7 @@ impl<'g> Marshal<'_, 'g> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fragment<'a> {
     bytes: &'a [u8],
-    /// Where the node lengths end.
+    /// Where the node lengths end, which follow the header.
     adopts_at: usize,
     disowns_at: usize,
     low_key_at: usize,
@@ -212,14 +226,14 @@ impl<'a> Fragment<'a> {
     /// Checks the fragment at the start of `bytes`, which lies at `offset` of the store, and may be followed by
     /// other bytes. Nothing that it says is believed before its checksum is right.
     pub(crate) fn decode(bytes: &'a [u8], offset: u64) -> Result<Fragment<'a>, Defect> {
-        if bytes.len() < HEADER_BYTES {
+        if bytes.len() < SHORT_HEADER_BYTES {
             return Err(Defect::new(0, "a fragment", format_args!("{} bytes", bytes.len())));
         }
         if read_u32(bytes, 4) != MAGIC {
             return Err(Defect::new(4, "magic DFRG", format_args!("{:#010x}", read_u32(bytes, 4))));
         }
         let length = read_u32(bytes, 8) as usize;
-        if length < HEADER_BYTES
+        if length < SHORT_HEADER_BYTES
             || length > bytes.len()
             || FlashAddress::padded_length(length as u64) != length as u64
         {
@@ -237,11 +251,15 @@ impl<'a> Fragment<'a> {
         }
         // From here on a defect means that a fragment was written wrongly.
         let nodes = u64::from(read_u32(bytes, 12));
-        let adopts_at = HEADER_BYTES as u64 + 4 * nodes;
-        let disowns_at = adopts_at + 8 * u64::from(read_u32(bytes, 40));
-        let low_key_at = disowns_at + 8 * u64::from(read_u32(bytes, 56));
-        let payloads_at = low_key_at + u64::from(read_u32(bytes, 44));
         let previous = read_u64(bytes, 32);
+        if previous == 0 && length < HEADER_BYTES {
+            return Err(Defect::new(8, "a full fragment", format_args!("{length} bytes")));
+        }
+        let counted = |at| if previous == 0 { u64::from(read_u32(bytes, at)) } else { 0 };
+        let adopts_at = header_bytes(previous == 0) as u64 + 4 * nodes;
+        let disowns_at = adopts_at + 8 * counted(40);
+        let low_key_at = disowns_at + 8 * counted(56);
+        let payloads_at = low_key_at + counted(44);
         if nodes == 0
             || payloads_at > length as u64
             || (previous != 0 && FlashAddress::from_raw(previous).is_none())
@@ -265,7 +283,8 @@ impl<'a> Fragment<'a> {
 
     /// Bytes of the payloads as they lie here, if they are compressed.
     fn packed_bytes(&self) -> Option<usize> {
-        Some(read_u32(self.bytes, 60) as usize).filter(|&packed| packed > 0)
+        let is_full = self.previous().is_none();
+        is_full.then(|| read_u32(self.bytes, 60) as usize).filter(|&packed| packed > 0)
     }
 
     /// Bytes of the payloads, uncompressed.
@@ -327,7 +346,9 @@ impl<'a> Fragment<'a> {
 
     fn lengths(&self) -> impl Iterator<Item = usize> + use<'a> {
         let bytes = self.bytes;
-        bytes[HEADER_BYTES..self.adopts_at].chunks_exact(4).map(|length| read_u32(length, 0) as usize)
+        bytes[header_bytes(self.previous().is_none())..self.adopts_at]
+            .chunks_exact(4)
+            .map(|length| read_u32(length, 0) as usize)
     }
 
     /// The payloads, newest first, with what [`Fragment::unpack`] has given.
@@ -459,7 +480,7 @@ mod tests {
             let all: Vec<_> = deltas.iter().chain([&base]).map(OwnedNode::as_ref).collect();
             let marshal = Marshal { page: PageId(3), nodes: &all, previous: None, packed: None };
             let parts = 64 + 4 * nodes + low_key.len() + 16 * kin as usize + payload + 5 * (nodes - 1);
-            assert_eq!(marshal.length(), Ok(parts.next_multiple_of(64) as u64));
+            assert_eq!(marshal.length(), Ok(parts.next_multiple_of(16) as u64));
             let bytes = encode(&marshal, 8192);
             let fragment = Fragment::decode(&bytes, 8192).unwrap();
             assert_eq!(fragment.payloads(None).map(<[u8]>::len).sum::<usize>(), payload + 5 * (nodes - 1));

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 40 + *bytes of records* |
 //! | 4 | 4 | magic `DIMG` |
-//! | 8 | 4 | format version, 5 |
+//! | 8 | 4 | format version, 6 |
 //! | 12 | 4 | number of the block, from 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the image |

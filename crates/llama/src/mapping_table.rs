@@ -27,7 +27,7 @@
 //!
 //! - one *dirty bit* per page, in words of 64: set after an install, cleared by the flusher before it looks;
 //! - the *state word*: bit 0 claimed, bit 1 adopted, bit 2 rewrite, bit 3 disowned, bit 4 changed since its last
-//!   image, bits 8..16 how many fragments, bits 16..32 what the deltas among them take in units of 64 bytes, bits 32.. count of holds;
+//!   image, bits 8..16 how many fragments, bits 16..32 what the deltas among them take in units of 16 bytes, bits 32.. count of holds;
 //! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) ([`lists`]).
 //!
 //! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 192.
@@ -371,7 +371,7 @@ impl MappingTable {
         count(self.state(page))
     }
 
-    /// What [`Fragments::are_enough`] says of them (but for deltas of 4 MiB together and more).
+    /// What [`Fragments::are_enough`] says of them (but for deltas of 1 MiB together and more).
     pub(crate) fn are_fragments_enough(&self, page: PageId, max: usize) -> bool {
         let (chunk, slot) = self.entry(page);
         let Cold { state, fragments: [full, _] } = &chunk.cold[slot];

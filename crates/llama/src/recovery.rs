@@ -845,7 +845,7 @@ mod tests {
         assert_eq!(place(open(&directory, &tiny())), (2, 4 * BLOCK, "no such file".to_owned()));
         // One before the scan start: 64 + 4 + 8 + 11,000 bytes from the last buffer's 13th block on.
         let fragment = 13 * BLOCK + 128;
-        let end = fragment + 11_076_u64.next_multiple_of(64);
+        let end = fragment + 11_076_u64.next_multiple_of(16);
         let directory = sound();
         cut(&directory, 0, end as usize);
         assert_eq!(open(&directory, &tiny()).unwrap().1.len(), 6);
@@ -865,7 +865,7 @@ mod tests {
         let totals = flusher.accounts.totals();
         assert_eq!(totals.written_bytes, length(0) + 4 * BLOCK);
         assert_eq!((totals.allocated_bytes, totals.segments), (length(0) + length(2), 2));
-        assert_eq!(totals.live_bytes, 6 * 11_076_u64.next_multiple_of(64));
+        assert_eq!(totals.live_bytes, 6 * 11_076_u64.next_multiple_of(16));
         let tail =
             Position { sequence: 7, offsets: [2 * SEGMENT + 4 * BLOCK, SEGMENT + BLOCK], ..flusher.position };
         assert_eq!(flusher.position, tail);

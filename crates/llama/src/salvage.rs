@@ -1,7 +1,7 @@
 //! Salvage: the fragments of a store whose mapping table cannot be trusted, found by their own checksums.
 //!
 //! Segments are read from front to back. Where a flush buffer's header is sound, its fragments are walked one by one; where one
-//! is damaged, and where no header is, every 64 bytes are tried. A fragment says by itself what page it is of and
+//! is damaged, and where no header is, every 16 bytes are tried. A fragment says by itself what page it is of and
 //! where it lies, so none is taken for another, and what is lost with a block is what lay in it.
 //!
 //! What a fragment does not say is when it was written: the buffer around it does, by its sequence number. Of fragments
@@ -12,6 +12,7 @@
 //!
 //! Nothing is written. Memory: a window of [`DamagedFile`], the longest fragment, and what the images say of each page.
 
+use crate::flash_address::{ADDRESS_UNIT, OFFSETS_END};
 use crate::flush_buffer::{BufferHeader, HEADER_BYTES, STREAMS};
 use crate::fragment::{self, Fragment, read_u32, read_u64};
 use crate::node::PageDescriptor;
@@ -22,10 +23,8 @@ use deuteron_device::{BLOCK_BYTES, DamagedFile, DeviceError, Directory, Loss, wi
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Beyond what an address can say.
-const OFFSETS_END: u64 = 1 << 54;
 /// Fragments begin at multiples of this.
-const STEP: u64 = 64;
+const STEP: u64 = ADDRESS_UNIT;
 /// Longer than any fragment that was ever written: pages are split long before.
 const FRAGMENT_BYTES_MAX: usize = 64 << 20;
 /// A buffer ends with less than this after its last fragment.
@@ -224,7 +223,7 @@ impl Shape {
         let numbered = indexes.iter().filter(|index| **index > 0);
         let told = numbered.filter_map(open).find_map(|(index, mut file)| {
             (SEGMENT_HEADER_BYTES..file.length()).step_by(STEP as usize).find_map(|at| {
-                let own = read_own(file.bytes(at, fragment::HEADER_BYTES))?;
+                let own = read_own(file.bytes(at, fragment::SHORT_HEADER_BYTES))?;
                 fragment_at(&mut file, at, own)?;
                 let begin = own.checked_sub(at).filter(|begin| begin.is_multiple_of(index))?;
                 Some(begin / index).filter(|&bytes| SegmentHeader::may_have(bytes))
@@ -236,12 +235,12 @@ impl Shape {
 
 /// Where the fragment in `bytes`, if it is one, says that it lies.
 fn read_own(bytes: &[u8]) -> Option<u64> {
-    (bytes.len() >= fragment::HEADER_BYTES && bytes[4..8] == *b"DFRG").then(|| read_u64(bytes, 24))
+    (bytes.len() >= fragment::SHORT_HEADER_BYTES && bytes[4..8] == *b"DFRG").then(|| read_u64(bytes, 24))
 }
 
 /// The fragment at `at` of a file, which lies at `own` in the store.
 fn fragment_at(file: &mut DamagedFile, at: u64, own: u64) -> Option<Fragment<'_>> {
-    let head = file.bytes(at, fragment::HEADER_BYTES);
+    let head = file.bytes(at, fragment::SHORT_HEADER_BYTES);
     if read_own(head) != Some(own) {
         return None;
     }

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 4096 |
 //! | 4 | 4 | magic `DSEG` |
-//! | 8 | 4 | format version, 5 |
+//! | 8 | 4 | format version, 6 |
 //! | 12 | 4 | 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the segment |
@@ -19,7 +19,7 @@
 //! Flush buffers follow.
 
 use crate::error::LlamaError;
-use crate::flash_address::FlashAddress;
+use crate::flash_address::{FlashAddress, LENGTH_MAX};
 use crate::flush_buffer::{FORMAT_VERSION, Position, STREAMS, is_known};
 use crate::fragment::{Defect, Fragment, Layout, read_u32, read_u64, write_u32, write_u64};
 use crate::read_buffer::ReadBuffer;
@@ -264,7 +264,7 @@ impl Segments {
 
     /// The longest fragment that fits a segment, alone in its buffer.
     pub(crate) fn fragment_bytes_max(&self) -> u64 {
-        self.segment_bytes - SEGMENT_HEADER_BYTES - BLOCK_BYTES as u64
+        LENGTH_MAX.min(self.segment_bytes - SEGMENT_HEADER_BYTES - BLOCK_BYTES as u64)
     }
 
     /// The file of a segment, if it is there.

@@ -75,7 +75,7 @@ fn chosen(llama: &Llama) -> u64 {
 #[test]
 fn as_many_segments_are_emptied_together_as_give_a_segment_of_live_pages_and_sixteen_at_most() {
     // Of 16 KiB each: four are a segment.
-    let live = (16 << 10) - 128;
+    let live = (16 << 10) - 76;
     let (llama, _) = sparse(9, live);
     assert_eq!(chosen(&llama), 4);
     let (llama, _) = sparse(20, 100);

@@ -157,8 +157,8 @@ fn of_a_sound_store_everything_is_found_with_its_place_and_order() {
             order: exactly((page - 1) / 3 + 1),
         })
         .collect();
-    // A delta fragment is 64 + 4 + 5 bytes, rounded up.
-    expected.extend([(2, 0), (5, 128)].map(|(page, at)| Found {
+    // A delta fragment is 40 + 4 + 5 bytes, rounded up.
+    expected.extend([(2, 0), (5, 64)].map(|(page, at)| Found {
         page,
         offset: 5 * BLOCK + 128 + at,
         previous: Some(offset(page)),
