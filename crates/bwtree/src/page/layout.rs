@@ -23,7 +23,7 @@ const WIDE_TOMBSTONE: u32 = u32::MAX;
 ///
 /// | bits | |
 /// |---|---|
-/// | 0 and 1 | of a narrow run the bytes of each number: 0, 4 (1), 6 (2) |
+/// | 0 and 1 | of a narrow run half the bytes of each number: 0, 2, 3 |
 /// | 2 | of a narrow run whether the LSNs are written, too; otherwise they are the stamps |
 /// | 3 | 1: narrow; 0: wide, and so are the others |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Shape {
     pub(crate) fn format(self) -> Option<u8> {
         match self.0 {
             0 => Some(1),
-            8..=10 | 12..=14 => Some(2),
+            8 | 10 | 11 | 12 | 14 | 15 => Some(2),
             _ => None,
         }
     }
@@ -68,11 +68,7 @@ impl Shape {
     /// Bytes of a stamp or an LSN in a narrow run.
     #[inline]
     fn number_bytes(self) -> usize {
-        match self.0 & 3 {
-            0 => 0,
-            1 => 4,
-            _ => 6,
-        }
+        2 * usize::from(self.0 & 3)
     }
 
     /// Bytes that the run's header is longer.
@@ -96,7 +92,13 @@ impl Shape {
     /// Bytes of a record without key and value.
     #[inline]
     pub(crate) fn record_header_bytes(self) -> usize {
-        if self.is_wide() { 22 } else { 3 + self.number_bytes() * (1 + usize::from(self.has_lsns())) }
+        if self.is_wide() { 22 } else { 3 + (self.number_bytes() << usize::from(self.has_lsns())) }
+    }
+
+    /// Bytes of the key behind the prefix of the record that begins `record`.
+    #[inline]
+    pub(crate) fn suffix_bytes(self, record: &[u8]) -> usize {
+        if self.is_wide() { (u32_at(record, 18) >> 16) as usize } else { record[2].into() }
     }
 
     /// Bytes of a record in a run with a prefix of `prefix_bytes`, its slot included.
@@ -111,23 +113,24 @@ impl Shape {
     pub(crate) fn bytes_of(self, record: &RecordRef<'_>, prefix_bytes: usize) -> usize {
         self.record_bytes(record.key.bytes(), record.value.map_or(0, <[u8]>::len), prefix_bytes)
     }
+}
 
-    /// Of the record that begins `record`, the bytes of its key behind the prefix, and of its value unless it is a tombstone.
-    #[inline]
-    pub(crate) fn lengths(self, record: &[u8]) -> (usize, Option<usize>) {
-        if self.is_wide() {
-            let value_bytes = u32::from_le_bytes(record[16..20].try_into().expect("four bytes"));
-            let value_bytes = (value_bytes != WIDE_TOMBSTONE).then_some(value_bytes as usize);
-            return (u16_at(record, 20), value_bytes);
-        }
-        let value_bytes = u16_at(record, 0);
-        (usize::from(record[2]), (value_bytes != NARROW_TOMBSTONE).then_some(value_bytes))
-    }
+/// The header of a record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// Its own length.
+    pub(crate) bytes: usize,
+    /// Bytes of the key behind the prefix.
+    pub(crate) suffix_bytes: usize,
+    /// `None` of a tombstone.
+    pub(crate) value_bytes: Option<usize>,
+    pub(crate) stamp: u64,
+    pub(crate) lsn: u64,
 }
 
 #[inline]
-fn u16_at(bytes: &[u8], at: usize) -> usize {
-    usize::from(u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes")))
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 #[inline]
@@ -154,7 +157,8 @@ impl Layout {
         }
         let has_stamp = shape.number_bytes() != 0;
         let stamp_from = if has_stamp { u64_at(header, at) } else { newest_stamp };
-        let lsn_from = if shape.has_lsns() { u64_at(header, at + 8 * usize::from(has_stamp)) } else { 0 };
+        // The last of what the header has there.
+        let lsn_from = if shape.has_lsns() { u64_at(header, at + shape.header_bytes() - 8) } else { 0 };
         Layout { shape, stamp_from, lsn_from }
     }
 
@@ -181,19 +185,36 @@ impl Layout {
         lsn_fits && fits(record.stamp, self.stamp_from) && is_short(record)
     }
 
-    /// Stamp and LSN of the record that begins `record`.
-    #[inline]
-    pub(crate) fn version(&self, record: &[u8]) -> (u64, u64) {
-        if self.shape.is_wide() {
-            return (u64_at(record, 0), u64_at(record, 8));
+    /// What the header of the record that begins `record` says.
+    #[inline(always)]
+    pub(crate) fn read_record(&self, record: &[u8]) -> Head {
+        // Each case with lengths and places that the compiler knows.
+        match self.shape.0 {
+            8 => self.read_narrow::<0, false>(record),
+            10 => self.read_narrow::<4, false>(record),
+            11 => self.read_narrow::<6, false>(record),
+            12 => self.read_narrow::<0, true>(record),
+            14 => self.read_narrow::<4, true>(record),
+            15 => self.read_narrow::<6, true>(record),
+            _ => read_wide(record),
         }
+    }
+
+    #[inline(always)]
+    fn read_narrow<const NUMBER: usize, const LSNS: bool>(&self, record: &[u8]) -> Head {
+        let bytes = 3 + NUMBER * (1 + usize::from(LSNS));
+        let header = &record[..bytes];
+        let value_bytes = usize::from(header[0]) | usize::from(header[1]) << 8;
         // Of a damaged run they may not fit; the check that finds that must not panic.
-        let bytes = self.shape.number_bytes();
-        let stamp = self.stamp_from.wrapping_add(number_at(record, 3, bytes));
-        if !self.shape.has_lsns() {
-            return (stamp, stamp);
-        }
-        (stamp, self.lsn_from.wrapping_add(number_at(record, 3 + bytes, bytes)))
+        let number = |at: usize| match NUMBER {
+            0 => 0,
+            4 => u64::from(u32_at(header, at)),
+            _ => u64::from(u32_at(header, at)) | u64::from(u32_at(header, at + 2) >> 16) << 32,
+        };
+        let stamp = self.stamp_from.wrapping_add(number(3));
+        let lsn = if LSNS { self.lsn_from.wrapping_add(number(3 + NUMBER)) } else { stamp };
+        let value_bytes = (value_bytes != NARROW_TOMBSTONE).then_some(value_bytes);
+        Head { bytes, suffix_bytes: header[2].into(), value_bytes, stamp, lsn }
     }
 
     /// Writes a record's lengths, stamp and LSN into its header; `suffix_bytes` of its key lie behind the run's prefix.
@@ -234,13 +255,16 @@ impl Layout {
     }
 }
 
-#[inline]
-fn number_at(bytes: &[u8], at: usize, number_bytes: usize) -> u64 {
-    let low = || u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")));
-    match number_bytes {
-        0 => 0,
-        4 => low(),
-        _ => low() | (u16_at(bytes, at + 4) as u64) << 32,
+#[inline(always)]
+fn read_wide(record: &[u8]) -> Head {
+    let header = &record[..22];
+    let value_bytes = u32_at(header, 16);
+    Head {
+        bytes: 22,
+        suffix_bytes: (u32_at(header, 18) >> 16) as usize,
+        value_bytes: (value_bytes != WIDE_TOMBSTONE).then_some(value_bytes as usize),
+        stamp: u64_at(header, 0),
+        lsn: u64_at(header, 8),
     }
 }
 
@@ -298,8 +322,8 @@ impl Span {
             (self.greatest.0.saturating_sub(self.least.0), self.greatest.1.saturating_sub(self.least.1));
         let number = match stamps.max(lsns) {
             0 => 0,
-            distance if distance >> 32 == 0 => 1,
-            distance if distance >> 48 == 0 => 2,
+            distance if distance >> 32 == 0 => 2,
+            distance if distance >> 48 == 0 => 3,
             _ => return Layout::WIDE,
         };
         if !self.short {

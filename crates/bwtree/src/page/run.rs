@@ -15,8 +15,8 @@
 //! | 24..26 | high key bytes | of the page; or all ones: no upper bound |
 //! | 26..28 | base: low key bytes | |
 //! | 28..32 | base: tombstones | count |
-//! | then | *if stamps are written:* least stamp (8); *if LSNs are:* least LSN (8) | of a narrow run |
 //! | then | delta: the shared prefix, high key; base: low key, high key | a base's prefix is shared by both bounds, hence by every key between |
+//! | then | *if stamps are written:* least stamp (8); *if LSNs are:* least LSN (8) | of a narrow run |
 //! | then | heads | 8 bytes a record, big-endian: the bytes behind the prefix, zero-padded |
 //! | then | offsets | 2 bytes a record, 4 in a wide run: where it begins, from the start of the run |
 //! | then | records | in key order |
@@ -41,7 +41,7 @@
 //!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
 
 use super::key::{HEAD_BYTES, KeyParts, compare_behind_head, compare_with_prefix, head_number};
-use super::layout::{Layout, Shape};
+use super::layout::{Head, Layout, Shape};
 use crate::search::{lower_bound, prefetch};
 use deuteron_canary::{Canary, is_planted};
 use deuteron_llama::PageId;
@@ -54,7 +54,7 @@ pub(crate) const KIND_DELTA: u8 = 1;
 pub(crate) const KIND_BASE: u8 = 2;
 /// The half of the kind that says that.
 const KIND_MASK: u8 = 15;
-/// Bytes of a delta's header, without the least stamp and LSN.
+/// Bytes of a delta's header, up to its keys.
 pub(crate) const DELTA_HEADER_BYTES: usize = 26;
 /// The same of a base's.
 pub(crate) const BASE_HEADER_BYTES: usize = 32;
@@ -103,7 +103,7 @@ pub(crate) struct Run<'a> {
     high: Option<&'a [u8]>,
     heads: &'a [[u8; 8]],
     offsets: &'a [u8],
-    shape: Shape,
+    layout: Layout,
     base: bool,
 }
 
@@ -126,8 +126,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[inline]
 fn keys_at(bytes: &[u8]) -> (bool, usize) {
     let base = bytes[1] & KIND_MASK == KIND_BASE;
-    let header_bytes = if base { BASE_HEADER_BYTES } else { DELTA_HEADER_BYTES };
-    (base, header_bytes + Shape::of_kind(bytes[1]).header_bytes())
+    (base, if base { BASE_HEADER_BYTES } else { DELTA_HEADER_BYTES })
 }
 
 impl<'a> Run<'a> {
@@ -141,15 +140,16 @@ impl<'a> Run<'a> {
         let high_at = keys_at + if base { u16_at(bytes, 26) } else { prefix_bytes };
         let high_bytes = u16_at(bytes, 24);
         let bounded = high_bytes != usize::from(u16::MAX);
-        let slots_at = high_at + if bounded { high_bytes } else { 0 };
+        let high_end = high_at + if bounded { high_bytes } else { 0 };
+        let slots_at = high_end + shape.header_bytes();
         let offsets_at = slots_at + HEAD_BYTES * count;
         Run {
             bytes,
             prefix: &bytes[keys_at..keys_at + prefix_bytes],
-            high: bounded.then(|| &bytes[high_at..slots_at]),
+            high: bounded.then(|| &bytes[high_at..high_end]),
             heads: bytes[slots_at..offsets_at].as_chunks().0,
             offsets: &bytes[offsets_at..offsets_at + shape.offset_bytes() * count],
-            shape,
+            layout: Layout::read(shape, u64_at(bytes, 8), bytes, high_end),
             base,
         }
     }
@@ -170,8 +170,7 @@ impl<'a> Run<'a> {
     #[inline]
     pub(crate) fn delta_may_hold(bytes: &[u8], key: &[u8]) -> bool {
         let prefix_bytes = u16_at(bytes, 2);
-        let (_, keys_at) = keys_at(bytes);
-        let prefix = &bytes[keys_at..keys_at + prefix_bytes];
+        let prefix = &bytes[DELTA_HEADER_BYTES..DELTA_HEADER_BYTES + prefix_bytes];
         compare_with_prefix(key, prefix).is_eq()
     }
 
@@ -185,7 +184,7 @@ impl<'a> Run<'a> {
     #[inline]
     pub(crate) fn slots(&self) -> Range<usize> {
         let start = self.heads.as_ptr().addr() - self.bytes.as_ptr().addr();
-        start..start + self.shape.slot_bytes() * self.heads.len()
+        start..start + self.layout.shape.slot_bytes() * self.heads.len()
     }
 
     /// The number of records.
@@ -219,15 +218,13 @@ impl<'a> Run<'a> {
     /// The low key of a base, empty for the leftmost page.
     pub(crate) fn low(&self) -> &'a [u8] {
         debug_assert!(self.base);
-        let (_, at) = keys_at(self.bytes);
-        &self.bytes[at..at + u16_at(self.bytes, 26)]
+        &self.bytes[BASE_HEADER_BYTES..BASE_HEADER_BYTES + u16_at(self.bytes, 26)]
     }
 
     /// How its records are written.
     #[inline]
     pub(crate) fn layout(&self) -> Layout {
-        let at = if self.base { BASE_HEADER_BYTES } else { DELTA_HEADER_BYTES };
-        Layout::read(self.shape, self.newest_stamp(), self.bytes, at)
+        self.layout
     }
 
     /// The high key of the page, exclusive, or `None` if it is the rightmost one.
@@ -251,7 +248,7 @@ impl<'a> Run<'a> {
 
     #[inline]
     fn offset(&self, index: usize) -> usize {
-        if self.shape.is_wide() {
+        if self.layout.shape.is_wide() {
             u32_at(self.offsets, 4 * index) as usize
         } else {
             u16_at(self.offsets, 2 * index)
@@ -267,7 +264,7 @@ impl<'a> Run<'a> {
     /// The bytes of record `index` with its slot.
     #[inline]
     pub(crate) fn bytes_with_slot(&self, index: usize) -> usize {
-        self.shape.slot_bytes() + self.record_start(index + 1) - self.record_start(index)
+        self.layout.shape.slot_bytes() + self.record_start(index + 1) - self.record_start(index)
     }
 
     /// The bytes of the records in `range`, one behind the other.
@@ -282,23 +279,23 @@ impl<'a> Run<'a> {
 
     /// Where the records in `range` begin, as it is written.
     pub(crate) fn offsets(&self, range: Range<usize>) -> &'a [u8] {
-        let bytes = self.shape.offset_bytes();
+        let bytes = self.layout.shape.offset_bytes();
         &self.offsets[bytes * range.start..bytes * range.end]
     }
 
     /// Record `index`.
-    #[inline]
+    // A call would cost as much as the rest.
+    #[inline(always)]
     pub(crate) fn record(&self, index: usize) -> RecordRef<'a> {
-        let bytes = &self.bytes[self.offset(index)..];
-        let (suffix_bytes, value_bytes) = self.shape.lengths(bytes);
-        let (stamp, lsn) = self.layout().version(bytes);
-        let (rest, behind) =
-            bytes[self.shape.record_header_bytes()..].split_at(suffix_bytes.saturating_sub(HEAD_BYTES));
+        let record = &self.bytes[self.offset(index)..];
+        let Head { bytes, suffix_bytes, value_bytes, stamp, lsn } = self.layout.read_record(record);
+        let value_at = bytes + suffix_bytes.saturating_sub(HEAD_BYTES);
+        let rest = &record[bytes..value_at];
         RecordRef {
             key: KeyParts { prefix: self.prefix, head: self.heads[index], suffix_bytes, rest },
             stamp,
             lsn,
-            value: value_bytes.map(|value_bytes| &behind[..value_bytes]),
+            value: value_bytes.map(|value_bytes| &record[value_at..value_at + value_bytes]),
         }
     }
 
@@ -323,15 +320,16 @@ impl<'a> Run<'a> {
 
     /// Whether record `index` is a tombstone.
     pub(crate) fn is_tombstone(&self, index: usize) -> bool {
-        self.shape.lengths(&self.bytes[self.offset(index)..]).1.is_none()
+        self.layout.read_record(&self.bytes[self.offset(index)..]).value_bytes.is_none()
     }
 
     /// How the suffix of the searched key, of so many bytes, lies to record `index`, whose head is the same.
     #[inline]
     fn compare_same_head(&self, index: usize, suffix_bytes: usize, suffix_rest: &[u8]) -> Ordering {
         let record = &self.bytes[self.offset(index)..];
-        let (record_bytes, _) = self.shape.lengths(record);
-        let rest = &record[self.shape.record_header_bytes()..][..record_bytes.saturating_sub(HEAD_BYTES)];
+        let record_bytes = self.layout.shape.suffix_bytes(record);
+        let rest_at = self.layout.shape.record_header_bytes();
+        let rest = &record[rest_at..rest_at + record_bytes.saturating_sub(HEAD_BYTES)];
         compare_behind_head(suffix_bytes, suffix_rest, record_bytes, rest)
     }
 
@@ -398,25 +396,21 @@ impl<'a> Run<'a> {
         if shape.format() != Some(bytes[0]) {
             return Err(format!("kind {:#x} in a run of format {}", bytes[1], bytes[0]));
         }
-        let first_at = match bytes[1] & KIND_MASK {
-            KIND_DELTA => DELTA_HEADER_BYTES + shape.header_bytes(),
-            KIND_BASE => BASE_HEADER_BYTES + shape.header_bytes(),
+        let first_bytes = match bytes[1] & KIND_MASK {
+            KIND_DELTA => DELTA_HEADER_BYTES + u16_at(bytes, 2),
+            KIND_BASE if bytes.len() < BASE_HEADER_BYTES => return Err("base header cut off".into()),
+            KIND_BASE => BASE_HEADER_BYTES + u16_at(bytes, 26),
             kind => return Err(format!("run of unknown kind {kind}")),
         };
-        if bytes.len() < first_at {
-            return Err("header cut off".into());
-        }
-        let base = bytes[1] & KIND_MASK == KIND_BASE;
-        let first_bytes = first_at + u16_at(bytes, if base { 26 } else { 2 });
         let header_bytes = match u16_at(bytes, 24) {
             0xffff => first_bytes,
             high_bytes => first_bytes + high_bytes,
         };
-        let records_at = header_bytes + shape.slot_bytes() * u32_at(bytes, 4) as usize;
+        let records_at = header_bytes + shape.header_bytes() + shape.slot_bytes() * u32_at(bytes, 4) as usize;
         if records_at > bytes.len() {
             return Err(format!("slots end at {records_at} of {} bytes", bytes.len()));
         }
-        if base && u16_at(bytes, 2) > u16_at(bytes, 26) {
+        if bytes[1] & KIND_MASK == KIND_BASE && u16_at(bytes, 2) > u16_at(bytes, 26) {
             return Err("prefix longer than the low key".into());
         }
         let run = Run::new(bytes);
@@ -429,11 +423,11 @@ impl<'a> Run<'a> {
         let mut tombstones = 0;
         for index in 0..self.count() {
             let at = self.offset(index);
-            let value_at = at + self.shape.record_header_bytes();
+            let value_at = at + self.layout.shape.record_header_bytes();
             if at != expected_at || value_at > self.bytes.len() {
                 return Err(format!("record {index} at {at}, expected at {expected_at}"));
             }
-            let (suffix_bytes, value_bytes) = self.shape.lengths(&self.bytes[at..]);
+            let Head { suffix_bytes, value_bytes, .. } = self.layout.read_record(&self.bytes[at..]);
             // Keys are searched by their heads as they lie here.
             if self.heads[index].iter().skip(suffix_bytes).any(|&byte| byte != 0) {
                 return Err(format!("the head of record {index} goes on behind its key"));

@@ -105,12 +105,10 @@ impl<'b> RunWriter<'b> {
         stamp_below: u64,
     ) -> RunWriter<'b> {
         bytes[16..24].copy_from_slice(&stamp_below.to_le_bytes());
-        let keys_at = DELTA_HEADER_BYTES + layout.shape.header_bytes();
-        layout.write(&mut bytes[DELTA_HEADER_BYTES..keys_at]);
-        let high_at = keys_at + prefix.len();
-        bytes[keys_at..high_at].copy_from_slice(prefix);
-        let slots_at = put_high(bytes, high_at, high);
-        RunWriter::begin(bytes, layout, KIND_DELTA, count, prefix.len(), slots_at)
+        let high_at = DELTA_HEADER_BYTES + prefix.len();
+        bytes[DELTA_HEADER_BYTES..high_at].copy_from_slice(prefix);
+        let keys_end = put_high(bytes, high_at, high);
+        RunWriter::begin(bytes, layout, KIND_DELTA, count, prefix.len(), keys_end)
     }
 
     /// Begins a base page of `count` records that `layout` holds.
@@ -122,12 +120,10 @@ impl<'b> RunWriter<'b> {
     ) -> RunWriter<'b> {
         bytes[16..24].copy_from_slice(&bounds.right.0.to_le_bytes());
         bytes[26..28].copy_from_slice(&length_of(bounds.low).to_le_bytes());
-        let keys_at = BASE_HEADER_BYTES + layout.shape.header_bytes();
-        layout.write(&mut bytes[BASE_HEADER_BYTES..keys_at]);
-        let high_at = keys_at + bounds.low.len();
-        bytes[keys_at..high_at].copy_from_slice(bounds.low);
-        let slots_at = put_high(bytes, high_at, bounds.high);
-        RunWriter::begin(bytes, layout, KIND_BASE, count, bounds.prefix_bytes(), slots_at)
+        let high_at = BASE_HEADER_BYTES + bounds.low.len();
+        bytes[BASE_HEADER_BYTES..high_at].copy_from_slice(bounds.low);
+        let keys_end = put_high(bytes, high_at, bounds.high);
+        RunWriter::begin(bytes, layout, KIND_BASE, count, bounds.prefix_bytes(), keys_end)
     }
 
     fn begin(
@@ -136,8 +132,10 @@ impl<'b> RunWriter<'b> {
         kind: u8,
         count: usize,
         prefix_bytes: usize,
-        slots_at: usize,
+        keys_end: usize,
     ) -> Self {
+        let slots_at = keys_end + layout.shape.header_bytes();
+        layout.write(&mut bytes[keys_end..slots_at]);
         u32::try_from(bytes.len()).expect("a run is smaller than 4 GiB");
         bytes[0] = layout.shape.format().expect("a shape of a layout");
         bytes[1] = kind | layout.shape.in_kind();
