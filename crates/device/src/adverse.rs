@@ -332,6 +332,17 @@ impl File for AdverseFile {
         })
     }
 
+    fn shorten(&self, length: u64) -> Result<(), DeviceError> {
+        self.change(Operation::Shorten, |state| {
+            let before = self.inner.length()?;
+            self.inner.shorten(length)?;
+            state.room = state.room.saturating_add(before.saturating_sub(length));
+            let is_kept = |number: u64| number * (BLOCK_BYTES as u64) < length;
+            lock(&self.unsynced).blocks.retain(|&number, _| is_kept(number));
+            Ok(())
+        })
+    }
+
     fn length(&self) -> Result<u64, DeviceError> {
         self.look(Operation::Length)?;
         self.inner.length()
@@ -361,7 +372,11 @@ mod tests {
         assert!(other.write_at(&block(2), 4096).expect_err("there is none").is_full());
         assert!(file.allocate(4097).expect_err("there is none").is_full());
         assert_eq!((file.length().expect("is there"), other.length().expect("is there")), (4096, 4096));
+        file.shorten(1000).expect("shortens");
+        assert!(other.write_at(&block(2), 4096).expect_err("there is not enough").is_full());
         directory.remove("a").expect("removes");
+        other.write_at(&block(2), 4096).expect("there is room again");
+        other.shorten(4096).expect("shortens");
         other.write_at(&block(2), 4096).expect("there is room again");
     }
 

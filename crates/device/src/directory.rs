@@ -46,6 +46,44 @@ pub trait Directory: Send + Sync {
     /// [`DeviceError`] with the name and the cause.
     fn remove(&self, name: &str) -> Result<(), DeviceError>;
 
+    /// Removes `name`, whose handle `file` is, piece by piece: as long as the file is longer than `piece_bytes` it is cut back to the
+    /// next lower multiple of that, durably, and what is left is removed. Where the file system tells the device at once what has become
+    /// free (mounted with `discard`), others who use the device meanwhile wait for a piece and not for all of the file.
+    ///
+    /// A crash leaves all of the file, or whole pieces from its beginning on, or nothing. If somebody else has the handle, too,
+    /// the file is removed at once, so that he may read on; and likewise if it cannot be cut.
+    ///
+    /// # Errors
+    /// Those of [`Directory::remove`].
+    ///
+    /// # Panics
+    /// If `piece_bytes` is 0.
+    ///
+    /// ```
+    /// use deuteron_device::{Directory, File, OpenMode, Operation, SimulatedDisk};
+    /// let disk = SimulatedDisk::new(1);
+    /// let directory = disk.directory();
+    /// let file = directory.open("long", OpenMode::CreateNew, false)?;
+    /// file.allocate(9 << 20)?;
+    /// directory.remove_in_pieces("long", file, 4 << 20)?;
+    /// assert!(directory.list()?.is_empty());
+    /// assert_eq!((disk.count(Operation::Shorten), disk.count(Operation::Sync)), (2, 2));
+    /// # Ok::<(), deuteron_device::DeviceError>(())
+    /// ```
+    fn remove_in_pieces(
+        &self,
+        name: &str,
+        mut file: Arc<dyn File>,
+        piece_bytes: u64,
+    ) -> Result<(), DeviceError> {
+        if let Some(file) = Arc::get_mut(&mut file) {
+            // Nobody relies on what is in it any more. So a cut or a sync that fails loses nothing, and nothing is done again.
+            let _ = shorten_in_pieces(file, piece_bytes);
+        }
+        drop(file);
+        self.remove(name)
+    }
+
     /// Renames `from` to `to`, replacing `to` if it exists. Atomic; durable only after [`Directory::sync`].
     ///
     /// # Errors
@@ -123,6 +161,17 @@ pub trait Directory: Send + Sync {
 /// A piece of a long read: about what one request brings at the full rate of a disk that has several in flight.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// Cuts pieces off the end until one is left.
+fn shorten_in_pieces(file: &dyn File, piece_bytes: u64) -> Result<(), DeviceError> {
+    let mut pieces = file.length()?.div_ceil(piece_bytes);
+    while pieces > 1 {
+        pieces -= 1;
+        file.shorten(pieces * piece_bytes)?;
+        file.sync()?;
+    }
+    Ok(())
+}
+
 /// An open file. All methods may be called from any thread.
 pub trait File: Any + Send + Sync {
     /// Fills `buffer` from `offset`. Bytes past the end of the file read as an error, not as zeros.
@@ -156,6 +205,13 @@ pub trait File: Any + Send + Sync {
     /// # Errors
     /// [`DeviceError`]; [`DeviceError::is_full`] tells a full disk.
     fn allocate(&self, length: u64) -> Result<(), DeviceError>;
+
+    /// Gives the file at most `length` bytes: what lies behind them goes, and its space becomes free. Durable after
+    /// [`File::sync`].
+    ///
+    /// # Errors
+    /// [`DeviceError`]; the file may be shorter or not.
+    fn shorten(&self, length: u64) -> Result<(), DeviceError>;
 
     /// The length in bytes.
     ///

@@ -17,6 +17,8 @@ pub enum Operation {
     Sync,
     /// Allocating space.
     Allocate,
+    /// Cutting the end off a file.
+    Shorten,
     /// Asking for the length.
     Length,
     /// Listing a directory.
@@ -40,12 +42,13 @@ impl Operation {
     ///     SimulatedDisk::new(1).set_faults(FaultPlan::new().fail(operation, 0, FaultKind::Refuse));
     /// }
     /// ```
-    pub const ALL: [Operation; 11] = [
+    pub const ALL: [Operation; 12] = [
         Operation::Open,
         Operation::Read,
         Operation::Write,
         Operation::Sync,
         Operation::Allocate,
+        Operation::Shorten,
         Operation::Length,
         Operation::List,
         Operation::Remove,
@@ -63,6 +66,7 @@ impl fmt::Display for Operation {
             Operation::Write => "write",
             Operation::Sync => "sync",
             Operation::Allocate => "allocate space for",
+            Operation::Shorten => "shorten",
             Operation::Length => "ask the length of",
             Operation::List => "list",
             Operation::Remove => "remove",

@@ -147,6 +147,12 @@ impl File for MemoryFile {
         Ok(())
     }
 
+    fn shorten(&self, length: u64) -> Result<(), DeviceError> {
+        self.opened.changeable(Operation::Shorten)?;
+        self.content.write().unwrap_or_else(PoisonError::into_inner).shorten(length);
+        Ok(())
+    }
+
     fn length(&self) -> Result<u64, DeviceError> {
         Ok(self.content.read().unwrap_or_else(PoisonError::into_inner).length())
     }

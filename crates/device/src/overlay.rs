@@ -55,8 +55,8 @@ impl OverlayDirectory {
                 let length = base.length()?;
                 let file = Arc::new(OverlayFile {
                     name: name.to_owned(),
-                    base: Some((base, length)),
-                    state: Mutex::new(State { blocks: BTreeMap::new(), length }),
+                    base: Some(base),
+                    state: Mutex::new(State { blocks: BTreeMap::new(), length, base_bytes: length }),
                 });
                 self.changed().insert(name.to_owned(), Some(Arc::clone(&file)));
                 Ok(Some(file))
@@ -147,8 +147,8 @@ impl Directory for OverlayDirectory {
 /// A file of the overlay.
 struct OverlayFile {
     name: String,
-    /// The file below and its length when it was opened.
-    base: Option<(Arc<dyn File>, u64)>,
+    /// The file below.
+    base: Option<Arc<dyn File>>,
     state: Mutex<State>,
 }
 
@@ -157,6 +157,8 @@ struct State {
     /// The blocks that differ from the base, by number.
     blocks: BTreeMap<u64, Box<[u8; BLOCK_BYTES]>>,
     length: u64,
+    /// So much of the file below shows through: its length when it was opened, or what it was shortened to.
+    base_bytes: u64,
 }
 
 impl OverlayFile {
@@ -164,14 +166,14 @@ impl OverlayFile {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The block `number` of the base, zeros beyond its end.
-    fn base_block(&self, number: u64) -> Result<Box<[u8; BLOCK_BYTES]>, DeviceError> {
+    /// The block `number` of the first `base_bytes` of the base, zeros beyond them.
+    fn base_block(&self, number: u64, base_bytes: u64) -> Result<Box<[u8; BLOCK_BYTES]>, DeviceError> {
         let mut aligned = crate::AlignedBuffer::zeroed(BLOCK_BYTES);
         let offset = number * BLOCK_BYTES as u64;
-        if let Some((base, length)) = &self.base
-            && offset < *length
+        if let Some(base) = &self.base
+            && offset < base_bytes
         {
-            let count = (*length - offset).min(BLOCK_BYTES as u64) as usize;
+            let count = (base_bytes - offset).min(BLOCK_BYTES as u64) as usize;
             base.read_at(&mut aligned[..count], offset)?;
         }
         let mut block = Box::new([0; BLOCK_BYTES]);
@@ -206,7 +208,9 @@ impl File for OverlayFile {
             let count = range.len();
             match state.blocks.get(&number) {
                 Some(block) => buffer[at..at + count].copy_from_slice(&block[range]),
-                None => buffer[at..at + count].copy_from_slice(&self.base_block(number)?[range]),
+                None => {
+                    buffer[at..at + count].copy_from_slice(&self.base_block(number, state.base_bytes)?[range])
+                }
             }
         }
         Ok(())
@@ -214,11 +218,12 @@ impl File for OverlayFile {
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<(), DeviceError> {
         let mut state = self.state();
+        let base_bytes = state.base_bytes;
         for (number, range, at) in parts(offset, buffer.len()) {
             let count = range.len();
             let block = match state.blocks.entry(number) {
                 Entry::Occupied(entry) => entry.into_mut(),
-                Entry::Vacant(entry) => entry.insert(self.base_block(number)?),
+                Entry::Vacant(entry) => entry.insert(self.base_block(number, base_bytes)?),
             };
             block[range].copy_from_slice(&buffer[at..at + count]);
         }
@@ -237,6 +242,19 @@ impl File for OverlayFile {
     fn allocate(&self, length: u64) -> Result<(), DeviceError> {
         let mut state = self.state();
         state.length = state.length.max(length);
+        Ok(())
+    }
+
+    fn shorten(&self, length: u64) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        if length < state.length {
+            (state.length, state.base_bytes) = (length, state.base_bytes.min(length));
+            let block = BLOCK_BYTES as u64;
+            state.blocks.retain(|&number, _| number * block < length);
+            if let Some(last) = state.blocks.get_mut(&(length / block)) {
+                last[(length % block) as usize..].fill(0);
+            }
+        }
         Ok(())
     }
 
@@ -261,6 +279,27 @@ mod tests {
         let mut bytes = vec![0; file.length().expect("has a length") as usize];
         file.read_at(&mut bytes, 0).expect("reads");
         bytes
+    }
+
+    #[test]
+    fn a_file_that_is_shortened_above_is_as_long_as_it_was_below() {
+        let original: Vec<u8> = (0..10_000u32).map(|number| (number / 7) as u8).collect();
+        let base = base_with("data", &original);
+        let overlay = OverlayDirectory::new(Arc::clone(&base) as Arc<dyn Directory>);
+        let file = overlay.open("data", OpenMode::ReadWrite, false).expect("opens");
+        file.write_at(&[0xff; 3000], 4000).expect("writes");
+        let mut expected = original.clone();
+        expected[4000..7000].fill(0xff);
+        for length in [9000, 6000, 4096, 100] {
+            file.shorten(length).expect("shortens");
+            expected.truncate(length as usize);
+            assert_eq!(contents(&overlay, "data"), expected);
+        }
+        file.shorten(101).expect("shortens");
+        file.allocate(9999).expect("lengthens");
+        expected.resize(9999, 0);
+        assert_eq!(contents(&overlay, "data"), expected);
+        assert_eq!(contents(base.as_ref(), "data"), original);
     }
 
     #[test]

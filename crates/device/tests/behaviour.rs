@@ -56,6 +56,8 @@ behaviour! {
     misaligned_direct_access_is_refused
     reading_past_the_end_is_an_error
     allocated_space_reads_as_zeros
+    a_shortened_file_has_lost_its_end
+    a_file_removed_in_pieces_is_whole_for_who_has_it
     a_gap_reads_as_zeros
     files_are_found_by_name
     create_new_refuses_an_existing_file
@@ -184,6 +186,67 @@ fn allocated_space_reads_as_zeros(directory: &dyn Directory) {
     assert_eq!(file.length().unwrap(), 10_000, "allocating never shortens");
 }
 
+fn a_shortened_file_has_lost_its_end(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
+    let written = pattern(10_000, 4);
+    file.write_at(&written, 0).unwrap();
+    for longer in [10_000, 10_001, u64::MAX] {
+        file.shorten(longer).unwrap();
+        assert_eq!(file.length().unwrap(), 10_000, "shortening never lengthens");
+    }
+    for length in [9_000, 8_192, 5_000] {
+        file.shorten(length).unwrap();
+        assert_eq!(file.length().unwrap(), length);
+        let mut read = vec![0; length as usize];
+        file.read_at(&mut read, 0).unwrap();
+        assert_eq!(read, written[..length as usize]);
+        let error = file.read_at(&mut [0; 2], length - 1).unwrap_err();
+        assert_eq!(error.source.kind(), ErrorKind::UnexpectedEof);
+    }
+    file.allocate(9_500).unwrap();
+    let mut read = vec![1; 9_500];
+    file.read_at(&mut read, 0).unwrap();
+    assert_eq!(read[..5_000], written[..5_000]);
+    assert!(read[5_000..].iter().all(|&byte| byte == 0), "what was cut does not come back");
+    file.shorten(0).unwrap();
+    file.sync().unwrap();
+    assert_eq!(directory.open("a", OpenMode::Read, false).unwrap().length().unwrap(), 0);
+
+    let direct = directory.open("b", OpenMode::CreateNew, true).unwrap();
+    direct.write_durable_at(&pattern(8 * BLOCK_BYTES, 1), 0).unwrap();
+    direct.shorten(3 * BLOCK_BYTES as u64).unwrap();
+    let mut read = AlignedBuffer::zeroed(3 * BLOCK_BYTES);
+    direct.read_at(&mut read, 0).unwrap();
+    assert!(read[..] == pattern(8 * BLOCK_BYTES, 1)[..3 * BLOCK_BYTES]);
+    assert!(direct.read_at(&mut read[..BLOCK_BYTES], 3 * BLOCK_BYTES as u64).is_err());
+}
+
+/// Whether it has been opened as another file does not matter: that is what the caller must know.
+fn a_file_removed_in_pieces_is_whole_for_who_has_it(directory: &dyn Directory) {
+    let written = pattern(5 * BLOCK_BYTES + 100, 4);
+    let piece_bytes = 2 * BLOCK_BYTES as u64;
+    for is_held in [true, false] {
+        let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
+        file.write_at(&written, 0).unwrap();
+        let held = is_held.then(|| Arc::clone(&file));
+        directory.remove_in_pieces("a", file, piece_bytes).unwrap();
+        assert!(directory.list().unwrap().is_empty());
+        if let Some(held) = held {
+            let mut read = vec![0; written.len()];
+            held.read_at(&mut read, 0).unwrap();
+            assert!(read[..] == written[..]);
+        }
+    }
+    for length in [0, 1, piece_bytes] {
+        let file = directory.open("b", OpenMode::CreateNew, false).unwrap();
+        file.allocate(length).unwrap();
+        directory.remove_in_pieces("b", file, piece_bytes).unwrap();
+    }
+    let file = directory.open("c", OpenMode::CreateNew, false).unwrap();
+    directory.remove("c").unwrap();
+    assert!(directory.remove_in_pieces("c", file, piece_bytes).unwrap_err().is_not_found());
+}
+
 fn a_gap_reads_as_zeros(directory: &dyn Directory) {
     let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
     file.write_at(b"end", 9000).unwrap();
@@ -253,7 +316,8 @@ fn names_that_are_no_names_are_refused(directory: &dyn Directory) {
 fn a_file_opened_for_reading_cannot_be_changed(directory: &dyn Directory) {
     directory.open("a", OpenMode::CreateNew, false).unwrap().write_at(b"x", 0).unwrap();
     let file = directory.open("a", OpenMode::Read, false).unwrap();
-    for result in [file.write_at(b"y", 0), file.write_durable_at(b"y", 0), file.allocate(10)] {
+    for result in [file.write_at(b"y", 0), file.write_durable_at(b"y", 0), file.allocate(10), file.shorten(0)]
+    {
         assert_eq!(result.unwrap_err().source.kind(), ErrorKind::PermissionDenied);
     }
     assert_eq!(file.length().unwrap(), 1);

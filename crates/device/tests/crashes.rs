@@ -1,12 +1,13 @@
 //! What the simulated disk keeps and loses in a crash, against a model that knows only what it may.
 
 use deuteron_device::{
-    CrashPolicy, Directory, File, OpenMode, SECTOR_BYTES, SimulatedDirectory, SimulatedDisk,
+    CrashPolicy, Directory, File, OpenMode, Operation, SECTOR_BYTES, SimulatedDirectory, SimulatedDisk,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
-fn create(directory: &SimulatedDirectory, name: &str) -> std::sync::Arc<dyn File> {
+fn create(directory: &SimulatedDirectory, name: &str) -> Arc<dyn File> {
     let file = directory.open(name, OpenMode::CreateNew, false).unwrap();
     directory.sync().unwrap();
     file
@@ -25,8 +26,15 @@ fn all(directory: &SimulatedDirectory) -> BTreeMap<String, Vec<u8>> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { sector_start: u64, length: usize, byte: u8, durable: bool },
+    Write {
+        sector_start: u64,
+        length: usize,
+        byte: u8,
+        durable: bool,
+    },
     Allocate(u64),
+    /// To so many sectors: a cut is no part of a sector's life.
+    Shorten(u64),
     Sync,
 }
 
@@ -34,7 +42,12 @@ fn step() -> impl Strategy<Value = Step> {
     let write = (0u64..20_000, 1usize..9000, 1u8.., prop::bool::weighted(0.2)).prop_map(
         |(sector_start, length, byte, durable)| Step::Write { sector_start, length, byte, durable },
     );
-    prop_oneof![6 => write, 1 => (0u64..30_000).prop_map(Step::Allocate), 1 => Just(Step::Sync)]
+    prop_oneof![
+        12 => write,
+        2 => (0u64..30_000).prop_map(Step::Allocate),
+        1 => (0u64..60).prop_map(Step::Shorten),
+        2 => Just(Step::Sync)
+    ]
 }
 
 fn put(image: &mut Vec<u8>, offset: u64, length: usize, byte: u8) {
@@ -67,6 +80,8 @@ proptest! {
         let file = create(&disk.directory(), "a");
         // `states` holds, oldest first, every state that a sector may be left in; the first is the durable one.
         let mut states: Vec<Vec<u8>> = vec![Vec::new()];
+        // The one after the last cut.
+        let mut cut = None;
         for step in &steps {
             let mut visible = states.last().unwrap().clone();
             match *step {
@@ -77,7 +92,8 @@ proptest! {
                 }
                 Step::Write { sector_start, length, byte, durable: true } => {
                     file.write_durable_at(&vec![byte; length], sector_start).unwrap();
-                    // In whatever state the rest is, these bytes are there.
+                    // A cut before them is not undone any more. In whatever state the rest is, these bytes are there.
+                    states.drain(..cut.take().unwrap_or(0));
                     states.iter_mut().for_each(|state| put(state, sector_start, length, byte));
                 }
                 Step::Allocate(length) => {
@@ -85,8 +101,18 @@ proptest! {
                     visible.resize(visible.len().max(length as usize), 0);
                     states.push(visible);
                 }
+                Step::Shorten(sectors) => {
+                    let length = sectors * SECTOR_BYTES;
+                    file.shorten(length).unwrap();
+                    if (length as usize) < visible.len() {
+                        visible.truncate(length as usize);
+                        cut = Some(states.len());
+                        states.push(visible);
+                    }
+                }
                 Step::Sync => {
                     file.sync().unwrap();
+                    cut = None;
                     states = vec![visible];
                 }
             }
@@ -97,7 +123,8 @@ proptest! {
         prop_assert!(&content(&disk.fork(0).crash(CrashPolicy::KeepAll), "a") == states.last().unwrap());
         for seed in 0..4 {
             let left = content(&disk.fork(seed).crash(CrashPolicy::Random), "a");
-            prop_assert!(left.len() >= states[0].len() && left.len() <= states.last().unwrap().len());
+            let lengths = || states.iter().map(Vec::len);
+            prop_assert!(left.len() >= lengths().min().unwrap() && left.len() <= lengths().max().unwrap());
             for index in 0..left.len().div_ceil(SECTOR_BYTES as usize) {
                 // Cut off where the surviving length ends.
                 let matches = |state: &Vec<u8>| {
@@ -215,4 +242,40 @@ fn a_crash_ends_handles_and_locks() {
     drop(lock);
     assert!(after.lock().is_err(), "the old machine's lock gives nothing back");
     drop(second);
+}
+
+#[test]
+fn a_crash_while_a_file_is_removed_in_pieces_leaves_whole_pieces_from_its_beginning() {
+    const PIECE: usize = 8192;
+    let disk = SimulatedDisk::new(1);
+    let file = create(&disk.directory(), "a");
+    let written: Vec<u8> = (0..5 * PIECE - 100).map(|at| (at / 100) as u8).collect();
+    file.write_durable_at(&written, 0).unwrap();
+    file.sync().unwrap();
+    let left: Arc<Mutex<Vec<Option<usize>>>> = Arc::default();
+    let noted = Arc::clone(&left);
+    let whole = written.clone();
+    disk.watch(move |moment| {
+        for policy in CrashPolicy::ALL {
+            for disk in [&moment.before, &moment.during] {
+                let files = all(&disk.fork(noted.lock().unwrap().len() as u64).crash(policy));
+                let length = files.get("a").map(|bytes| {
+                    assert!(bytes[..] == whole[..bytes.len()]);
+                    bytes.len()
+                });
+                noted.lock().unwrap().push(length);
+            }
+        }
+    });
+    disk.directory().remove_in_pieces("a", file, PIECE as u64).unwrap();
+    disk.directory().sync().unwrap();
+    let mut left = left.lock().unwrap().clone();
+    assert_eq!(disk.used_bytes(), 0);
+    left.sort_unstable();
+    left.dedup();
+    let pieces = [1, 2, 3, 4].map(|pieces| Some(pieces * PIECE));
+    assert_eq!(left, [&[None], &pieces[..], &[Some(written.len())]].concat());
+    let moments =
+        [Operation::Shorten, Operation::Sync, Operation::Remove].map(|operation| disk.count(operation));
+    assert_eq!(moments, [4, 5, 1], "with the sync before");
 }

@@ -30,6 +30,7 @@ fn workload(directory: &SimulatedDirectory) -> Result<(), DeviceError> {
     directory.sync()?;
     file.read_at(&mut [0; 100], 0)?;
     file.length()?;
+    file.shorten(4096)?;
     directory.rename("a", "b")?;
     directory.list()?;
     directory.remove("b")?;
@@ -58,7 +59,7 @@ fn each_operation_of_each_kind_can_be_made_to_fail() {
 fn the_machine_stops_at_each_change_and_stays_stopped() {
     let disk = SimulatedDisk::new(1);
     workload(&disk.directory()).unwrap();
-    assert_eq!(disk.operations(), 9);
+    assert_eq!(disk.operations(), 10);
     for count in 0..disk.operations() {
         let disk = SimulatedDisk::new(1);
         let directory = disk.directory();
@@ -191,4 +192,35 @@ fn flipped_bits_stay_flipped() {
     assert_eq!((seen[50], seen[150]), (4, 1));
     file.sync().unwrap();
     assert_eq!(content(&disk.crash(CrashPolicy::LoseAll), "a"), seen);
+}
+
+#[test]
+fn what_cannot_be_cut_is_removed_all_the_same() {
+    for (operation, nth) in [
+        (Operation::Length, 0),
+        (Operation::Shorten, 0),
+        (Operation::Shorten, 2),
+        (Operation::Sync, 0),
+        (Operation::Sync, 1),
+    ] {
+        for kind in [FaultKind::Refuse, FaultKind::Full, FaultKind::Partial, FaultKind::Lose] {
+            let disk = SimulatedDisk::new(nth);
+            let directory = disk.directory();
+            let file = directory.open("a", OpenMode::CreateNew, false).unwrap();
+            file.allocate(5 * 4096).unwrap();
+            disk.set_faults(FaultPlan::new().fail(operation, nth, kind));
+            directory.remove_in_pieces("a", file, 4096).unwrap();
+            assert_eq!((disk.faults_fired(), disk.count(Operation::Remove), disk.used_bytes()), (1, 1, 0));
+            let cuts = if operation == Operation::Length { 0 } else { nth + 1 };
+            assert_eq!(disk.count(Operation::Shorten), cuts, "none after the one that failed");
+        }
+    }
+    // What is told is that the removal failed.
+    let disk = SimulatedDisk::new(1);
+    let file = disk.directory().open("a", OpenMode::CreateNew, false).unwrap();
+    file.allocate(5 * 4096).unwrap();
+    disk.set_faults(FaultPlan::new().fail(Operation::Remove, 0, FaultKind::Refuse));
+    let error = disk.directory().remove_in_pieces("a", file, 4096).unwrap_err();
+    assert_eq!((error.operation, error.file.as_str()), (Operation::Remove, "a"));
+    assert_eq!(disk.directory().list().unwrap(), ["a"]);
 }

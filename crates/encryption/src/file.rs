@@ -266,6 +266,24 @@ impl File for EncryptedFile {
         Ok(())
     }
 
+    fn shorten(&self, length: u64) -> Result<(), DeviceError> {
+        self.changeable(Operation::Shorten)?;
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if length >= self.length()? {
+            return Ok(());
+        }
+        let units = length.div_ceil(BLOCK);
+        self.inner.shorten(unit_at(units)).map_err(|error| self.of_inner(error, length))?;
+        let count = (length % BLOCK) as usize;
+        if count > 0 {
+            let (mut unit, _) = self.existing(units - 1)?;
+            unit[count..].fill(0);
+            self.seal(&mut unit, units - 1, &[count])?;
+            self.inner.write_at(&unit, unit_at(units - 1)).map_err(|error| self.of_inner(error, length))?;
+        }
+        Ok(())
+    }
+
     fn length(&self) -> Result<u64, DeviceError> {
         match self.units()?.checked_sub(1) {
             None => Ok(0),

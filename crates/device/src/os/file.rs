@@ -171,6 +171,15 @@ impl File for OsFile {
         .map_err(|source| self.opened.error(Operation::Allocate, length, source))
     }
 
+    fn shorten(&self, length: u64) -> Result<(), DeviceError> {
+        self.opened.changeable(Operation::Shorten)?;
+        let shortened = self.length_now().and_then(|before| match before > length {
+            true => Ok(retry_on_intr(|| rustix::fs::ftruncate(&self.descriptor, length))?),
+            false => Ok(()),
+        });
+        shortened.map_err(|source| self.opened.error(Operation::Shorten, length, source))
+    }
+
     fn length(&self) -> Result<u64, DeviceError> {
         self.length_now().map_err(|source| self.opened.error(Operation::Length, 0, source))
     }

@@ -59,6 +59,13 @@ impl File for SimulatedFile {
             .map_err(|source| self.opened.error(Operation::Allocate, length, source))
     }
 
+    fn shorten(&self, length: u64) -> Result<(), DeviceError> {
+        self.opened.changeable(Operation::Shorten)?;
+        let shorten = (Operation::Shorten, self.id().1);
+        change(&self.shared, shorten, |disk| disk.shorten(self.incarnation, self.id(), length))
+            .map_err(|source| self.opened.error(Operation::Shorten, length, source))
+    }
+
     fn length(&self) -> Result<u64, DeviceError> {
         lock(&self.shared)
             .length(self.incarnation, self.id())

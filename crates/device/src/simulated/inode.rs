@@ -17,6 +17,7 @@ const REMEMBERED: usize = 16;
 enum Change {
     Write { offset: u64, bytes: Arc<[u8]> },
     Extend { length: u64 },
+    Shorten { length: u64 },
 }
 
 impl Change {
@@ -24,6 +25,7 @@ impl Change {
         match self {
             Change::Write { offset, bytes } => image.write(bytes, *offset),
             Change::Extend { length } => image.extend(*length),
+            Change::Shorten { length } => image.shorten(*length),
         }
     }
 }
@@ -74,6 +76,11 @@ impl Inode {
     }
 
     pub(super) fn write_durable(&mut self, bytes: &[u8], offset: u64) {
+        // A pending cut must not take away what is durable from now on. A file system's journal keeps the order of such changes;
+        // and what was pending before it may become durable at any time.
+        if let Some(cut) = self.pending.iter().rposition(|change| matches!(change, Change::Shorten { .. })) {
+            self.pending.drain(..=cut).for_each(|change| change.apply(&mut self.durable));
+        }
         self.remember(bytes, offset);
         self.visible.write(bytes, offset);
         self.durable.write(bytes, offset);
@@ -95,6 +102,13 @@ impl Inode {
         if length > self.visible.length() {
             self.visible.extend(length);
             self.pending.push(Change::Extend { length });
+        }
+    }
+
+    pub(super) fn shorten(&mut self, length: u64) {
+        if length < self.visible.length() {
+            self.visible.shorten(length);
+            self.pending.push(Change::Shorten { length });
         }
     }
 
@@ -164,6 +178,11 @@ impl Inode {
                 Change::Extend { length } => {
                     if random.coin() {
                         survivor.extend(*length);
+                    }
+                }
+                Change::Shorten { length } => {
+                    if random.coin() {
+                        survivor.shorten(*length);
                     }
                 }
                 Change::Write { bytes, .. } if bytes.is_empty() => {}

@@ -6,10 +6,10 @@
 //! | state | of | becomes durable by |
 //! |---|---|---|
 //! | *visible* | what reads show | |
-//! | *pending* | each write or extension since the file's last sync, in order | [`File::sync`](crate::File::sync) |
+//! | *pending* | each write, extension or cut since the file's last sync, in order | [`File::sync`](crate::File::sync) |
 //! | *durable* | what every crash leaves | |
 //!
-//! A durable write goes to the durable bytes at once and makes no earlier write durable. The same three states
+//! A durable write goes to the durable bytes at once and makes no earlier write durable, unless a cut lies between. The same three states
 //! exist for the entries of the directory: creations, removals and renames are pending until the directory is
 //! synced, whatever is done to the files.
 //!

@@ -505,6 +505,25 @@ impl State {
         }
     }
 
+    pub(super) fn shorten(
+        &mut self,
+        incarnation: u64,
+        (number, name): (InodeNumber, &str),
+        length: u64,
+    ) -> io::Result<()> {
+        match self.begin(incarnation, Operation::Shorten, true, name)? {
+            Course::Succeed => {
+                self.inode(number).shorten(length);
+                Ok(())
+            }
+            Course::Stop => {
+                self.inode(number).shorten(length);
+                Err(MachineStopped.into())
+            }
+            Course::Fail(kind) => Err(InjectedFault(kind).into()),
+        }
+    }
+
     pub(super) fn sync(&mut self, incarnation: u64, (number, name): (InodeNumber, &str)) -> io::Result<()> {
         let course = self.begin(incarnation, Operation::Sync, true, name)?;
         let random = &mut self.random;
