@@ -9,7 +9,7 @@ use deuteron_dc::BwTreeDc;
 use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, FaultPlan, SimulatedDisk};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// An operation of the log; its place there is its LSN, and its timestamp.
 struct Logged {
@@ -147,9 +147,22 @@ fn a_failed_write_poisons_and_a_restart_recovers() {
             let disk = SimulatedDisk::new(nth);
             let dc = open(&disk).unwrap();
             disk.set_faults(FaultPlan::new().fail(kind, nth, FaultKind::Partial));
+            let asked: Arc<Mutex<Vec<DeviceOperation>>> = Arc::default();
+            let noted = Arc::clone(&asked);
+            disk.watch(move |moment| noted.lock().unwrap().push(moment.operation));
             let mut safe = 0;
             let outcome = work(&dc, &log, 0, &mut safe);
             if disk.faults_fired() == 0 {
+                continue;
+            }
+            let asked = asked.lock().unwrap().clone();
+            let failed = (0..asked.len()).filter(|&at| asked[at] == kind).nth(nth as usize).unwrap();
+            if asked[failed - 1] == DeviceOperation::Shorten {
+                // Nobody relies on a file that is being removed.
+                assert!(outcome.is_ok());
+                drop(dc);
+                disk.crash(CrashPolicy::Random);
+                verify(&open(&disk).unwrap(), &log, safe);
                 continue;
             }
             assert!(outcome.is_err(), "{kind:?} {nth} failed unnoticed");

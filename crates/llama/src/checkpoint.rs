@@ -31,7 +31,7 @@ use crate::image::{ImagePage, ImageStart, ImageWriter, image_name, image_number}
 use crate::llama::Llama;
 use crate::page_id::PageId;
 use crate::sync::{AtomicBool, MutexGuard, Ordering};
-use deuteron_device::DeviceError;
+use deuteron_device::{DeviceError, OpenMode};
 use std::sync::Arc;
 
 /// Pages gathered before their addresses are asked for, under the flush lock.
@@ -433,7 +433,8 @@ impl Llama {
     ///
     /// What is dead has been superseded by a durable fragment. Either the image says so, or the scan finds that
     /// fragment: it is younger than the image's entry of its page, hence behind the scan start. The removals are
-    /// not synced: a segment that comes back at a crash is dead still.
+    /// not synced: a segment, or the beginning of one, that comes back at a crash is dead still. Nobody waits for them but the caller: the
+    /// flush lock is given back before.
     pub(crate) fn remove_dead_segments(
         &self,
         mut flusher: MutexGuard<'_, Flusher>,
@@ -458,12 +459,15 @@ impl Llama {
 
     /// A recovery would not look at them: it begins with the highest number.
     fn remove_older_images(&self, number: u64) -> Result<(), DeviceError> {
-        let directory = &self.store.segments.directory;
+        let segments = &self.store.segments;
+        let directory = &segments.directory;
         let names = directory.list()?;
         let older = names.iter().filter_map(|name| image_number(name)).filter(|&older| older < number);
         let mut removed = false;
         for older in older {
-            directory.remove(&image_name(older))?;
+            let name = image_name(older);
+            let file = directory.open(&name, OpenMode::ReadWrite, self.options.direct);
+            segments.remove_file(&name, file.ok())?;
             removed = true;
         }
         if removed { directory.sync() } else { Ok(()) }

@@ -35,6 +35,9 @@ const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = BLOCK_BYTES as u64;
 /// A segment is allocated in so many pieces, so that one that has just been begun takes little room.
 const PIECES: u64 = 16;
+/// The longest piece in which a file is removed: others' reads wait behind the device while it is told what has become free, 1 ms for
+/// this much where 64 MiB take 17.
+const REMOVED_BYTES_MAX: u64 = 4 << 20;
 /// Bytes between two fragments that are read along with them: about what a device reads in the time of one more read.
 const GAP_BYTES_MAX: u64 = 2 * BLOCK_BYTES as u64;
 /// The longest read of several fragments.
@@ -289,8 +292,11 @@ impl Segments {
 
     /// How long the file of the segment that holds `offset` is to be so that `bytes` fit at `offset`: whole pieces.
     fn pieces(&self, offset: u64, bytes: u64) -> u64 {
-        let piece = (self.segment_bytes / PIECES).next_multiple_of(BLOCK_BYTES as u64);
-        (offset % self.segment_bytes + bytes).next_multiple_of(piece).min(self.segment_bytes)
+        (offset % self.segment_bytes + bytes).next_multiple_of(self.piece_bytes()).min(self.segment_bytes)
+    }
+
+    fn piece_bytes(&self) -> u64 {
+        (self.segment_bytes / PIECES).next_multiple_of(BLOCK_BYTES as u64)
     }
 
     /// Allocates so much of a segment that `bytes` fit at `offset`, which lies in it, durably; the length of its file.
@@ -386,13 +392,31 @@ impl Segments {
         Ok(length)
     }
 
-    /// Removes a segment. Durable once the directory is synced.
+    /// Removes a segment in which nothing is needed, piece by piece. Durable once the directory is synced.
+    ///
+    /// A crash may leave the first pieces of it, the header with them: a segment like one that was never filled, in which nothing is
+    /// live either. Who is still reading what was live a moment ago holds the file, which is not cut then.
     pub(crate) fn remove(&self, index: u64) -> Result<(), DeviceError> {
-        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&index);
-        match self.directory.remove(&segment_name(index)) {
+        let name = segment_name(index);
+        // From here on nobody comes to hold it who does not.
+        let file = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&index);
+        match self.remove_file(&name, file) {
             Err(error) if error.is_not_found() => Ok(()),
             other => other,
         }
+    }
+
+    /// Removes a file piece by piece, unless it could not be opened, or somebody else has it.
+    pub(crate) fn remove_file(&self, name: &str, file: Option<Arc<dyn File>>) -> Result<(), DeviceError> {
+        match file {
+            Some(file) => self.directory.remove_in_pieces(name, file, self.removed_bytes()),
+            None => self.directory.remove(name),
+        }
+    }
+
+    /// In what pieces files are removed: never less than a block, so that a header stays as long as there is a file.
+    fn removed_bytes(&self) -> u64 {
+        self.piece_bytes().min(REMOVED_BYTES_MAX)
     }
 
     /// Reads the fragments at `addresses`: one aligned read for those that lie close together. Not checked yet.
@@ -726,15 +750,69 @@ mod tests {
         assert!(segments.file(2).is_none() && disk.directory().list().unwrap().is_empty());
     }
 
+    #[test]
+    fn a_segment_is_cut_a_sixteenth_at_a_time_unless_somebody_reads_it() {
+        for is_read in [false, true] {
+            let disk = SimulatedDisk::new(1);
+            let segments = numbered(&disk);
+            let reader = is_read.then(|| segments.file(1).unwrap());
+            segments.remove(1).unwrap();
+            assert!(segments.file(1).is_none());
+            assert_eq!(disk.directory().list().unwrap(), [segment_name(0)]);
+            assert_eq!(disk.count(Operation::Shorten), if is_read { 0 } else { PIECES - 1 });
+            if let Some(reader) = reader {
+                let mut last = [0; 64];
+                reader.read_at(&mut last, SEGMENT - 64).unwrap();
+                assert_eq!(last, [(100 + (SEGMENT - 64) / 64) as u8; 64]);
+            }
+            segments.remove(0).unwrap();
+            assert_eq!(disk.used_bytes(), 0);
+        }
+        let large = Segments::new(Arc::new(MemoryDirectory::new()), 7, 1 << 30, false);
+        assert_eq!((large.piece_bytes(), large.removed_bytes()), (64 << 20, REMOVED_BYTES_MAX));
+        let small = segments(MemoryDirectory::new(), 7);
+        assert_eq!((small.piece_bytes(), small.removed_bytes()), (BLOCK, BLOCK));
+    }
+
+    #[test]
+    fn who_reads_a_segment_that_is_removed_meanwhile_reads_all_of_it_or_finds_none() {
+        let disk = SimulatedDisk::new(1);
+        let segments = &numbered(&disk);
+        // At its end, which is cut first. Alone: of several that cannot be read together each is read again.
+        let address = FlashAddress::new(2 * SEGMENT - BLOCK, 64);
+        let content = [(100 + (address.offset() - SEGMENT) / 64) as u8; 64];
+        let mut whole = 0;
+        for round in 0..500 {
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    (0..round % 8).for_each(|_| std::thread::yield_now());
+                    segments.remove(1).unwrap();
+                });
+                loop {
+                    match segments.read_many(&[address], InFlight::Few).remove(0) {
+                        Ok(read) => assert_eq!(read.bytes(), content),
+                        Err(LlamaError::Corrupt { found, .. }) => break assert_eq!(found, "no such segment"),
+                        Err(error) => panic!("{error:?}"),
+                    }
+                    whole += 1;
+                }
+            });
+            fill(segments, 1);
+        }
+        assert!(whole > 100, "only {whole}");
+    }
+
     /// Two full segments; each byte tells where it lies.
     fn numbered(disk: &SimulatedDisk) -> Segments {
         let segments = segments(disk.directory(), 7);
-        for index in 0..2 {
-            segments.create(index, SEGMENT).unwrap();
-            let bytes: Vec<u8> = (0..SEGMENT).map(|within| (index * 100 + within / 64) as u8).collect();
-            segments.file(index).unwrap().write_at(&bytes, 0).unwrap();
-        }
+        (0..2).for_each(|index| fill(&segments, index));
         segments
+    }
+
+    fn fill(segments: &Segments, index: u64) {
+        segments.create(index, SEGMENT).unwrap();
+        let bytes: Vec<u8> = (0..SEGMENT).map(|within| (index * 100 + within / 64) as u8).collect();
+        segments.file(index).unwrap().write_at(&bytes, 0).unwrap();
     }
 
     #[test]

@@ -184,11 +184,16 @@ impl Harness {
 
     /// Ends it, as a crash would.
     pub fn into_ledger(self) -> Ledger {
+        self.ledger()
+    }
+
+    /// What is to be found if a crash ends it now.
+    pub fn ledger(&self) -> Ledger {
         Ledger {
-            history: self.history,
-            durable: self.durable,
+            history: self.history.clone(),
+            durable: self.durable.clone(),
             operations: self.operations,
-            random: self.random,
+            random: self.random.clone(),
         }
     }
 

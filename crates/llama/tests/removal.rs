@@ -1,0 +1,128 @@
+//! Dead segments and older images are removed piece by piece. Whatever a crash leaves of them is dead still.
+
+mod harness;
+
+use deuteron_device::simulated::{Moment, Sweep};
+use deuteron_device::{CrashPolicy, Directory, FaultKind, FaultPlan, OpenMode, Operation, SimulatedDisk};
+use deuteron_llama::Options;
+use harness::Harness;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+/// A store whose next checkpoint has segments and images to remove.
+fn superseded(disk: &SimulatedDisk, options: &Options) -> Harness {
+    let mut harness = Harness::create(Arc::new(disk.directory()), options).unwrap();
+    for _ in 0..3 {
+        for key in 0..500 {
+            harness.upsert(key);
+        }
+        harness.flush_all().unwrap();
+        harness.checkpoint(|_| {}).unwrap();
+    }
+    for _ in 0..3 {
+        for key in 0..500 {
+            harness.upsert(key);
+        }
+        harness.flush_all().unwrap();
+    }
+    harness.llama.renew_images();
+    harness
+}
+
+fn lengths(directory: &dyn Directory) -> BTreeMap<String, u64> {
+    let length = |name: &String| directory.open(name, OpenMode::Read, false).unwrap().length().unwrap();
+    directory.list().unwrap().into_iter().map(|name| (name.clone(), length(&name))).collect()
+}
+
+fn is_segment(name: &str) -> bool {
+    name.ends_with(".seg")
+}
+
+#[test]
+fn what_a_crash_leaves_of_files_that_are_being_removed_hinders_no_opening_and_is_removed_later() {
+    let options = Options::tiny_for_tests();
+    let disk = SimulatedDisk::new(7);
+    let mut harness = superseded(&disk, &options);
+    let whole = lengths(&disk.directory());
+    let ledger = harness.ledger();
+    let moments: Arc<Mutex<Vec<Moment>>> = Arc::default();
+    let noted = Arc::clone(&moments);
+    disk.watch(move |moment| noted.lock().unwrap().push(moment));
+    harness.checkpoint(|_| {}).unwrap();
+    disk.watch(|_| {});
+    let moments = std::mem::take(&mut *moments.lock().unwrap());
+    let removed =
+        |moment: &&Moment| moment.operation == Operation::Remove && whole.contains_key(&moment.file);
+    let dead: BTreeSet<&str> = moments.iter().filter(removed).map(|moment| &*moment.file).collect();
+    let segments = dead.iter().filter(|name| is_segment(name)).count();
+    assert!(segments > 1 && dead.len() - segments > 2, "{dead:?}");
+
+    let (mut sweep, mut cut) = (Sweep::default(), BTreeMap::<bool, BTreeSet<u64>>::new());
+    for (number, moment) in moments.iter().enumerate() {
+        if !dead.contains(&*moment.file) {
+            continue;
+        }
+        sweep.point();
+        let disks = [&moment.before, &moment.during];
+        for (disk, policy) in disks.into_iter().flat_map(|disk| CrashPolicy::ALL.map(|policy| (disk, policy)))
+        {
+            let disk = disk.fork(number as u64);
+            let directory = Arc::new(disk.crash(policy));
+            for (name, length) in lengths(&*directory) {
+                if whole.get(&name).is_some_and(|&whole| length < whole) {
+                    assert!(dead.contains(&*name) && length >= 4096, "{name} of {length} bytes");
+                    cut.entry(is_segment(&name)).or_default().insert(length);
+                }
+            }
+            let mut harness = Harness::reopen(&ledger, directory, &options).unwrap();
+            harness.check_all().unwrap();
+            harness.llama.renew_images();
+            harness.checkpoint(|_| {}).unwrap();
+            let left = lengths(&disk.directory());
+            let back: Vec<_> = left.keys().filter(|name| dead.contains(&***name)).collect();
+            sweep.recovered(number, if back.is_empty() { Ok(()) } else { Err(format!("{back:?}")) });
+        }
+    }
+    sweep.report("crashes while files are removed");
+    let steps = |is_segment: bool| cut.get(&is_segment).map_or(0, BTreeSet::len);
+    assert!(steps(true) == 15 && steps(false) > 0, "the lengths that crashes have left: {cut:?}");
+}
+
+#[test]
+fn space_is_given_back_in_pieces_or_if_that_fails_at_once() {
+    let options = Options::tiny_for_tests();
+    for fault in [None, Some(Operation::Shorten), Some(Operation::Sync)] {
+        let disk = SimulatedDisk::new(7);
+        let mut harness = superseded(&disk, &options);
+        let whole = lengths(&disk.directory());
+        // What was last seen of the files that are there, and by how much it was more at most than what was seen next.
+        let steps: Arc<Mutex<(u64, u64)>> = Arc::default();
+        let (noted, is_failing) = (Arc::clone(&steps), fault.is_some());
+        disk.watch(move |moment| {
+            if !matches!(moment.operation, Operation::Shorten | Operation::Remove) {
+                return;
+            }
+            let mut steps = noted.lock().unwrap();
+            let used = moment.before.used_bytes();
+            let is_next = steps.0 > 0;
+            if is_next {
+                steps.1 = steps.1.max(steps.0.saturating_sub(used));
+            }
+            steps.0 = used;
+        });
+        if let Some(fault) = fault {
+            // Of the first file that is removed, or in the middle of it: an image has one cut, a segment many.
+            let dead = whole.keys().find(|name| is_segment(name)).unwrap();
+            disk.set_faults(FaultPlan::new().fail_in(dead, fault, 5, FaultKind::Refuse));
+        }
+        harness.checkpoint(|_| {}).unwrap();
+        assert_eq!((disk.faults_fired(), harness.llama.poisoned()), (u64::from(is_failing), None));
+        let (used, step) = *steps.lock().unwrap();
+        assert!(used > 0 && if is_failing { step > 4096 } else { step <= 4096 }, "{fault:?}: {step}");
+        let left = lengths(&disk.directory());
+        let figures = harness.llama.statistics();
+        assert_eq!(left.keys().filter(|name| is_segment(name)).count() as u64, figures.segments);
+        assert!(left.len() + 3 < whole.len(), "{left:?} of {whole:?}");
+        harness.check_all().unwrap();
+    }
+}
