@@ -17,9 +17,9 @@
 //!
 //! | [`Segments::truncate`] | after a crash |
 //! |---|---|
-//! | rename to `.spare`, or remove, each segment wholly below | any of them may be back; nobody looks below the redo scan start point |
-//! | sync the directory | none is back |
-//! | only now: reuse the spares | |
+//! | rename each segment wholly below to `.spare` | any of them may be back; nobody looks below the redo scan start point |
+//! | sync the directory | none is back; spares, which the next opening removes |
+//! | only now: reuse some of them, and remove the others piece by piece | spares, of any length |
 
 use crate::block::{BLOCK, Mismatch, SegmentHeader};
 use crate::sync::{AtomicU64, Ordering};
@@ -28,6 +28,11 @@ use deuteron_contract::Lsn;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A segment that is no longer needed is removed in so many pieces at least, none of them longer than this: what the device is told at
+/// once that it has become free is what others wait behind.
+const PIECES: u64 = 16;
+const PIECE_BYTES_MAX: u64 = 4 << 20;
 
 /// What all segments of a log have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,28 +266,53 @@ impl Segments {
     /// Gives up the segments that end at or below `upto`; how many.
     ///
     /// # Errors
-    /// The device's. After [`deuteron_device::Operation::SyncDirectory`] the log must stop; after others the segment
-    /// that failed and those above it are still there.
+    /// The device's. After [`deuteron_device::Operation::SyncDirectory`] the log must stop; after a failed renaming the segment
+    /// that failed and those above it are still there; after a failed removal there are more spares than there should be.
     pub(crate) fn truncate(&self, upto: u64) -> Result<usize, LogError> {
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut truncated = 0;
+        let mut surplus = Vec::new();
         let is_below = |base: &u64| base + self.shape.segment_bytes <= upto;
-        while let Some(base) = self.start().filter(is_below) {
-            let name = segment_name(base);
-            if spares.len() < self.spares_max {
+        let mut set_aside = || {
+            let mut truncated = 0;
+            while let Some(base) = self.start().filter(is_below) {
                 let spare = format!("log-{base:016x}.spare");
-                self.directory.rename(&name, &spare).map_err(LogError::device("set a segment aside"))?;
-                spares.push(spare);
-            } else {
-                self.directory.remove(&name).map_err(LogError::device("remove a segment"))?;
+                self.directory
+                    .rename(&segment_name(base), &spare)
+                    .map_err(LogError::device("set a segment aside"))?;
+                let file = self.files().remove(&base);
+                surplus.push((spare, file.expect("it was the lowest")));
+                truncated += 1;
             }
-            self.files().remove(&base);
-            truncated += 1;
+            if truncated > 0 {
+                self.sync_directory()?;
+            }
+            Ok(truncated)
+        };
+        let truncated = set_aside();
+        let kept = match truncated {
+            Ok(_) => self.spares_max.saturating_sub(spares.len()).min(surplus.len()),
+            Err(_) => surplus.len(),
+        };
+        spares.extend(surplus.drain(..kept).map(|(spare, _)| spare));
+        // Whoever needs a segment meanwhile does not wait for the removals.
+        drop(spares);
+        self.remove_surplus(surplus)?;
+        truncated
+    }
+
+    /// Removes spares that are too many. Those that cannot be removed stay spares.
+    fn remove_surplus(&self, surplus: Vec<(String, Arc<dyn File>)>) -> Result<(), LogError> {
+        let piece_bytes = (self.shape.segment_bytes / PIECES).clamp(BLOCK, PIECE_BYTES_MAX);
+        let mut failed = Ok(());
+        for (spare, file) in surplus {
+            if failed.is_ok() {
+                failed = self.directory.remove_in_pieces(&spare, file, piece_bytes);
+            }
+            if failed.is_err() {
+                self.spares.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
+            }
         }
-        if truncated > 0 {
-            self.sync_directory()?;
-        }
-        Ok(truncated)
+        failed.map_err(LogError::device("remove a segment"))
     }
 
     /// Where `lsn` is stored.
@@ -326,7 +356,8 @@ pub(crate) fn parse_name(name: &str, suffix: &str) -> Option<u64> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use deuteron_device::MemoryDirectory;
+    use deuteron_device::simulated::Moment;
+    use deuteron_device::{CrashPolicy, FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
 
     fn segments(directory: &MemoryDirectory) -> Segments {
         let found = Found::list(directory, true).unwrap();
@@ -360,6 +391,74 @@ mod tests {
         assert_eq!(found.files.keys().copied().collect::<Vec<_>>(), [24576, 32768]);
         assert_eq!(found.spares.len(), 1);
         assert_eq!(found.header(32768).unwrap().identity, 9);
+    }
+
+    /// Nine segments of 16 blocks, five of which are to go, and two of them to be kept as spares.
+    fn nine(disk: &SimulatedDisk) -> Arc<Segments> {
+        let directory = disk.directory();
+        let shape = Shape { segment_bytes: 16 * BLOCK, identity: 9 };
+        let found = Found::list(&directory, true).unwrap();
+        let all = Segments::new(Arc::new(directory), found, shape, 1, &LogOptions::tiny_for_tests());
+        for number in 0..9 {
+            all.prepare(number * shape.segment_bytes).unwrap();
+        }
+        Arc::new(all)
+    }
+
+    #[test]
+    fn what_is_not_needed_is_set_aside_durably_before_it_is_removed_piece_by_piece() {
+        let disk = SimulatedDisk::new(1);
+        let all = nine(&disk);
+        let reader = all.get(3 * 16 * BLOCK).unwrap();
+        let moments: Arc<Mutex<Vec<Moment>>> = Arc::default();
+        let (noted, watched) = (Arc::clone(&moments), Arc::clone(&all));
+        disk.watch(move |moment| {
+            if [Operation::Shorten, Operation::Remove].contains(&moment.operation) {
+                assert!(watched.spares.try_lock().is_ok(), "others can prepare segments");
+            }
+            noted.lock().unwrap().push(moment);
+        });
+        assert_eq!(all.truncate(5 * 16 * BLOCK).unwrap(), 5);
+        disk.watch(|_| {});
+        assert_eq!(disk.directory().list().unwrap().len(), 4 + 2);
+        reader.read_at(&mut AlignedBuffer::zeroed(BLOCK_BYTES), 16 * BLOCK).unwrap();
+        let (mut shortest, mut points) = (u64::MAX, 0);
+        for moment in moments.lock().unwrap().iter() {
+            for (disk, policy) in
+                [&moment.before, &moment.during].into_iter().zip([CrashPolicy::LoseAll, CrashPolicy::KeepAll])
+            {
+                let directory = disk.crash(policy);
+                let found = Found::list(&directory, true).unwrap();
+                assert!(found.files.keys().all(|&base| found.header(base).is_ok()), "segments are whole");
+                assert!(found.files.len() >= 4);
+                for spare in &found.spares {
+                    let file = directory.open(spare, OpenMode::Read, true).unwrap();
+                    shortest = shortest.min(file.length().unwrap());
+                }
+                points += 1;
+            }
+        }
+        // Of the three that are removed one is being read.
+        assert_eq!((disk.count(Operation::Shorten), disk.count(Operation::Remove)), (2 * 16, 3));
+        assert!(shortest == BLOCK && points > 100, "{shortest} and {points}");
+    }
+
+    #[test]
+    fn a_spare_that_cannot_be_removed_is_used_again() {
+        let disk = SimulatedDisk::new(1);
+        let all = nine(&disk);
+        disk.set_faults(FaultPlan::new().fail(Operation::Remove, 1, FaultKind::Refuse));
+        let error = all.truncate(5 * 16 * BLOCK).unwrap_err();
+        let LogError::Device { source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.operation, Operation::Remove);
+        let listed = disk.directory().list().unwrap();
+        assert_eq!((listed.len(), all.figures().0), (4 + 4, (4 + 4) * 17 * BLOCK));
+        for number in 9..13 {
+            all.prepare(number * 16 * BLOCK).unwrap();
+        }
+        assert_eq!(all.figures(), (8 * 17 * BLOCK, 9, 4));
+        let found = Found::list(&disk.directory(), true).unwrap();
+        assert!(found.spares.is_empty() && found.files.keys().all(|&base| found.header(base).is_ok()));
     }
 
     #[test]
