@@ -48,7 +48,7 @@ impl FlashAddress {
         debug_assert!(offset.is_multiple_of(ADDRESS_UNIT) && offset > 0 && offset < OFFSETS_END);
         debug_assert!(length > 0 && length <= LENGTH_MAX && length == FlashAddress::padded_length(length));
         let scale = scale_of(length);
-        let raw = (offset / ADDRESS_UNIT) << 14 | scale << 12 | length / unit(scale) << 1;
+        let raw = (offset / ADDRESS_UNIT) << 14 | scale << 12 | (length / unit(scale)) << 1;
         FlashAddress(NonZeroU64::MIN | raw)
     }
 
