@@ -327,9 +327,9 @@ fn page_with(base: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_record_of_a_narrow_page_takes_seventeen_bytes_besides_key_and_value() {
+fn a_record_of_a_narrow_page_takes_nine_bytes_besides_key_and_value() {
     let page = page_with(&empty_base(), &[2; 8]);
-    // Head, offset, lengths, stamp; the LSN is the stamp.
+    // The key as its head, offset, lengths, stamp, value; the LSN is the stamp.
     assert_eq!(page.len(), 32 + 8 + 20 * (8 + 2 + 3 + 4 + 8));
 }
 

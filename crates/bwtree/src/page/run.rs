@@ -21,14 +21,14 @@
 //! | then | offsets | 2 bytes a record, 4 in a wide run: where it begins, from the start of the run |
 //! | then | records | in key order |
 //!
-//! | bytes of a record | of a narrow run | |
-//! |---|---|---|
-//! | 0..8 | after the lengths: stamp less the least one: 0, 4 or 6 | |
-//! | 8..16 | then: LSN less the least one: as many, or none: it is the stamp | |
-//! | 16..20 | 0..2 | value bytes, or all ones: a tombstone |
-//! | 20..22 | 2 | suffix bytes: the key's length without the prefix |
-//! | then | then | rest of the key: what does not fit into the head |
-//! | then | then | value |
+//! | of a record | narrow | wide | |
+//! |---|---|---|---|
+//! | value bytes | 0..2 | 16..20 | or all ones: a tombstone |
+//! | suffix bytes | 2..3 | 20..22 | the key's length without the prefix |
+//! | stamp | 0, 4 or 6 bytes from 3 on | 0..8 | narrow: less the least one |
+//! | LSN | as many, or none: it is the stamp | 8..16 | narrow: less the least one |
+//! | rest of the key | then | then | what does not fit into the head |
+//! | value | then | then | |
 //!
 //! In a narrow run where no stamps are written all are the newest one.
 //!
@@ -41,7 +41,7 @@
 //!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
 
 use super::key::{HEAD_BYTES, KeyParts, compare_behind_head, compare_with_prefix, head_number};
-use super::layout::{Head, Layout, Shape};
+use super::layout::{Head, Layout, Shape, u32_at, u64_at};
 use crate::search::{lower_bound, prefetch};
 use deuteron_canary::{Canary, is_planted};
 use deuteron_llama::PageId;
@@ -110,16 +110,6 @@ pub(crate) struct Run<'a> {
 #[inline]
 fn u16_at(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes")))
-}
-
-#[inline]
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-#[inline]
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 /// Whether the run that begins `bytes` is a base, and where its keys begin.
