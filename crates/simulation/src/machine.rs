@@ -10,11 +10,12 @@ use std::sync::Arc;
 /// So many openings in a row are disturbed at most.
 const DEPTH_MAX: u32 = 3;
 
-const CHANGES: [Operation; 6] = [
+const CHANGES: [Operation; 7] = [
     Operation::Write,
     Operation::Sync,
     Operation::SyncDirectory,
     Operation::Allocate,
+    Operation::Shorten,
     Operation::Remove,
     Operation::Rename,
 ];
@@ -40,7 +41,7 @@ impl World<'_> {
         if failed < 2 && self.configuration.has(Feature::Errors) {
             let kinds = [FaultKind::Refuse, FaultKind::Full, FaultKind::Partial, FaultKind::Lose];
             let kind = kinds[random.below(4) as usize];
-            let operation = match random.below(8) {
+            let operation = match random.below(9) {
                 0 => Operation::Read,
                 1 => Operation::Open,
                 other => CHANGES[other as usize - 2],

@@ -10,8 +10,6 @@
 use super::key::HEAD_BYTES;
 use super::run::RecordRef;
 
-/// In a narrow run, where the last record begins and what a length is must fit into two bytes.
-const NARROW_BYTES_MAX: usize = u16::MAX as usize;
 /// The longest key of a narrow run. Counted with the prefix, so that it does not matter how much of it the run's keys share.
 const NARROW_KEY_BYTES_MAX: usize = u8::MAX as usize;
 /// What is written as the length of a tombstone's value.
@@ -75,6 +73,11 @@ impl Shape {
     #[inline]
     pub(crate) fn header_bytes(self) -> usize {
         8 * (usize::from(self.0 & 3 != 0) + usize::from(self.has_lsns()))
+    }
+
+    /// The longest run of this shape: where its records begin must fit into an offset.
+    pub(crate) fn run_bytes_max(self) -> usize {
+        if self.is_wide() { u32::MAX as usize } else { u16::MAX.into() }
     }
 
     /// Bytes of an offset.
@@ -249,7 +252,7 @@ impl Layout {
     /// This layout with what a run takes in it by `bytes`, or if it is too long for a narrow one the wide layout.
     pub(crate) fn fitting(self, bytes: impl Fn(Shape) -> usize) -> (Layout, usize) {
         match bytes(self.shape) {
-            narrow if self.shape.is_wide() || narrow <= NARROW_BYTES_MAX => (self, narrow),
+            own if self.shape.is_wide() || own <= self.shape.run_bytes_max() => (self, own),
             _ => (Layout::WIDE, bytes(Shape::WIDE)),
         }
     }

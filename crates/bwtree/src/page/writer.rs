@@ -136,7 +136,10 @@ impl<'b> RunWriter<'b> {
     ) -> Self {
         let slots_at = keys_end + layout.shape.header_bytes();
         layout.write(&mut bytes[keys_end..slots_at]);
-        u32::try_from(bytes.len()).expect("a run is smaller than 4 GiB");
+        assert!(
+            bytes.len() <= layout.shape.run_bytes_max(),
+            "a run has no more bytes than its offsets can say"
+        );
         bytes[0] = layout.shape.format().expect("a shape of a layout");
         bytes[1] = kind | layout.shape.in_kind();
         let prefix_field = u16::try_from(prefix_bytes).expect("keys are shorter than 64 KiB");
