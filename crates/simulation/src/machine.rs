@@ -10,12 +10,11 @@ use std::sync::Arc;
 /// So many openings in a row are disturbed at most.
 const DEPTH_MAX: u32 = 3;
 
-const CHANGES: [Operation; 7] = [
+const CHANGES: [Operation; 6] = [
     Operation::Write,
     Operation::Sync,
     Operation::SyncDirectory,
     Operation::Allocate,
-    Operation::Shorten,
     Operation::Remove,
     Operation::Rename,
 ];
@@ -41,7 +40,7 @@ impl World<'_> {
         if failed < 2 && self.configuration.has(Feature::Errors) {
             let kinds = [FaultKind::Refuse, FaultKind::Full, FaultKind::Partial, FaultKind::Lose];
             let kind = kinds[random.below(4) as usize];
-            let operation = match random.below(9) {
+            let operation = match random.below(8) {
                 0 => Operation::Read,
                 1 => Operation::Open,
                 other => CHANGES[other as usize - 2],
