@@ -1,6 +1,7 @@
 //! Loading pages before they are needed: several at once, so that the device has more than one read to do.
 
 use crate::error::Miss;
+use crate::index::FIND_EACH_MAX;
 use crate::{BwTreeError, Cursor, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{PageId, PageState};
@@ -28,27 +29,30 @@ impl Tree {
     pub fn missing_pages(&self, keys: &[&[u8]], pages_max: usize) -> Vec<PageId> {
         let guard = self.llama.pin();
         let mut missing = Vec::new();
-        for key in keys {
-            if missing.len() >= pages_max {
-                break;
-            }
-            let page = self.index.find(key, &guard);
-            let page = match self.llama.snapshot(page, &guard).state() {
-                // The deltas that are there may have the key.
-                PageState::Resident(head) if head.is_partial() => match self.try_get(key, &guard) {
-                    Ok(_) => continue,
-                    Err(Miss(page)) => page,
-                },
-                PageState::Resident(head) => {
-                    head.prefetch(0..4);
-                    continue;
+        for keys in keys.chunks(FIND_EACH_MAX) {
+            let pages = self.index.find_each(keys, &guard);
+            pages.iter().take(keys.len()).for_each(|&page| self.llama.prefetch(page));
+            for (key, &page) in keys.iter().zip(&pages) {
+                if missing.len() >= pages_max {
+                    return missing;
                 }
-                PageState::Stored(_) => page,
-                // Between a look at the index and one at the page it has gone: another page has the key.
-                PageState::Free => continue,
-            };
-            if !missing.contains(&page) {
-                missing.push(page);
+                let page = match self.llama.snapshot(page, &guard).state() {
+                    // The deltas that are there may have the key.
+                    PageState::Resident(head) if head.is_partial() => match self.try_get(key, &guard) {
+                        Ok(_) => continue,
+                        Err(Miss(page)) => page,
+                    },
+                    PageState::Resident(head) => {
+                        head.prefetch(0..4);
+                        continue;
+                    }
+                    PageState::Stored(_) => page,
+                    // Between a look at the index and one at the page it has gone: another page has the key.
+                    PageState::Free => continue,
+                };
+                if !missing.contains(&page) {
+                    missing.push(page);
+                }
             }
         }
         missing

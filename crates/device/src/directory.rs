@@ -108,7 +108,33 @@ pub trait Directory: Send + Sync {
     ///
     /// One after the other unless an implementation knows better.
     fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
-        reads.iter_mut().for_each(ReadRequest::read);
+        self.read_each(reads, &mut |_, _| ());
+    }
+
+    /// As [`Directory::read_many`], telling `done` of each read as soon as it is, with its place among `reads`: what that does, it does
+    /// while the others are in flight. In whatever order they end.
+    ///
+    /// ```
+    /// # use deuteron_device::{Directory, File, MemoryDirectory, OpenMode, ReadRequest};
+    /// # let directory = MemoryDirectory::new();
+    /// # let file = directory.open("words", OpenMode::CreateNew, false)?;
+    /// # file.write_at(b"hello world", 0)?;
+    /// let (mut first, mut second) = ([0; 5], [0; 5]);
+    /// let mut reads = [ReadRequest::new(&*file, 0, &mut first), ReadRequest::new(&*file, 6, &mut second)];
+    /// let mut letters = 0;
+    /// directory.read_each(&mut reads, &mut |_, read| letters += read.buffer.len());
+    /// assert_eq!(letters, 10);
+    /// # Ok::<(), deuteron_device::DeviceError>(())
+    /// ```
+    fn read_each<'r>(
+        &self,
+        reads: &mut [ReadRequest<'r>],
+        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
+    ) {
+        for (index, read) in reads.iter_mut().enumerate() {
+            read.read();
+            done(index, read);
+        }
     }
 
     /// How many reads [`Directory::read_many`] has in flight at the same time: 1 if one after the other.

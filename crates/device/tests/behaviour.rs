@@ -6,6 +6,7 @@ use deuteron_device::{
 };
 use deuteron_encryption::{EncryptedDirectory, Key, Keys};
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +71,7 @@ behaviour! {
     large_transfers_are_whole
     many_reads_at_once_are_each_as_one
     more_reads_than_go_at_once_are_all_done
+    each_read_is_told_of_once_with_what_it_read
     a_long_read_is_that_of_its_pieces
 }
 
@@ -434,6 +436,59 @@ fn more_reads_than_go_at_once_are_all_done(directory: &dyn Directory) {
             });
         }
     });
+}
+
+fn each_read_is_told_of_once_with_what_it_read(directory: &dyn Directory) {
+    const BLOCKS: usize = 300;
+    let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    let written = pattern(BLOCKS * BLOCK_BYTES, 5);
+    file.write_durable_at(&written, 0).unwrap();
+    for (count, panic_at) in
+        [(0, 0), (1, 1), (5, 5), (BLOCKS, BLOCKS), (BLOCKS, 3), (BLOCKS, 0), (7, 0), (BLOCKS, BLOCKS)]
+    {
+        let mut buffer = AlignedBuffer::zeroed(count * BLOCK_BYTES);
+        let (mut told, mut inner) = (vec![0; count], AlignedBuffer::zeroed(2 * BLOCK_BYTES));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let place = |index: usize| (index * 7 % BLOCKS * BLOCK_BYTES) as u64;
+            let blocks = buffer.chunks_mut(BLOCK_BYTES).enumerate();
+            // The last two lie behind the end.
+            let beyond = |index| if index + 2 >= BLOCKS { (BLOCKS * BLOCK_BYTES) as u64 } else { 0 };
+            let mut reads: Vec<_> = blocks
+                .map(|(index, block)| ReadRequest::new(&*file, place(index) + beyond(index), block))
+                .collect();
+            let mut left = panic_at;
+            directory.read_each(&mut reads, &mut |index, read| {
+                told[index] += 1;
+                let at = place(index) as usize;
+                match beyond(index) {
+                    0 => assert!(read.outcome.is_ok() && read.buffer[..] == written[at..][..BLOCK_BYTES]),
+                    _ => assert!(read.outcome.is_err()),
+                }
+                // Who is told may read as well.
+                if index % 50 == 3 {
+                    let (first, second) = inner.split_at_mut(BLOCK_BYTES);
+                    let mut more = [
+                        ReadRequest::new(&*file, 0, first),
+                        ReadRequest::new(&*file, BLOCK_BYTES as u64, second),
+                    ];
+                    directory.read_many(&mut more);
+                    assert!(more.iter().all(|read| read.outcome.is_ok()));
+                    assert!(inner[..] == written[..2 * BLOCK_BYTES]);
+                }
+                match left {
+                    0 => std::panic::resume_unwind(Box::new("no more")),
+                    _ => left -= 1,
+                }
+            });
+        }));
+        assert_eq!(outcome.is_ok(), panic_at == count, "{count} {panic_at}");
+        assert_eq!(told.iter().sum::<usize>(), (panic_at + 1).min(count), "{told:?}");
+        assert!(told.iter().all(|&times| times <= 1));
+        // Nobody writes to it any more.
+        buffer.fill(1);
+        std::thread::yield_now();
+        assert!(buffer.iter().all(|&byte| byte == 1));
+    }
 }
 
 fn a_long_read_is_that_of_its_pieces(directory: &dyn Directory) {

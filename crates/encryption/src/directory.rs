@@ -6,7 +6,7 @@ use crate::unit::{Sealer, UNIT_BYTES};
 use crate::{EncryptionError, Keys};
 use deuteron_device::{BLOCK_BYTES, DeviceError, Directory, File, OpenMode, Operation, ReadRequest};
 use std::any::Any;
-use std::io;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
@@ -196,40 +196,45 @@ impl Directory for EncryptedDirectory {
         self.inner.lock()
     }
 
-    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
+    fn read_each<'r>(
+        &self,
+        reads: &mut [ReadRequest<'r>],
+        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
+    ) {
         // What each needs of the file below.
-        let mut rooms: Vec<Vec<u8>> = Vec::with_capacity(reads.len());
         let mut spans = Vec::with_capacity(reads.len());
-        for read in reads.iter_mut() {
+        let mut rooms: Vec<Vec<u8>> = Vec::with_capacity(reads.len());
+        for (index, read) in reads.iter_mut().enumerate() {
             let file: &dyn Any = read.file;
-            let wanted = match file.downcast_ref::<EncryptedFile>() {
+            let span = match file.downcast_ref::<EncryptedFile>() {
                 Some(file) => file.span(read.buffer, read.offset).map(|span| span.map(|span| (file, span))),
                 None => read.file.read_at(read.buffer, read.offset).map(|()| None),
             };
-            let units =
-                wanted.as_ref().ok().and_then(|wanted| wanted.as_ref()).map_or(0, |(_, span)| span.units);
-            rooms.push(vec![0; units * UNIT_BYTES]);
-            spans.push(wanted);
+            match span {
+                Ok(Some((file, span))) => {
+                    rooms.push(vec![0; span.units * UNIT_BYTES]);
+                    spans.push((index, file, span));
+                }
+                other => {
+                    read.outcome = other.map(drop);
+                    done(index, read);
+                }
+            }
         }
-        let wanted = spans.iter().zip(&mut rooms).filter_map(|(wanted, room)| {
-            let (file, span) = wanted.as_ref().ok()?.as_ref()?;
-            Some(ReadRequest::new(&*file.inner, span.start(), room))
-        });
-        let mut below: Vec<ReadRequest<'_>> = wanted.collect();
-        self.inner.read_many(&mut below);
-        let outcomes: Vec<Result<(), DeviceError>> = below.into_iter().map(|read| read.outcome).collect();
-        let mut outcomes = outcomes.into_iter();
-        for ((read, wanted), mut room) in reads.iter_mut().zip(spans).zip(rooms) {
-            read.outcome = match wanted {
-                Err(error) => Err(error),
-                Ok(None) => Ok(()),
-                Ok(Some((file, span))) => match outcomes.next() {
-                    Some(Ok(())) => file.take(span, &mut room, read.buffer),
-                    Some(Err(error)) => Err(file.of_inner(error, read.offset)),
-                    None => Err(file.error(Operation::Read, read.offset, io::ErrorKind::Other)),
-                },
+        let wanted = spans.iter().zip(&mut rooms);
+        let mut below: Vec<ReadRequest<'_>> = wanted
+            .map(|((_, file, span), room)| ReadRequest::new(&*file.inner, span.start(), room))
+            .collect();
+        self.inner.read_each(&mut below, &mut |at, below| {
+            let (index, file, ref span) = spans[at];
+            let read = &mut reads[index];
+            let outcome = mem::replace(&mut below.outcome, Ok(()));
+            read.outcome = match outcome {
+                Ok(()) => file.take(span, below.buffer, read.buffer),
+                Err(error) => Err(file.of_inner(error, read.offset)),
             };
-        }
+            done(index, read);
+        });
     }
 
     fn reads_at_once(&self) -> usize {

@@ -112,7 +112,7 @@ impl EncryptedFile {
     }
 
     /// Takes what was read of the file below into the buffer.
-    pub(crate) fn take(&self, span: Span, units: &mut [u8], buffer: &mut [u8]) -> Result<(), DeviceError> {
+    pub(crate) fn take(&self, span: &Span, units: &mut [u8], buffer: &mut [u8]) -> Result<(), DeviceError> {
         for ((block, within, at), unit) in span.parts().zip(units.chunks_exact_mut(UNIT_BYTES)) {
             let (count, is_authentic) = self.sealer.open(unit, block);
             if !is_authentic {
@@ -229,7 +229,7 @@ impl File for EncryptedFile {
         let Some(span) = self.span(buffer, offset)? else { return Ok(()) };
         let mut units = vec![0; span.units * UNIT_BYTES];
         self.inner.read_at(&mut units, span.start()).map_err(|error| self.of_inner(error, offset))?;
-        self.take(span, &mut units, buffer)
+        self.take(&span, &mut units, buffer)
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<(), DeviceError> {

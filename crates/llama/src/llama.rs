@@ -157,6 +157,24 @@ impl Llama {
         unsafe { Snapshot::new(self.table.word(page)) }
     }
 
+    /// Asks the processor for what the mapping table says of `page`, without waiting for it. A hint.
+    ///
+    /// # Panics
+    /// If `page` was never allocated.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let page = llama.allocate();
+    /// llama.prefetch(page);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    #[inline]
+    pub fn prefetch(&self, page: PageId) {
+        self.table.prefetch(page);
+    }
+
     /// Replaces the page's state, if it is still `expected`, by `new`: a delta goes on top of what is there (over
     /// a stub if the page is on flash only), a base replaces it. One compare-and-swap.
     ///

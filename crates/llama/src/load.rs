@@ -109,18 +109,23 @@ impl Llama {
         in_flight: InFlight,
     ) -> Result<(), LlamaError> {
         // Looked at with the ticket: whoever had it before may have loaded the page.
-        let wanted: Vec<_> =
-            pages.iter().filter_map(|&(_, page)| Some((page, self.missing(page)?))).collect();
+        let (mut tickets, wanted): (Vec<_>, Vec<_>) = (pages.into_iter())
+            .filter_map(|(ticket, page)| Some((Some(ticket), (page, self.missing(page)?))))
+            .unzip();
         let mut result = Ok(());
-        for (&(page, address), read) in wanted.iter().zip(self.read_pages(&wanted, in_flight)) {
-            match read.and_then(|fragments| self.install_loaded(page, address, &fragments)) {
+        self.read_pages(&wanted, in_flight, &mut |index, read| {
+            let (page, address) = wanted[index];
+            match read.and_then(|fragments| self.install_loaded(page, address, fragments)) {
                 Ok(true) => self.counters.loads.add(1),
                 Ok(false) => {}
                 // The page has been written anew meanwhile, and what it was removed.
                 Err(_) if self.missing(page) != Some(address) => {}
-                Err(error) => result = result.and(Err(error)),
+                Err(error) if result.is_ok() => result = Err(error),
+                Err(_) => {}
             }
-        }
+            // Whoever waits for this page goes on.
+            tickets[index] = None;
+        });
         result
     }
 
@@ -141,7 +146,7 @@ impl Llama {
         &self,
         page: PageId,
         address: FlashAddress,
-        fragments: &[ReadFragment],
+        fragments: &[ReadFragment<'_>],
     ) -> Result<bool, LlamaError> {
         let guard = self.epochs.pin();
         loop {

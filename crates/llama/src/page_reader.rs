@@ -3,7 +3,8 @@
 //! A page is a chain of fragments, each of which names the next. Followed link by link that is a read after the other;
 //! but the mapping table knows them all. What it says is taken for a guess, as a flush may be changing it: what counts
 //! is the chain of links, and a fragment guessed wrong has been read in vain. So the reads go in rounds: first
-//! everything that is guessed, of all pages; then, where a guess has failed, the links that are left.
+//! everything that is guessed, of all pages; then, where a guess has failed, the links that are left. A page is done with as
+//! soon as its last fragment is there, while those of others are on their way.
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
@@ -14,25 +15,29 @@ use crate::page_id::PageId;
 use crate::segments::{InFlight, ReadFragment};
 
 /// A page whose fragments are being read.
-struct PageReader {
+struct PageReader<'b> {
     page: PageId,
     /// The fragments read and checked, newest first.
-    chain: Vec<ReadFragment>,
+    chain: Vec<ReadFragment<'b>>,
     /// The fragment that the last of the chain names, if any.
     next: Option<FlashAddress>,
     /// Read and not linked to yet.
-    spare: Vec<ReadFragment>,
+    spare: Vec<ReadFragment<'b>>,
     error: Option<LlamaError>,
 }
 
+/// What is told of a page that has been read: its place among those that were asked for, and its fragments, newest first.
+type Done<'d> = dyn FnMut(usize, Result<&[ReadFragment<'_>], LlamaError>) + 'd;
+
 impl Llama {
-    /// The fragments of each page, newest first, from the address given. Blocks on the device; to be called without a
-    /// guard.
+    /// Reads the fragments of each page, newest first, from the address given, and tells `done` of each page as soon as it is there:
+    /// what that does, it does while others are read. Blocks on the device; to be called without a guard.
     pub(crate) fn read_pages(
         &self,
         pages: &[(PageId, FlashAddress)],
         in_flight: InFlight,
-    ) -> Vec<Result<Vec<ReadFragment>, LlamaError>> {
+        done: &mut Done<'_>,
+    ) {
         let mut readers = Vec::with_capacity(pages.len());
         let mut wanted: Vec<(usize, FlashAddress)> = Vec::with_capacity(2 * pages.len());
         for (index, &(page, newest)) in pages.iter().enumerate() {
@@ -42,30 +47,51 @@ impl Llama {
             wanted.extend(older.map(|address| (index, address)));
             readers.push(PageReader::new(page, newest, wanted.len() - before));
         }
-        while !wanted.is_empty() {
-            let addresses: Vec<_> = wanted.iter().map(|&(_, address)| address).collect();
-            let read = self.store.segments.read_many(&addresses, in_flight);
-            for (&(index, address), read) in wanted.iter().zip(read) {
-                readers[index].take(address, read);
+        self.read_round(readers, &wanted, in_flight, done);
+    }
+
+    /// Reads what is `wanted`, each by the reader of that index, and then the links that are left. What was read stays until all is.
+    fn read_round(
+        &self,
+        readers: Vec<PageReader<'_>>,
+        wanted: &[(usize, FlashAddress)],
+        in_flight: InFlight,
+        done: &mut Done<'_>,
+    ) {
+        let mut reading = self.store.segments.reading(wanted.iter().map(|&(_, address)| address));
+        let mut readers: Vec<PageReader<'_>> = readers;
+        reading.read(in_flight, &mut |at, read| {
+            let (index, address) = wanted[at];
+            let reader = &mut readers[index];
+            if reader.is_done() {
+                return;
             }
-            wanted.clear();
-            for (index, reader) in readers.iter_mut().enumerate() {
-                reader.link(self);
-                wanted.extend(reader.next.map(|address| (index, address)));
+            reader.take(address, read);
+            reader.link(self);
+            if reader.is_done() {
+                done(index, reader.error.take().map_or(Ok(&reader.chain), Err));
             }
+        });
+        let left: Vec<_> =
+            (0..).zip(&readers).filter_map(|(index, reader)| Some((index, reader.next?))).collect();
+        if !left.is_empty() {
+            self.read_round(readers, &left, in_flight, done);
         }
-        readers.into_iter().map(|reader| reader.error.map_or(Ok(reader.chain), Err)).collect()
     }
 }
 
-impl PageReader {
+impl<'b> PageReader<'b> {
     /// Of a page that probably consists of so many fragments.
-    fn new(page: PageId, newest: FlashAddress, fragments: usize) -> PageReader {
+    fn new(page: PageId, newest: FlashAddress, fragments: usize) -> PageReader<'b> {
         let [chain, spare] = std::array::from_fn(|_| Vec::with_capacity(fragments));
         PageReader { page, chain, next: Some(newest), spare, error: None }
     }
 
-    fn take(&mut self, address: FlashAddress, read: Result<ReadFragment, LlamaError>) {
+    fn is_done(&self) -> bool {
+        self.next.is_none()
+    }
+
+    fn take(&mut self, address: FlashAddress, read: Result<ReadFragment<'b>, LlamaError>) {
         match read {
             Ok(read) => self.spare.push(read),
             Err(error) if self.next == Some(address) => self.fail(error),
@@ -141,19 +167,31 @@ mod tests {
         (PageId(1), FlashAddress::new(block * 4096, 128))
     }
 
+    /// Of each page the addresses of its fragments.
+    fn read(
+        llama: &Llama,
+        pages: &[(PageId, FlashAddress)],
+    ) -> Vec<Result<Vec<(PageId, FlashAddress)>, LlamaError>> {
+        let mut found: Vec<_> = pages.iter().map(|_| None).collect();
+        llama.read_pages(pages, InFlight::Many, &mut |index, read| {
+            let fragments = |chain: &[ReadFragment<'_>]| {
+                chain.iter().map(|read| (read.fragment().page(), read.address())).collect()
+            };
+            assert!(found[index].replace(read.map(fragments)).is_none(), "twice");
+        });
+        found.into_iter().map(|read| read.expect("each is told of")).collect()
+    }
+
     #[test]
     fn a_page_of_as_many_fragments_as_there_may_be_is_read_link_by_link() {
         let most = FRAGMENTS_MAX as u64;
         let row: Vec<_> = (1..=most + 1).map(|block| (block, (block > 1).then_some(block - 1))).collect();
         let llama = store(&row);
-        let read = llama.read_pages(&[at(most), at(3)], InFlight::Many);
-        for (chain, newest) in read.into_iter().zip([most, 3]) {
-            let found: Vec<_> = chain.unwrap().iter().map(ReadFragment::address).collect();
-            assert_eq!(found, (1..=newest).rev().map(|block| at(block).1).collect::<Vec<_>>());
+        let chains = read(&llama, &[at(most), at(3)]);
+        for (chain, newest) in chains.into_iter().zip([most, 3]) {
+            assert_eq!(chain.unwrap(), (1..=newest).rev().map(at).collect::<Vec<_>>());
         }
-        let Err(LlamaError::Corrupt { offset, expected, .. }) =
-            &llama.read_pages(&[at(most + 1)], InFlight::Many)[0]
-        else {
+        let Err(LlamaError::Corrupt { offset, expected, .. }) = &read(&llama, &[at(most + 1)])[0] else {
             panic!()
         };
         assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 17 fragments"));
@@ -162,13 +200,13 @@ mod tests {
     #[test]
     fn links_in_a_circle_and_the_fragments_of_another_page_are_reported() {
         let llama = store(&[(1, Some(2)), (2, Some(1)), (3, None)]);
-        assert!(matches!(&llama.read_pages(&[at(1)], InFlight::Many)[0], Err(LlamaError::Corrupt { .. })));
+        assert!(matches!(read(&llama, &[at(1)])[0], Err(LlamaError::Corrupt { .. })));
         let other = [(PageId(2), at(3).1), at(3)];
         llama.allocate();
-        let read = llama.read_pages(&other, InFlight::Many);
-        let Err(LlamaError::Corrupt { offset, expected, found, .. }) = &read[0] else { panic!() };
+        let chains = read(&llama, &other);
+        let Err(LlamaError::Corrupt { offset, expected, found, .. }) = &chains[0] else { panic!() };
         assert_eq!((*offset, &expected[..], &found[..]), (3 * 4096 + 16, "page 2", "page 1"));
-        assert_eq!(read[1].as_ref().unwrap().len(), 1);
-        assert!(llama.read_pages(&[], InFlight::Many).is_empty());
+        assert_eq!(chains[1].as_ref().unwrap().len(), 1);
+        assert!(read(&llama, &[]).is_empty());
     }
 }

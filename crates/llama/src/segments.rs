@@ -27,6 +27,7 @@ use crate::statistics::Counter;
 use crate::sync::RwLock;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
 use std::collections::HashMap;
+use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
@@ -81,11 +82,9 @@ impl InFlight {
     }
 }
 
-/// A fragment's bytes as read, with what is around them in their blocks.
-pub(crate) struct ReadFragment {
-    /// Of all fragments that were read with it.
-    buffer: Arc<ReadBuffer>,
-    start: usize,
+/// A fragment's bytes as read.
+pub(crate) struct ReadFragment<'b> {
+    bytes: &'b [u8],
     address: FlashAddress,
     /// Known once the fragment has been checked.
     layout: Option<Layout>,
@@ -93,18 +92,14 @@ pub(crate) struct ReadFragment {
     unpacked: Option<Vec<u8>>,
 }
 
-impl ReadFragment {
+impl ReadFragment<'_> {
     pub(crate) fn address(&self) -> FlashAddress {
         self.address
     }
 
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.start + self.address.length() as usize]
-    }
-
     /// Checks the fragment, and returns it.
     pub(crate) fn check(&mut self) -> Result<Fragment<'_>, Defect> {
-        let fragment = Fragment::decode(self.bytes(), self.address.offset())?;
+        let fragment = Fragment::decode(self.bytes, self.address.offset())?;
         if fragment.address() != self.address {
             let found = format!("{} bytes", fragment.address().length());
             return Err(Defect::new(8, format_args!("{} bytes", self.address.length()), found));
@@ -123,7 +118,7 @@ impl ReadFragment {
     /// # Panics
     /// If it has not.
     pub(crate) fn fragment(&self) -> Fragment<'_> {
-        Fragment::checked(self.bytes(), self.layout.expect("checked when it was read"))
+        Fragment::checked(self.bytes, self.layout.expect("checked when it was read"))
     }
 }
 
@@ -139,6 +134,53 @@ impl Stretch {
     /// Whether blocks behind it, of the same segment, are read along with it.
     fn takes(&self, from: u64, to: u64) -> bool {
         from <= self.to + GAP_BYTES_MAX && to.max(self.to) - self.from <= STRETCH_BYTES_MAX
+    }
+}
+
+/// Reads of fragments, and the memory that they go to.
+pub(crate) struct Reading<'s> {
+    segments: &'s Segments,
+    /// In the order of their addresses, each with its place among those that were asked for.
+    fragments: Vec<(FlashAddress, usize)>,
+    stretches: Vec<Stretch>,
+    files: Vec<Option<Arc<dyn File>>>,
+    buffers: Vec<ReadBuffer>,
+}
+
+impl Reading<'_> {
+    /// Reads, and gives each fragment to `taken` as soon as it is there, with its place among those that were asked for. Not checked yet.
+    pub(crate) fn read<'b>(
+        &'b mut self,
+        in_flight: InFlight,
+        taken: &mut dyn FnMut(usize, Result<ReadFragment<'b>, LlamaError>),
+    ) {
+        let Reading { segments, fragments, stretches, files, buffers } = self;
+        let mut requests = Vec::with_capacity(stretches.len());
+        let mut asked = Vec::with_capacity(stretches.len());
+        for ((stretch, file), buffer) in stretches.iter().zip(files.iter()).zip(buffers) {
+            let fragments = &fragments[stretch.fragments.clone()];
+            match file {
+                Some(file) => {
+                    requests.push(ReadRequest::new(&**file, stretch.from % segments.segment_bytes, buffer));
+                    asked.push((stretch, fragments));
+                }
+                None => fragments
+                    .iter()
+                    .for_each(|&(address, index)| taken(index, Err(segments.missing_segment(address)))),
+            }
+        }
+        let (mut left, mut begun) = (&mut requests[..], 0);
+        while !left.is_empty() {
+            let (now, then) = left.split_at_mut(in_flight.count(left));
+            let count = now.len();
+            segments.directory.read_each(now, &mut |at, request| {
+                let (stretch, fragments) = asked[begun + at];
+                let (file, buffer) = (request.file, mem::take(&mut request.buffer));
+                let outcome = mem::replace(&mut request.outcome, Ok(()));
+                segments.take(stretch, fragments, file, buffer, outcome, taken);
+            });
+            (left, begun) = (then, begun + count);
+        }
     }
 }
 
@@ -419,93 +461,85 @@ impl Segments {
         self.piece_bytes().min(REMOVED_BYTES_MAX)
     }
 
-    /// Reads the fragments at `addresses`: one aligned read for those that lie close together. Not checked yet.
-    pub(crate) fn read_many(
-        &self,
-        addresses: &[FlashAddress],
-        in_flight: InFlight,
-    ) -> Vec<Result<ReadFragment, LlamaError>> {
-        let mut order: Vec<usize> = (0..addresses.len()).collect();
-        order.sort_unstable_by_key(|&index| addresses[index].offset());
-        let alone = |at: usize| {
-            let (from, to) = blocks_of(addresses[order[at]]);
-            Stretch { from, to, fragments: at..at + 1 }
-        };
-        let mut stretches: Vec<Stretch> = Vec::with_capacity(addresses.len());
-        for next in (0..order.len()).map(alone) {
+    /// Prepares to read the fragments at `addresses`: one aligned read for those that lie close together.
+    pub(crate) fn reading(&self, addresses: impl Iterator<Item = FlashAddress>) -> Reading<'_> {
+        let mut fragments: Vec<_> = addresses.zip(0..).collect();
+        fragments.sort_unstable_by_key(|(address, _)| address.offset());
+        let mut stretches: Vec<Stretch> = Vec::with_capacity(fragments.len());
+        for (at, &(address, _)) in fragments.iter().enumerate() {
+            let (from, to) = blocks_of(address);
             match stretches.last_mut() {
-                Some(last)
-                    if last.takes(next.from, next.to) && self.index(last.from) == self.index(next.from) =>
-                {
-                    last.to = last.to.max(next.to);
-                    last.fragments.end = next.fragments.end;
+                Some(last) if last.takes(from, to) && self.index(last.from) == self.index(from) => {
+                    last.to = last.to.max(to);
+                    last.fragments.end = at + 1;
                 }
-                _ => stretches.push(next),
+                _ => stretches.push(Stretch { from, to, fragments: at..at + 1 }),
             }
         }
-        let mut results: Vec<Option<Result<ReadFragment, LlamaError>>> =
-            addresses.iter().map(|_| None).collect();
-        for stretch in self.read_stretches(stretches, in_flight, &order, addresses, &mut results) {
-            // Perhaps only one of them cannot be read, and it was a guess.
-            let alone = stretch.fragments.map(alone).collect();
-            self.read_stretches(alone, in_flight, &order, addresses, &mut results);
-        }
-        results.into_iter().map(|result| result.expect("each is of a stretch")).collect()
+        let lengths = stretches.iter().map(|stretch| stretch.to - stretch.from);
+        self.reads.add(stretches.len() as u64);
+        self.bytes_of_reads.add(lengths.clone().sum());
+        let buffers = lengths.map(|length| ReadBuffer::new(length as usize)).collect();
+        let files = stretches.iter().map(|stretch| self.file(self.index(stretch.from))).collect();
+        Reading { segments: self, fragments, stretches, files, buffers }
     }
 
-    /// Reads stretches; gives back those of several fragments that could not be read.
-    fn read_stretches(
+    /// Gives the fragments of a stretch that was read to `taken`.
+    fn take<'b>(
         &self,
-        stretches: Vec<Stretch>,
-        in_flight: InFlight,
-        order: &[usize],
-        addresses: &[FlashAddress],
-        results: &mut [Option<Result<ReadFragment, LlamaError>>],
-    ) -> Vec<Stretch> {
-        let mut files = Vec::with_capacity(stretches.len());
-        self.reads.add(stretches.len() as u64);
-        self.bytes_of_reads.add(stretches.iter().map(|stretch| stretch.to - stretch.from).sum());
-        for stretch in &stretches {
-            files.push(self.file(self.index(stretch.from)));
+        stretch: &Stretch,
+        fragments: &[(FlashAddress, usize)],
+        file: &(dyn File + 'static),
+        buffer: &'b mut [u8],
+        outcome: Result<(), DeviceError>,
+        taken: &mut dyn FnMut(usize, Result<ReadFragment<'b>, LlamaError>),
+    ) {
+        let mut errors = match outcome {
+            Ok(()) => Vec::new(),
+            Err(error) if fragments.len() == 1 => vec![Some(error)],
+            // Perhaps only one of them cannot be read, and it was a guess.
+            Err(_) => self.read_blocks(stretch, fragments, file, buffer),
         }
-        let mut buffers: Vec<ReadBuffer> =
-            stretches.iter().map(|stretch| ReadBuffer::new((stretch.to - stretch.from) as usize)).collect();
-        let mut requests: Vec<_> = (stretches.iter().zip(&files).zip(&mut buffers))
-            .filter_map(|((stretch, file), buffer)| {
-                Some(ReadRequest::new(&**file.as_ref()?, stretch.from % self.segment_bytes, buffer))
-            })
-            .collect();
-        let mut left = &mut requests[..];
-        while !left.is_empty() {
-            let (now, then) = left.split_at_mut(in_flight.count(left));
-            self.directory.read_many(now);
-            left = then;
+        .into_iter();
+        let buffer: &[u8] = buffer;
+        for &(address, index) in fragments {
+            let start = (address.offset() - stretch.from) as usize;
+            let bytes = &buffer[start..start + address.length() as usize];
+            taken(
+                index,
+                match errors.next().flatten() {
+                    Some(error) => Err(LlamaError::Device(error)),
+                    None => Ok(ReadFragment { bytes, address, layout: None, unpacked: None }),
+                },
+            );
         }
-        let outcomes: Vec<_> = requests.into_iter().map(|request| request.outcome).collect();
-        let mut outcomes = outcomes.into_iter();
-        let mut failed = Vec::new();
-        for ((stretch, file), buffer) in stretches.into_iter().zip(&files).zip(buffers) {
-            let fragments = &order[stretch.fragments.clone()];
-            let outcome = match file {
-                Some(_) => outcomes.next().expect("each that was asked for").map_err(LlamaError::Device),
-                None => Err(self.missing_segment(addresses[fragments[0]])),
-            };
-            match (outcome, fragments) {
-                (Ok(()), fragments) => {
-                    let buffer = Arc::new(buffer);
-                    for &index in fragments {
-                        let address = addresses[index];
-                        let start = (address.offset() - stretch.from) as usize;
-                        let buffer = Arc::clone(&buffer);
-                        results[index] =
-                            Some(Ok(ReadFragment { buffer, start, address, layout: None, unpacked: None }));
-                    }
-                }
-                (Err(error), &[index]) => results[index] = Some(Err(error)),
-                (Err(_), _) => failed.push(stretch),
+    }
+
+    /// Reads the blocks of a stretch one by one; of each of its fragments, why it could not be read.
+    fn read_blocks(
+        &self,
+        stretch: &Stretch,
+        fragments: &[(FlashAddress, usize)],
+        file: &(dyn File + 'static),
+        buffer: &mut [u8],
+    ) -> Vec<Option<DeviceError>> {
+        let block_bytes = BLOCK_BYTES as u64;
+        // One that was read is not read again: one that cannot be is arbitrary.
+        let mut is_read = vec![false; buffer.len() / BLOCK_BYTES];
+        let mut read = |block: u64| {
+            let index = ((block - stretch.from) / block_bytes) as usize;
+            if !is_read[index] {
+                let bytes = &mut buffer[index * BLOCK_BYTES..][..BLOCK_BYTES];
+                file.read_at(bytes, block % self.segment_bytes)?;
+                is_read[index] = true;
             }
-        }
-        failed
+            Ok(())
+        };
+        let mut read_fragment = |address| {
+            let (from, to) = blocks_of(address);
+            (from..to).step_by(BLOCK_BYTES).try_for_each(&mut read).err()
+        };
+        fragments.iter().map(|&(address, _)| read_fragment(address)).collect()
     }
 
     fn missing_segment(&self, address: FlashAddress) -> LlamaError {
@@ -789,8 +823,8 @@ mod tests {
                     segments.remove(1).unwrap();
                 });
                 loop {
-                    match segments.read_many(&[address], InFlight::Few).remove(0) {
-                        Ok(read) => assert_eq!(read.bytes(), content),
+                    match read(segments, &[address], InFlight::Few).remove(0) {
+                        Ok(read) => assert_eq!(read, content),
                         Err(LlamaError::Corrupt { found, .. }) => break assert_eq!(found, "no such segment"),
                         Err(error) => panic!("{error:?}"),
                     }
@@ -800,6 +834,22 @@ mod tests {
             fill(segments, 1);
         }
         assert!(whole > 100, "only {whole}");
+    }
+
+    fn read(
+        segments: &Segments,
+        addresses: &[FlashAddress],
+        in_flight: InFlight,
+    ) -> Vec<Result<Vec<u8>, LlamaError>> {
+        let mut found: Vec<_> = addresses.iter().map(|_| None).collect();
+        segments.reading(addresses.iter().copied()).read(in_flight, &mut |index, read| {
+            let read = read.map(|read| {
+                assert_eq!(read.address(), addresses[index]);
+                read.bytes.to_vec()
+            });
+            assert!(found[index].replace(read).is_none(), "twice");
+        });
+        found.into_iter().map(|read| read.expect("each is told of")).collect()
     }
 
     /// Two full segments; each byte tells where it lies.
@@ -830,14 +880,12 @@ mod tests {
         ];
         for (addresses, reads) in cases {
             let before = disk.count(Operation::Read);
-            let read = segments.read_many(addresses, InFlight::Many);
+            let read = read(&segments, addresses, InFlight::Many);
             assert_eq!(disk.count(Operation::Read) - before, reads);
             for (read, &address) in read.into_iter().zip(addresses) {
-                let read = read.unwrap();
-                assert_eq!(read.address(), address);
                 let (index, within) = (address.offset() / SEGMENT, address.offset() % SEGMENT / 64);
                 let expected = [[(index * 100 + within) as u8; 64], [(index * 100 + within + 1) as u8; 64]];
-                assert_eq!(read.bytes(), expected.concat());
+                assert_eq!(read.unwrap(), expected.concat());
             }
         }
     }
@@ -850,7 +898,7 @@ mod tests {
         // The read of two neighbours fails, and then that of one of them alone.
         let refuse = |plan: FaultPlan, read| plan.fail(Operation::Read, read, FaultKind::Refuse);
         disk.set_faults(refuse(refuse(FaultPlan::new(), 0), 2));
-        let read = segments.read_many(&addresses, InFlight::Few);
+        let read = read(&segments, &addresses, InFlight::Few);
         assert!(read[0].is_ok());
         let Err(LlamaError::Corrupt { file, offset: 320, expected, found }) = &read[1] else { panic!() };
         let said = (file.as_str(), expected.as_str(), found.as_str());
@@ -892,13 +940,20 @@ mod tests {
         let mut bytes = vec![0; marshal.length().unwrap() as usize];
         marshal.encode(2 * BLOCK, &mut bytes);
         segments.file(0).unwrap().write_at(&bytes, 2 * BLOCK).unwrap();
-        let read = |length| {
-            segments.read_many(&[FlashAddress::new(2 * BLOCK, length)], InFlight::Few).remove(0).unwrap()
+        let checked = |length| {
+            let mut outcome = None;
+            let address = FlashAddress::new(2 * BLOCK, length);
+            segments.reading([address].into_iter()).read(InFlight::Few, &mut |_, read| {
+                let mut read = read.unwrap();
+                let page = read.check().map(|fragment| fragment.page());
+                outcome = Some(page.map(|page| {
+                    assert_eq!(read.fragment().page(), page);
+                    (page, read.payloads().map(<[u8]>::to_vec).collect::<Vec<_>>())
+                }));
+            });
+            outcome.unwrap()
         };
-        let mut good = read(bytes.len() as u64);
-        assert_eq!(good.check().unwrap().page(), PageId(3));
-        assert_eq!(good.fragment().page(), PageId(3));
-        assert_eq!(good.payloads().collect::<Vec<_>>(), [b"base"]);
-        assert_eq!(read(bytes.len() as u64 + 64).check().unwrap_err().offset, 8);
+        assert_eq!(checked(bytes.len() as u64).unwrap(), (PageId(3), vec![b"base".to_vec()]));
+        assert_eq!(checked(bytes.len() as u64 + 64).unwrap_err().offset, 8);
     }
 }

@@ -199,39 +199,35 @@ fn what_a_flush_must_read_may_be_read_before_it() {
 
 #[test]
 fn a_page_that_cannot_be_loaded_does_not_hinder_the_others() {
-    let disk = SimulatedDisk::new(1);
-    let llama = open(Arc::new(disk.directory()));
-    let pages = pages_on_flash(&llama, 20);
-    let before = disk.count(Operation::Read);
-    llama.load_many(&pages).unwrap();
-    let together = disk.count(Operation::Read) - before;
-    // Neighbours are read at once. If that fails each is read alone, in the order in which they lie: first the only
-    // fragment of page 0, then the oldest of pages 1 and 2. A failure of a newest one is told, and the page is tried once more alone; an
-    // older one is read again when the page is known to need it.
+    // Neighbours are read at once. If that fails, it is done block by block, in the order in which they lie. A failure of a newest fragment
+    // is told, and the page is tried once more alone; an older one is read again when the page is known to need it.
     let refuse = |reads: &[u64]| {
         reads.iter().fold(FaultPlan::new(), |plan, &read| plan.fail(Operation::Read, read, FaultKind::Refuse))
     };
-    for (plan, failed, loaded_least, loaded_most) in [
-        (refuse(&[0]), false, 20, 20),
-        (refuse(&[0, together]), true, 20, 20),
-        (refuse(&[0, together + 1]), false, 20, 20),
-        (refuse(&[0]).fail_from(Operation::Read, together + 3, FaultKind::Refuse), true, 1, 19),
-    ] {
+    let load = |plan: FaultPlan| {
         let disk = SimulatedDisk::new(1);
         let llama = open(Arc::new(disk.directory()));
         let pages = pages_on_flash(&llama, 20);
         disk.set_faults(plan);
-        match llama.load_many(&pages) {
-            Err(LlamaError::Device(_)) if failed => {}
-            Ok(()) if !failed => {}
-            other => panic!("{other:?}"),
-        }
-        let loaded = llama.statistics().loads;
-        assert!((loaded_least..=loaded_most).contains(&loaded), "{loaded}");
+        let before = disk.count(Operation::Read);
+        let outcome = llama.load_many(&pages);
+        let (loaded, reads) = (llama.statistics().loads, disk.count(Operation::Read) - before);
         disk.set_faults(FaultPlan::new());
         llama.load_many(&pages).unwrap();
         assert_resident(&llama, &pages);
-    }
+        match outcome {
+            Ok(()) => (loaded, reads, false),
+            Err(LlamaError::Device(_)) => (loaded, reads, true),
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    let (loaded, reads, failed) = load(refuse(&[0]));
+    assert_eq!((loaded, failed), (20, false));
+    let tried = [1, 2, 3, 4, 5].map(|read| load(refuse(&[0, read])));
+    assert!(tried.iter().all(|tried| tried.0 == 20 && tried.1 > reads), "{tried:?}");
+    assert_eq!(tried.map(|tried| tried.2), [true, true, false, false, false]);
+    let (loaded, _, failed) = load(refuse(&[0]).fail_from(Operation::Read, 3, FaultKind::Refuse));
+    assert!(failed && (1..20).contains(&loaded), "{loaded}");
     // A flipped bit in one of them.
     let disk = SimulatedDisk::new(1);
     let llama = open(Arc::new(disk.directory()));

@@ -76,6 +76,14 @@ pub(crate) struct Route<'g> {
     pub(crate) until: Option<&'g [u8]>,
 }
 
+/// Asks the processor for the lines of a group of heads, or of their children.
+#[inline]
+fn prefetch_group(first: *const u64) {
+    prefetch(first);
+    prefetch(first.wrapping_add(GROUP / 2));
+    prefetch(first.wrapping_add(GROUP));
+}
+
 impl<'g> InnerNode<'g> {
     /// Lays a node out.
     pub(crate) fn build(parts: &InnerParts<'_>) -> Box<[u64]> {
@@ -288,6 +296,22 @@ impl<'g> InnerNode<'g> {
         compare_with_prefix(key, &self.separator(0)[..bytes])
     }
 
+    /// Where the group of heads begins in which the place of a head is.
+    #[inline]
+    fn group_of(&self, head: u64) -> usize {
+        let tops = &self.words[HEADER_WORDS..heads_at(self.count())];
+        GROUP * lower_bound(tops, head, |head| head)
+    }
+
+    /// Asks the processor for what [`InnerNode::child`] will look at behind the header, without waiting for it. A hint.
+    pub(crate) fn prefetch_place(&self, key: &[u8]) {
+        if let Some(suffix) = key.get(self.prefix_bytes()..) {
+            let group = self.heads().as_ptr().wrapping_add(self.group_of(head_number(suffix)));
+            prefetch_group(group);
+            prefetch_group(group.wrapping_add(self.count()));
+        }
+    }
+
     /// The number of separators that are less than `key`, or with `or_equal` not greater.
     #[inline]
     fn rank(&self, key: &[u8], or_equal: bool) -> usize {
@@ -304,13 +328,9 @@ impl<'g> InnerNode<'g> {
         let suffix = &key[prefix_bytes..];
         let wanted = head_number(suffix);
         let heads = self.heads();
-        let tops = &self.words[HEADER_WORDS..heads_at(count)];
-        let group_at = GROUP * lower_bound(tops, wanted, |head| head);
+        let group_at = self.group_of(wanted);
         // The child is one of these; their lines come together with those of the group.
-        let child = heads.as_ptr().wrapping_add(count + group_at);
-        prefetch(child);
-        prefetch(child.wrapping_add(GROUP / 2));
-        prefetch(child.wrapping_add(GROUP));
+        prefetch_group(heads.as_ptr().wrapping_add(count + group_at));
         let group = &heads[group_at..count.min(group_at + GROUP)];
         let first = group_at + lower_bound(group, wanted, |head| head);
         if first == count || heads[first] != wanted {

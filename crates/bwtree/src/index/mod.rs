@@ -47,6 +47,9 @@ use deuteron_llama::{PageId, words_charge};
 use inner_node::{InnerNode, InnerParts};
 use std::ptr::NonNull;
 
+/// Keys that [`Index::find_each`] looks for at once: about as many lines as a processor waits for at the same time.
+pub(crate) const FIND_EACH_MAX: usize = 16;
+
 /// The index of one tree.
 pub(crate) struct Index {
     /// The cell of the root node.
@@ -103,13 +106,18 @@ unsafe fn free_node(node: *mut u8, bytes: usize) {
     unsafe { deuteron_llama::free_words(node, bytes / 8) };
 }
 
+/// Asks the processor for the header of a node, and for what a search looks at first.
+#[inline]
+fn prefetch_node(node: *const u64) {
+    (0..3).for_each(|line| prefetch(node.wrapping_add(8 * line)));
+}
+
 /// # Safety
 /// `node` is a published node that lives for `'g` (X1).
 #[inline]
 unsafe fn deref<'g>(node: *const u64) -> InnerNode<'g> {
     // The header is waited for anyway; what is behind it comes along.
-    prefetch(node.wrapping_add(8));
-    prefetch(node.wrapping_add(16));
+    prefetch_node(node);
     // SAFETY: a node's first word says how many words it has.
     InnerNode::new(unsafe { std::slice::from_raw_parts(node, *node as usize) })
 }
@@ -239,6 +247,39 @@ impl Index {
                 Some(child) => self.node(self.cell(child), guard),
             };
         }
+    }
+
+    /// As [`Index::find`] of each of `keys`, at most [`FIND_EACH_MAX`], in their order; none behind them. All go down together, level by level: what is
+    /// not in the processor's caches is waited for at the same time.
+    pub(crate) fn find_each(&self, keys: &[&[u8]], guard: &Guard<'_>) -> [PageId; FIND_EACH_MAX] {
+        let mut cells = [&self.root; FIND_EACH_MAX];
+        let mut found = [PageId::NONE; FIND_EACH_MAX];
+        let mut on_the_way = keys.len();
+        while on_the_way > 0 {
+            for (cell, _) in cells.iter().zip(&found).take(keys.len()).filter(|(_, found)| found.is_none()) {
+                // Relaxed: it is not looked into.
+                prefetch_node(cell.load(Ordering::Relaxed));
+            }
+            for ((cell, key), _) in cells.iter().zip(keys).zip(&found).filter(|(_, found)| found.is_none()) {
+                self.node(cell, guard).prefetch_place(key);
+            }
+            for ((cell, key), found) in cells.iter_mut().zip(keys).zip(&mut found) {
+                if found.is_none() {
+                    let node = self.node(cell, guard);
+                    *cell = match node.child(key) {
+                        None => self.cell(node.right()),
+                        Some(child) if node.level() > 1 => self.cell(child),
+                        Some(leaf) => {
+                            *found = PageId(leaf);
+                            on_the_way -= 1;
+                            continue;
+                        }
+                    };
+                    prefetch(*cell);
+                }
+            }
+        }
+        found
     }
 
     /// As [`Index::find`], with the node that knows more of where the leaf ends.
@@ -638,6 +679,19 @@ mod tests {
             }
         }
         assert_eq!(index.find_before(None, guard), *model.last_key_value().unwrap().1);
+        // Groups of each length.
+        let lows: Vec<&[u8]> = model.keys().map(Vec::as_slice).collect();
+        let (mut left, mut pages) = (&lows[..], model.values());
+        for length in (1..=FIND_EACH_MAX).cycle() {
+            let (group, behind) = left.split_at(length.min(left.len()));
+            let found = index.find_each(group, guard);
+            assert!(found[..group.len()].iter().eq(pages.by_ref().take(group.len())));
+            assert!(found[group.len()..].iter().all(|page| page.is_none()));
+            if behind.is_empty() {
+                break;
+            }
+            left = behind;
+        }
     }
 
     #[test]

@@ -213,16 +213,18 @@ impl Directory for OsDirectory {
         Ok(Box::new(file))
     }
 
-    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
-        for reads in reads.chunks_mut(ring::ENTRIES) {
-            // A single read is no faster through a ring.
-            let done = if reads.len() == 1 || self.support.ring_refused() { 0 } else { ring::read(reads) };
-            for (index, read) in reads.iter_mut().enumerate() {
-                match done >> index & 1 {
-                    0 => read.read(),
-                    _ => read.outcome = Ok(()),
-                }
-            }
+    fn read_each<'r>(
+        &self,
+        reads: &mut [ReadRequest<'r>],
+        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
+    ) {
+        // A single read is no faster through a ring.
+        if reads.len() > 1 && !self.support.ring_refused() {
+            return ring::read_each(reads, done);
+        }
+        for (index, read) in reads.iter_mut().enumerate() {
+            read.read();
+            done(index, read);
         }
     }
 

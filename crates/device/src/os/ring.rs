@@ -1,54 +1,60 @@
 //! Several reads at once through io_uring.
 //!
 //! Each thread that reads this way has a ring of its own, made when it first does: no lock, and no thread waits for
-//! another's reads. A batch goes to the kernel with one system call, which also waits for its completions; the kernel
-//! hands the batch to the device as a whole.
+//! another's reads. What is to be read goes to the kernel with one system call, as far as the ring has room, which also waits for the
+//! first completion. Whoever asked is told of each that has ended while the others are in flight, and more are begun in its place.
 //!
 //! A ring does only what goes well. Whatever it does not read in full (an end of file, an error, a file system that
 //! wants no direct I/O, a kernel without the operation) is left to [`File::read_at`](crate::File::read_at), which knows
 //! the fallbacks and words the errors. So a read through the ring differs from that in nothing but time.
 //!
 //! - **U1** A buffer whose address was given to the kernel is not touched, and the borrow of it not given up, before the
-//!   completion has been taken from the ring, or the ring has been closed with the entry still in its queue.
+//!   completion has been taken from the ring, or the ring has been closed with the entry still in its queue: also if who is told of another
+//!   read panics.
 
 use super::file::OsFile;
 use crate::ReadRequest;
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io;
 
 /// Reads that are in flight at once.
 pub(super) const ENTRIES: usize = 64;
+/// So many are handed over before the others are prepared, so that the device has something to do: sixteen at a time are a tenth faster.
+const FIRST_READS: usize = 4;
 
 thread_local! {
-    static RING: RefCell<ThreadRing> = const { RefCell::new(ThreadRing::Untried) };
+    static RING: Cell<ThreadRing> = const { Cell::new(ThreadRing::Untried) };
 }
 
 enum ThreadRing {
     Untried,
     Ready(Box<IoUring>),
-    /// The kernel has none, or does not let us.
-    Refused,
+    /// The kernel has none, or does not let us; or the thread is using it.
+    None,
 }
 
 impl ThreadRing {
-    fn get(&mut self) -> Option<&mut IoUring> {
-        if let ThreadRing::Untried = self {
-            *self = make().map_or(ThreadRing::Refused, |ring| ThreadRing::Ready(Box::new(ring)));
-        }
-        match self {
+    /// The ring of this thread. A thread that is ending has none.
+    fn take() -> Option<Box<IoUring>> {
+        match RING.try_with(|ring| ring.replace(ThreadRing::None)).ok()? {
+            ThreadRing::Untried => make().ok().map(Box::new),
             ThreadRing::Ready(ring) => Some(ring),
-            ThreadRing::Untried | ThreadRing::Refused => None,
+            ThreadRing::None => None,
         }
+    }
+
+    fn put(self) {
+        let _ = RING.try_with(|ring| ring.set(self));
     }
 }
 
 fn make() -> io::Result<IoUring> {
     let entries = ENTRIES as u32;
-    // Completions are looked at only when a whole batch is waited for: the thread is woken once, not for each. Kernels
-    // before 6.1 do not know these flags.
+    // Completions are prepared only when they are waited for: the thread is not interrupted for each. Kernels before 6.1 do not know
+    // these flags.
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries).or_else(|error| match error
         .raw_os_error()
         == Some(Errno::INVAL.raw_os_error())
@@ -60,68 +66,118 @@ fn make() -> io::Result<IoUring> {
 
 /// Whether this thread can have a ring.
 pub(super) fn is_available() -> bool {
-    RING.try_with(|ring| ring.try_borrow_mut().is_ok_and(|mut ring| ring.get().is_some())).unwrap_or(false)
+    ThreadRing::take().map(|ring| ThreadRing::Ready(ring).put()).is_some()
 }
 
-/// Does those of `reads` that go well, and tells which: one bit each, from the first. At most [`ENTRIES`].
-pub(super) fn read(reads: &mut [ReadRequest<'_>]) -> u64 {
-    let read = RING.try_with(|thread| {
-        let mut thread = thread.try_borrow_mut().ok()?;
-        let ring = thread.get()?;
-        let (done, usable) = read_through(ring, reads);
-        if !usable {
-            *thread = ThreadRing::Refused;
-        }
-        Some(done)
-    });
-    // A thread that is ending has no ring any more.
-    read.ok().flatten().unwrap_or(0)
-}
-
-/// As [`read`], and whether the ring can be used again.
-fn read_through(ring: &mut IoUring, reads: &mut [ReadRequest<'_>]) -> (u64, bool) {
-    debug_assert!(reads.len() <= ENTRIES);
-    let mut left = 0;
+/// Does the reads, and tells `done` of each as soon as it is, with its place among them. What the ring does not do is done
+/// without it.
+pub(super) fn read_each<'r>(
+    reads: &mut [ReadRequest<'r>],
+    done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
+) {
+    let mut is_done = vec![false; reads.len()];
+    let mut tell = |index: usize, read: &mut ReadRequest<'r>| {
+        is_done[index] = true;
+        done(index, read);
+    };
+    // Taken out while it is used: whoever reads from within `done` does it without a ring. If that panics, there is none any more.
+    if let Some(mut ring) = ThreadRing::take()
+        && (Window { ring: &mut ring, in_flight: 0 }).read_each(reads, &mut tell)
+    {
+        ThreadRing::Ready(ring).put();
+    }
     for (index, read) in reads.iter_mut().enumerate() {
+        if !is_done[index] {
+            read.read();
+            done(index, read);
+        }
+    }
+}
+
+/// The reads that a ring has in flight.
+struct Window<'w> {
+    ring: &'w mut IoUring,
+    in_flight: usize,
+}
+
+impl Window<'_> {
+    /// Does the reads that can be done, as many at a time as the ring takes; whether it can be used again.
+    fn read_each<'r>(
+        &mut self,
+        reads: &mut [ReadRequest<'r>],
+        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
+    ) -> bool {
+        let mut next = 0;
+        loop {
+            while next < reads.len() && self.in_flight < ENTRIES {
+                self.begin(next, &mut reads[next]);
+                next += 1;
+                if next == FIRST_READS && next < reads.len() {
+                    // If the kernel does not take them now, it is asked again below.
+                    let _ = self.ring.submit();
+                }
+            }
+            if self.in_flight == 0 {
+                return true;
+            }
+            if !self.wait(1) {
+                return false;
+            }
+            while let Some((index, result)) = self.take() {
+                let read = &mut reads[index];
+                match usize::try_from(result) == Ok(read.buffer.len()) {
+                    true => read.outcome = Ok(()),
+                    false => read.read(),
+                }
+                done(index, read);
+            }
+        }
+    }
+
+    /// Begins a read, if it is one for the ring.
+    fn begin(&mut self, index: usize, read: &mut ReadRequest<'_>) {
         let file: &dyn Any = read.file;
-        let Some(descriptor) =
-            file.downcast_ref().and_then(|file: &OsFile| file.admit(read.buffer, read.offset))
-        else {
-            continue;
-        };
-        let Ok(length) = u32::try_from(read.buffer.len()) else { continue };
+        let admitted = file.downcast_ref().and_then(|file: &OsFile| file.admit(read.buffer, read.offset));
+        let Some((descriptor, length)) = admitted.zip(u32::try_from(read.buffer.len()).ok()) else { return };
         let entry = opcode::Read::new(types::Fd(descriptor), read.buffer.as_mut_ptr(), length)
             .offset(read.offset)
             .build()
             .user_data(index as u64);
-        // SAFETY: the buffer is borrowed by `reads`, and the file too, until this function returns, which by U1 is
-        // not before the kernel is done with them.
-        match unsafe { ring.submission().push(&entry) } {
-            Ok(()) => left += 1,
-            // There are as many entries as reads, so it is not met.
-            Err(_) => break,
+        // SAFETY: the buffer and the file are borrowed by the request, which nobody is given before its completion has been taken, and
+        // which outlives this window, whose end, by U1, is not before the kernel is done with all of them.
+        if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+            self.in_flight += 1;
         }
     }
-    let mut done = 0;
-    loop {
-        for completion in ring.completion() {
-            left -= 1;
-            let index = completion.user_data() as usize;
-            if usize::try_from(completion.result()) == Ok(reads[index].buffer.len()) {
-                done |= 1 << index;
-            }
-        }
-        if left == 0 {
-            return (done, true);
-        }
-        if let Err(error) = ring.submit_and_wait(left)
+
+    /// A read that has ended, and its result.
+    fn take(&mut self) -> Option<(usize, i32)> {
+        let completion = self.ring.completion().next()?;
+        self.in_flight -= 1;
+        Some((completion.user_data() as usize, completion.result()))
+    }
+
+    /// Hands what was begun to the kernel, and waits until so many have ended. `false` if the kernel has none of those in flight and
+    /// takes none.
+    fn wait(&mut self, count: usize) -> bool {
+        if let Err(error) = self.ring.submit_and_wait(count)
             && error.kind() != io::ErrorKind::Interrupted
         {
             // Nothing was taken by this call. If all that is left is still ours, the ring is given up with it.
-            if ring.submission().len() == left && !is_passing(&error) {
-                return (done, false);
+            if self.ring.submission().len() == self.in_flight && !is_passing(&error) {
+                return false;
             }
             std::thread::yield_now();
+        }
+        true
+    }
+}
+
+impl Drop for Window<'_> {
+    /// As U1 wants it, also if what a read was told to has panicked.
+    fn drop(&mut self) {
+        while self.in_flight > 0 && self.wait(self.in_flight) {
+            while self.take().is_some() {}
         }
     }
 }

@@ -51,9 +51,13 @@ impl Directory for Watched {
     fn name(&self) -> String {
         self.base.name()
     }
-    fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
+    fn read_each<'r>(
+        &self,
+        reads: &mut [ReadRequest<'r>],
+        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
+    ) {
         (self.before_reads)();
         self.reads.fetch_add(reads.len() as u64, Ordering::SeqCst);
-        self.base.read_many(reads);
+        self.base.read_each(reads, done);
     }
 }
