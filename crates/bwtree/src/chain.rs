@@ -36,8 +36,9 @@ fn slot_lines(run: &Run<'_>) -> Range<usize> {
 pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
     let mut best: Option<RecordRef<'g>> = None;
     let mut node = Some(head);
-    // The header is waited for anyway; meanwhile the next lines come, too.
+    // The header is waited for anyway; meanwhile the next lines come, too. Then it says how far the base is behind it.
     head.prefetch(1..FIRST_LINES);
+    head.prefetch(FIRST_LINES..FIRST_LINES + head.slack_taken().div_ceil(64));
     while let Some(current) = node {
         match current.kind() {
             NodeKind::Stub => return Lookup::Missing,

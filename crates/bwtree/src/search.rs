@@ -1,5 +1,6 @@
 //! The innermost loops: comparing keys and finding a head in an array.
 
+use deuteron_epoch::prefetch;
 use std::cmp::Ordering;
 
 /// The index of the first head for which `number` gives not less than `wanted`; heads ascend.
@@ -44,19 +45,6 @@ pub fn compare(left: &[u8], right: &[u8]) -> Ordering {
             None => left.len().cmp(&right.len()),
         },
     }
-}
-
-/// Asks the processor for the cache line at `address`, without waiting for it. A hint.
-#[inline]
-pub(crate) fn prefetch<T>(address: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch accesses nothing in the sense of the language, and faults on no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch(address.cast(), _MM_HINT_T0);
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }
 
 /// Asks the processor for keys or values that will be copied soon: for the first lines of them, the rest follows by itself. A hint.

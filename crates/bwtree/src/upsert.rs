@@ -243,6 +243,7 @@ impl Tree {
     ) -> Result<Target<'g>, Miss> {
         let mut past_seal = false;
         loop {
+            self.llama.prefetch_for_change(page);
             let snapshot = self.llama.snapshot(page, guard);
             if let Some(head) = snapshot.head() {
                 head.prefetch_for_delta();

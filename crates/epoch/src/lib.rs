@@ -34,6 +34,7 @@
 mod epochs;
 mod guard;
 mod limbo;
+mod prefetch;
 mod slots;
 mod sync;
 mod thread;
@@ -43,3 +44,4 @@ mod loom_tests;
 
 pub use epochs::Epochs;
 pub use guard::Guard;
+pub use prefetch::{prefetch, prefetch_for_write};

@@ -175,6 +175,24 @@ impl Llama {
         self.table.prefetch(page);
     }
 
+    /// As [`Llama::prefetch`] of the word in the mapping table only, which the caller will look at and then replace.
+    ///
+    /// # Panics
+    /// If `page` was never allocated.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let page = llama.allocate();
+    /// llama.prefetch_for_change(page);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    #[inline]
+    pub fn prefetch_for_change(&self, page: PageId) {
+        self.table.prefetch_for_change(page);
+    }
+
     /// Replaces the page's state, if it is still `expected`, by `new`: a delta goes on top of what is there (over
     /// a stub if the page is on flash only), a base replaces it. One compare-and-swap.
     ///

@@ -53,6 +53,7 @@ use crate::fragments::Fragments;
 use crate::node::NODE_ALIGN;
 use crate::page_id::PageId;
 use crate::sync::{AtomicU64, Ordering, store_load_fence};
+use deuteron_epoch::{prefetch, prefetch_for_write};
 use lists::Lists;
 use std::ops::Range;
 use std::ptr;
@@ -195,20 +196,18 @@ impl MappingTable {
     /// Asks the processor for all of the entry of `page`.
     #[inline]
     pub(crate) fn prefetch(&self, page: PageId) {
-        #[cfg(all(target_arch = "x86_64", not(any(miri, loom, shuttle))))]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let (chunk, slot) = self.entry(page);
-            let (word, cold) = (&raw const chunk.words[slot], &raw const chunk.cold[slot]);
-            // SAFETY: a prefetch accesses nothing in the sense of the language, and faults on no address.
-            unsafe {
-                _mm_prefetch(word.cast(), _MM_HINT_T0);
-                _mm_prefetch(cold.cast(), _MM_HINT_T0);
-                _mm_prefetch(cold.cast::<i8>().add(size_of::<Cold>() - 1), _MM_HINT_T0);
-            }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(any(miri, loom, shuttle)))))]
-        let _ = page;
+        let (chunk, slot) = self.entry(page);
+        let cold = &raw const chunk.cold[slot];
+        prefetch(&raw const chunk.words[slot]);
+        prefetch(cold);
+        prefetch(cold.cast::<u8>().wrapping_add(size_of::<Cold>() - 1));
+    }
+
+    /// Asks for the word of `page`, which will be replaced.
+    #[inline]
+    pub(crate) fn prefetch_for_change(&self, page: PageId) {
+        let (chunk, slot) = self.entry(page);
+        prefetch_for_write(&raw const chunk.words[slot]);
     }
 
     /// Replaces the word of `page` if it is still `expected` (M1).

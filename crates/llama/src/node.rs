@@ -40,6 +40,7 @@ use crate::flash_address::FlashAddress;
 use crate::page_id::PageId;
 use crate::pool::{self, charge};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use deuteron_epoch::{prefetch, prefetch_for_write};
 use std::alloc::{Layout, handle_alloc_error};
 use std::borrow::Cow;
 use std::fmt;
@@ -56,6 +57,8 @@ const KIND_MASK: u8 = 3;
 const PARTIAL: u8 = 4;
 /// The chain's base lists adoptions or disowned pages.
 const KIN: u8 = 8;
+/// Bytes of a line of the processor's caches, for hints.
+const LINE: usize = 64;
 /// A base's slack in pieces, 0 in a delta that does not lie in one.
 const SLACK_SHIFT: u32 = 4;
 /// Bytes by which the slack is counted.
@@ -376,15 +379,7 @@ impl<'g> NodeRef<'g> {
     /// them. A hint: lines behind the node's end are fetched in vain, no more.
     #[inline]
     pub fn prefetch(self, lines: std::ops::Range<usize>) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for line in lines {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let address = self.node.as_ptr().cast::<i8>().wrapping_add(64 * line);
-            // SAFETY: a prefetch accesses nothing in the sense of the language, and faults on no address.
-            unsafe { _mm_prefetch(address, _MM_HINT_T0) };
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = lines;
+        lines.for_each(|line| prefetch(self.node.as_ptr().cast::<u8>().wrapping_add(LINE * line)));
     }
 
     /// As [`NodeRef::prefetch`] of a base or of a delta in the slack of one: of all from there down to so many lines of the base.
@@ -412,16 +407,10 @@ impl<'g> NodeRef<'g> {
         (self.header().payload_bytes >> 16) as usize * NODE_ALIGN
     }
 
-    /// As [`NodeRef::prefetch`] of the header, and of the slack where the next delta may go.
+    /// Asks the processor for the header, and for the slack where the next delta may go, both to be written.
     #[inline]
     pub fn prefetch_for_delta(self) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for line in 0..4 {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            let address = self.node.as_ptr().cast::<i8>().wrapping_sub(64 * line);
-            // SAFETY: as in `prefetch`.
-            unsafe { _mm_prefetch(address, _MM_HINT_ET0) };
-        }
+        (0..4).for_each(|line| prefetch_for_write(self.node.as_ptr().cast::<u8>().wrapping_sub(LINE * line)));
     }
 
     /// How many deltas lie from here down, this node included, in memory.

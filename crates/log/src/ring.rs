@@ -5,6 +5,7 @@
 //! [`buffer_word`](crate::buffer_word) (for writing); this file only makes slices of it.
 
 use deuteron_device::BLOCK_BYTES;
+use deuteron_epoch::{prefetch, prefetch_for_write};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -61,26 +62,19 @@ impl Ring {
     /// Asks the processor for the [`PREFETCH_LINES`] from `lsn` on.
     #[inline]
     pub(crate) fn prefetch(&self, lsn: u64) {
-        self.prefetch_lines(lsn, PREFETCH_LINES);
+        self.lines(lsn, PREFETCH_LINES).for_each(prefetch);
     }
 
     /// Asks the processor for what appends will soon write to, if they go on from `lsn`.
     #[inline]
     pub(crate) fn prefetch_ahead(&self, lsn: u64) {
-        self.prefetch_lines(lsn + AHEAD_BYTES, 2);
+        self.lines(lsn + AHEAD_BYTES, 2).for_each(prefetch_for_write);
     }
 
     #[inline]
-    fn prefetch_lines(&self, lsn: u64, lines: usize) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for line in 0..lines {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let address = self.at(lsn).cast::<i8>().wrapping_add(64 * line);
-            // SAFETY: a prefetch accesses nothing in the sense of the language, and faults on no address.
-            unsafe { _mm_prefetch(address, _MM_HINT_T0) };
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = (lsn, lines);
+    fn lines(&self, lsn: u64, lines: usize) -> impl Iterator<Item = *const u8> {
+        let first = self.at(lsn).cast_const();
+        (0..lines).map(move |line| first.wrapping_add(64 * line))
     }
 
     /// How many bytes follow `lsn` in memory without a break.

@@ -295,14 +295,7 @@ pub(crate) const VISITED_AHEAD: usize = 32;
 pub(crate) fn prefetch(address: *const u8) {
     #[cfg(all(test, not(any(loom, shuttle))))]
     crate::counted::note_prefetch(address.addr());
-    #[cfg(all(target_arch = "x86_64", not(loom), not(shuttle), not(miri)))]
-    // SAFETY: a prefetch does nothing but load a line, and nothing at all for an address that is none.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(shuttle), not(miri))))]
-    let _ = address;
+    deuteron_epoch::prefetch(address);
 }
 
 /// Compares keys, mostly short ones, without a call.

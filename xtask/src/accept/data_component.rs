@@ -92,6 +92,11 @@ fn ratios(runs: &[Vec<Value>; 2]) -> Result<Figure, String> {
             parts.push(format!("{what} with {threads}: {rate:.2} M/s = {ratio:.2} times"));
         }
     }
+    let mut handovers =
+        runs[1].iter().map(|report| number(report, "handover_nanos")).collect::<Result<Vec<_>, _>>()?;
+    handovers.sort_by(f64::total_cmp);
+    let handovers: Vec<_> = handovers.iter().map(|nanos| format!("{nanos:.0}")).collect();
+    parts.push(format!("a line goes from one processor to the other in {} ns", handovers.join(", ")));
     Ok(Figure { figure: parts.join(", "), ok: least >= 3.0 })
 }
 

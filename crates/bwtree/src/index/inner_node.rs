@@ -25,7 +25,8 @@
 use crate::page::key::{
     behind_head, common_prefix_bytes, compare_behind_head, compare_with_prefix, head_number,
 };
-use crate::search::{compare, lower_bound, prefetch};
+use crate::search::{compare, lower_bound};
+use deuteron_epoch::prefetch;
 use std::cmp::Ordering;
 
 const HEADER_WORDS: usize = 6;

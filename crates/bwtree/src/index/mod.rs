@@ -39,10 +39,9 @@ mod merge;
 mod loom_tests;
 
 use crate::counters::Counter;
-use crate::search::prefetch;
 use crate::sync::{AtomicU64, Ordering};
 use cells::{Cell, Cells};
-use deuteron_epoch::Guard;
+use deuteron_epoch::{Guard, prefetch};
 use deuteron_llama::{PageId, words_charge};
 use inner_node::{InnerNode, InnerParts};
 use std::ptr::NonNull;

@@ -42,8 +42,9 @@
 
 use super::key::{HEAD_BYTES, KeyParts, compare_behind_head, compare_with_prefix, head_number};
 use super::layout::{Head, Layout, Shape, u32_at, u64_at};
-use crate::search::{lower_bound, prefetch};
+use crate::search::lower_bound;
 use deuteron_canary::{Canary, is_planted};
+use deuteron_epoch::prefetch;
 use deuteron_llama::PageId;
 use std::cmp::Ordering;
 use std::ops::Range;

@@ -252,8 +252,10 @@ impl<'b> RunWriter<'b> {
         }
     }
 
-    /// Completes the header. Panics if the records are not as many or as long as announced.
-    pub(crate) fn finish(self) {
+    /// Completes the header; the last call. Panics if the records are not as many or as long as announced.
+    // By reference, as a move would read again what has just been written in smaller pieces, which a processor can do only when all
+    // writes before have been done: those to a page that another processor had, too.
+    pub(crate) fn finish(&mut self) {
         assert_eq!(self.heads_at, self.heads_end, "record count differs from the header's");
         assert_eq!(self.records_at, self.bytes.len(), "records do not fill the run");
         self.bytes[8..16].copy_from_slice(&self.newest_stamp.to_le_bytes());

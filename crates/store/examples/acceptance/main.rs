@@ -20,7 +20,7 @@ mod updates;
 use crossbeam_skiplist::SkipMap;
 use deuteron_store::device::MemoryDirectory;
 use deuteron_store::{Batch, Error, Options, Store, Table};
-use numbers::{rate, spread};
+use numbers::{handover_nanos, rate, spread};
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,35 +34,43 @@ thread_local! {
     static VALUE_READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Has the host of a virtual machine give it memory, which takes it longer than the system's zeroing: whoever is measured first would pay
-/// for both.
-fn touch_memory(bytes: usize) {
-    std::hint::black_box(vec![1u8; bytes]);
-}
-
-/// Random inserts and lookups of 8-byte keys, by the store and by crossbeam's skip list.
+/// Random inserts and lookups of 8-byte keys, by the store and by crossbeam's skip list. Each is made twice, and the second time counts: the host of
+/// a virtual machine takes memory that is free back, and gives it again far slower than the system zeroes it; so who comes first would pay for
+/// that, and who takes it in large pieces for more of it.
 fn in_memory(records: u64, threads: u64) -> Result<(), Error> {
-    touch_memory(256 * records as usize);
-    let store = Options::new().memory(8 << 30).open_in(Arc::new(MemoryDirectory::new()))?;
-    let table = store.table("t")?;
-    let insert = |number| {
-        table.upsert(&spread(number).to_be_bytes(), &u64::to_le_bytes(number)).expect("writes");
+    let store = || -> Result<[f64; 2], Error> {
+        let store = Options::new().memory(8 << 30).open_in(Arc::new(MemoryDirectory::new()))?;
+        let table = store.table("t")?;
+        let insert = |number| {
+            table.upsert(&spread(number).to_be_bytes(), &u64::to_le_bytes(number)).expect("writes");
+        };
+        let lookup = |number| {
+            VALUE_READ.with_borrow_mut(|value| {
+                assert!(table.get_into(&spread(number).to_be_bytes(), value).expect("reads"));
+                assert_eq!(value[..], u64::to_le_bytes(number));
+            });
+        };
+        let rates = [rate(threads, records, insert), rate(threads, records, lookup)];
+        store.close()?;
+        Ok(rates)
     };
-    let lookup = |number| {
-        VALUE_READ.with_borrow_mut(|value| {
-            assert!(table.get_into(&spread(number).to_be_bytes(), value).expect("reads"));
-            assert_eq!(value[..], u64::to_le_bytes(number));
-        });
+    let skip_list = || -> [f64; 2] {
+        let map = SkipMap::new();
+        let insert = |number| drop(map.insert(spread(number), number));
+        let lookup = |number| assert_eq!(map.get(&spread(number)).map(|entry| *entry.value()), Some(number));
+        [rate(threads, records, insert), rate(threads, records, lookup)]
     };
-    let own = [rate(threads, records, insert), rate(threads, records, lookup)];
-    store.close()?;
-    let map = SkipMap::new();
-    let insert = |number| drop(map.insert(spread(number), number));
-    let lookup = |number| assert_eq!(map.get(&spread(number)).map(|entry| *entry.value()), Some(number));
-    let theirs = [rate(threads, records, insert), rate(threads, records, lookup)];
+    store()?;
+    let own = store()?;
+    skip_list();
+    let theirs = skip_list();
     println!(
-        "{{\"inserts\": {}, \"lookups\": {}, \"skiplist_inserts\": {}, \"skiplist_lookups\": {}}}",
-        own[0], own[1], theirs[0], theirs[1]
+        "{{\"inserts\": {}, \"lookups\": {}, \"skiplist_inserts\": {}, \"skiplist_lookups\": {}, \"handover_nanos\": {}}}",
+        own[0],
+        own[1],
+        theirs[0],
+        theirs[1],
+        handover_nanos()
     );
     Ok(())
 }
