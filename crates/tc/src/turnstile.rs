@@ -39,7 +39,7 @@ const LOOKS_MAX: u32 = 16;
 const LOOKS_MAX: u32 = 1;
 
 /// So much work of transactions that meet nobody opens a 64th of a place, in nanoseconds.
-const WORK_NANOSECONDS: u64 = 4_000;
+const WORK_NANOSECONDS: u64 = 1_000;
 
 /// So many transactions after the last meeting a thread's transactions count as contenders still.
 pub(crate) const CONTENDS: u32 = 512;

@@ -19,8 +19,12 @@ use crate::workspace::{Observed, Workspace};
 use crate::write::{Logging, Top};
 use deuteron_contract::{TableId, Timestamp};
 
-/// Looks at a writer that is in the way, before it is worth letting go of the processor: about a microsecond.
-const SPINS: u32 = 50;
+/// Looks at a writer that is in the way, before it is worth letting go of the processor: about as long as that would take, some five
+/// microseconds.
+const LOOKS: u32 = 20;
+
+/// Pauses of the processor before each of them. Every look takes the line from the writer, who is about to write to it.
+const PAUSES: u32 = 10;
 
 /// A chain of waiting transactions longer than this counts as a circle.
 const CHAIN_MAX: usize = 64;
@@ -165,8 +169,8 @@ impl Workspace {
     fn ends_soon(&self, other: SlotIndex) -> bool {
         let slot = self.core.transactions.slot(other);
         slot.waits_for().is_none()
-            && (0..SPINS).any(|_| {
-                std::hint::spin_loop();
+            && (0..LOOKS).any(|_| {
+                (0..PAUSES).for_each(|_| std::hint::spin_loop());
                 !matches!(slot.status.load(), Status::Active(_))
             })
     }
