@@ -340,6 +340,7 @@ mod tests {
         let report = |lookups: f64| {
             serde_json::json!({
                 "inserts": 9e6, "skiplist_inserts": 1e6, "lookups": lookups, "skiplist_lookups": 1e6,
+                "handover_nanos": 1e9 / lookups,
             })
         };
         let ok = |runs: &[f64]| {
@@ -348,5 +349,7 @@ mod tests {
         assert!(ok(&[3e6]) && !ok(&[2.9e6]));
         assert!(ok(&[3e6, 1e6, 9e6]), "the middle counts");
         assert!(ratios(&[vec![serde_json::json!({})], vec![report(9e6)]]).is_err());
+        let told = ratios(&[vec![report(9e6)], vec![report(5e6), report(4e6)]]).unwrap().figure;
+        assert!(told.ends_with("from one processor to the other in 200, 250 ns"), "{told}");
     }
 }
