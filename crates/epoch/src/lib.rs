@@ -11,6 +11,8 @@
 //! held for long delays every reclamation behind it, which [`Epochs::garbage_bytes`] and
 //! [`Epochs::oldest_pin_lag`] make visible.
 //!
+//! Besides, [`prefetch`] and [`prefetch_for_write`] tell the processor which memory such a structure will touch next.
+//!
 //! ```
 //! use deuteron_epoch::Epochs;
 //! use std::sync::atomic::{AtomicPtr, Ordering};
