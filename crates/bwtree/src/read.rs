@@ -3,7 +3,9 @@
 use crate::chain::{self, Lookup, base_of};
 use crate::error::Miss;
 use crate::merging::Heir;
+use crate::page::key::KeyParts;
 use crate::page::run::RecordRef;
+use crate::search::compare;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{NodeRef, PageId, PageState};
@@ -76,6 +78,38 @@ impl Tree {
                 }
             };
             self.load(missing)?;
+        }
+    }
+
+    /// As [`Tree::get`] after a [`Miss`], past the cache: only that of the page is read which may hold `key`, and the page is not loaded. `None` if it is better loaded, or
+    /// that cannot be said without: see [`deuteron_llama::Llama::excerpt`]. Blocks on the device; to be called without a guard.
+    ///
+    /// ```
+    /// # fn example(tree: &deuteron_bwtree::Tree, key: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Err(miss) = tree.try_get(key, &tree.llama().pin()).map(drop) {
+    ///     match tree.get_unloaded(&miss, key, |record| record.map(|record| record.stamp)) {
+    ///         Some(stamp) => println!("{stamp:?}"),
+    ///         None => tree.load(miss.0)?,
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn get_unloaded<R>(
+        &self,
+        miss: &Miss,
+        key: &[u8],
+        read: impl FnOnce(Option<RecordRef<'_>>) -> R,
+    ) -> Option<R> {
+        let excerpt = self.llama.excerpt(miss.0, KeyParts::whole(key).filter())?;
+        // The identifier may have gone to another page since the miss, or the page have lost this key to its right sibling.
+        let descriptor = excerpt.head().base()?.descriptor()?;
+        if descriptor.tree != self.id || compare(key, descriptor.low_key).is_lt() {
+            return None;
+        }
+        match chain::lookup(excerpt.head(), key) {
+            Lookup::Found(record) => Some(read(record)),
+            Lookup::Right { .. } | Lookup::Missing | Lookup::Sealed => None,
         }
     }
 

@@ -76,6 +76,8 @@ canaries! {
     ApplyByLsn = "apply-by-lsn",
     /// Bw-tree: consolidation leaves out the oldest delta.
     LoseDelta = "lose-delta",
+    /// Bw-tree: the filter of a delta leaves out its first key.
+    ForgetKey = "forget-key",
     /// Store: a page is flushed that adopts another which is not flushed yet.
     SplitBeforeSibling = "split-before-sibling",
     /// Store: a page that was merged away is given up before its heir is durable, and its identifier used again.

@@ -1,7 +1,7 @@
 //! The data component answers the store's request to consolidate a page before it is written in full.
 
 use crate::BwTreeDc;
-use deuteron_llama::{Consolidate, PageId};
+use deuteron_llama::{Consolidate, Filter, PageId};
 
 impl Consolidate for BwTreeDc {
     fn consolidate(&self, page: PageId) {
@@ -13,5 +13,9 @@ impl Consolidate for BwTreeDc {
         if let Some(tree) = self.tree_of(descriptor.tree) {
             tree.consolidate(descriptor.low_key, &guard);
         }
+    }
+
+    fn filter(&self, delta: &[u8]) -> Filter {
+        deuteron_bwtree::filter_of_delta(delta)
     }
 }

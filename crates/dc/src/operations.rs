@@ -104,6 +104,9 @@ impl BwTreeDc {
                 Ok(found) => return Ok(found.map(&mut read)),
                 Err(miss) => miss,
             };
+            if let Some(found) = tree.get_unloaded(&miss, key, |found| found.map(&mut read)) {
+                return Ok(found);
+            }
             self.load(tree, miss, "get")?;
         }
     }

@@ -35,7 +35,7 @@ use crate::fetched::Fetched;
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position, STREAMS, Stream, fragment_address};
 use crate::fragment::Marshal;
-use crate::fragments::Fragments;
+use crate::fragments::{ANYTHING, Filter, Fragments};
 use crate::images::Images;
 use crate::llama::{Llama, chain};
 use crate::mapping_table::Word;
@@ -63,6 +63,13 @@ pub trait Consolidate: Send + Sync {
     /// without a guard, on a thread that may have the flush lock: it must not flush, take part in a checkpoint, or ask for
     /// [`Llama::statistics`]. Whatever it does, the page is written afterwards.
     fn consolidate(&self, page: PageId);
+
+    /// A Bloom filter of the keys in `delta`, the payload of one: whoever reads for a key whose bits are not all set in it need not read that delta
+    /// ([`Llama::excerpt`]). All bits, if nothing is known. Called under the flush lock.
+    fn filter(&self, delta: &[u8]) -> Filter {
+        let _ = delta;
+        ANYTHING
+    }
 }
 
 /// What a [`Llama::flush_step`] has done.
@@ -552,7 +559,7 @@ impl Llama {
         }
         flusher.images.note(&self.table, page);
         let times = self.supersede(flusher, &mut fragments, previous, page, has_changed);
-        let pushed = fragments.push(address);
+        let pushed = fragments.push_filtered(address, self.filter(&nodes, previous));
         debug_assert!(pushed, "a page has at most {} fragments", self.options.fragments_max);
         flusher.accounts.add(address, times);
         self.table.set_fragments(page, fragments);
@@ -585,6 +592,16 @@ impl Llama {
         drop(claim);
         drop(guard);
         Marshalled::Done
+    }
+
+    /// The filter of a fragment of these nodes.
+    fn filter(&self, nodes: &[NodeRef<'_>], previous: Option<FlashAddress>) -> Filter {
+        match self.consolidator.get().and_then(Weak::upgrade) {
+            Some(method) if previous.is_some() => {
+                nodes.iter().fold(0, |filter, node| filter | method.filter(node.payload()))
+            }
+            _ => ANYTHING,
+        }
     }
 
     /// Takes the fragments that a new one on top of `previous` makes superfluous off the page's list. When the page was

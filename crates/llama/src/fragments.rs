@@ -5,15 +5,28 @@ use crate::flash_address::FlashAddress;
 /// The most fragments that a page may consist of on flash; then it is written in full.
 pub const FRAGMENTS_MAX: usize = 17;
 
+/// A Bloom filter of the keys in a fragment: those of a key that it holds have their [bits](crate::Consolidate::filter) set.
+pub type Filter = u16;
+
+/// The filter of a fragment that may hold anything.
+pub(crate) const ANYTHING: Filter = Filter::MAX;
+
 /// The fragments of a page, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fragments {
     addresses: [Option<FlashAddress>; FRAGMENTS_MAX],
+    /// Of each its filter; nothing where there is no fragment.
+    filters: [Filter; FRAGMENTS_MAX],
 }
 
 impl Fragments {
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = FlashAddress> + Clone + '_ {
         self.addresses.iter().flatten().copied()
+    }
+
+    /// Each with its filter.
+    pub(crate) fn with_filters(&self) -> impl Iterator<Item = (FlashAddress, Filter)> + Clone + '_ {
+        self.iter().zip(self.filters)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -42,24 +55,31 @@ impl Fragments {
     pub(crate) fn up_to(mut self, newest: FlashAddress) -> Option<Fragments> {
         let at = self.addresses.iter().position(|&address| address == Some(newest))?;
         self.addresses[at + 1..].fill(None);
+        self.filters[at + 1..].fill(0);
         Some(self)
+    }
+
+    /// Appends a fragment of which nothing is known; `false` if there is no room.
+    #[must_use]
+    pub(crate) fn push(&mut self, address: FlashAddress) -> bool {
+        self.push_filtered(address, ANYTHING)
     }
 
     /// Appends; `false` if there is no room.
     #[must_use]
-    pub(crate) fn push(&mut self, address: FlashAddress) -> bool {
-        match self.addresses.iter_mut().find(|slot| slot.is_none()) {
-            Some(slot) => {
-                *slot = Some(address);
-                true
-            }
-            None => false,
+    pub(crate) fn push_filtered(&mut self, address: FlashAddress, filter: Filter) -> bool {
+        let free = self.addresses.iter().position(Option::is_none);
+        if let Some(at) = free {
+            (self.addresses[at], self.filters[at]) = (Some(address), filter);
         }
+        free.is_some()
     }
 
     /// Takes the newest away.
     pub(crate) fn pop(&mut self) -> Option<FlashAddress> {
-        self.addresses.iter_mut().rev().find_map(Option::take)
+        let at = self.addresses.iter().rposition(Option::is_some)?;
+        self.filters[at] = 0;
+        self.addresses[at].take()
     }
 }
 

@@ -15,6 +15,7 @@
 //! | `pool` | the memory that nodes lie in |
 //! | `mapping_table`, `doubling`, `fragments`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
 //! | `load`, `loading`, `page_reader`, `read_buffer` | from flash into memory, once and together |
+//! | `excerpt` | of a page what may hold one key, past the cache |
 //! | `flush`, `flush_buffer`, `fragment`, `flash_address` | from memory to flash |
 //! | `evict`, `memory` | out of memory, within the budget |
 //! | `seal` | giving a page up |
@@ -86,6 +87,7 @@ mod clean;
 mod doubling;
 mod error;
 mod evict;
+mod excerpt;
 mod fetched;
 mod files;
 mod flash_address;
@@ -125,11 +127,12 @@ mod words;
 pub use checkpoint::{Checkpoint, CheckpointProgress, FlushRound};
 pub use error::LlamaError;
 pub use evict::Evicted;
+pub use excerpt::Excerpt;
 pub use files::{FileHold, StoreFile};
 pub use flash_address::FlashAddress;
 pub use flush::{Consolidate, FlushProgress};
 pub use flush_buffer::MARKS;
-pub use fragments::FRAGMENTS_MAX;
+pub use fragments::{FRAGMENTS_MAX, Filter};
 pub use llama::{Hurry, Llama};
 pub use memory::ByteCounter;
 pub use node::{NodeKind, NodeRef, OwnedNode, PageDescriptor, SLACK_BYTES_MAX};

@@ -1,5 +1,6 @@
 //! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
 
+use crate::excerpt::Lately;
 use crate::files::SegmentHolds;
 use crate::flush::{Consolidate, Flusher, Writing};
 use crate::flush_buffer::MARKS;
@@ -58,6 +59,7 @@ pub struct Llama {
     pub(crate) consolidator: OnceLock<Weak<dyn Consolidate>>,
     /// The pages that are being loaded.
     pub(crate) loading: Loading,
+    pub(crate) lately: Lately,
     /// The hand of the eviction clock.
     pub(crate) evict_hand: AtomicU64,
     /// Whether a checkpoint is going on; shared with it, so that dropping it ends it.
@@ -564,6 +566,12 @@ impl Llama {
     /// From so many bytes of resident pages on memory is short: what is flushed leaves it, if it is not in use.
     pub fn high_water(&self) -> u64 {
         self.pages_bytes_max() / 16 * 15
+    }
+
+    /// Whether a page that is loaded pushes out no other soon: memory is not [short](Llama::high_water), nor about to be.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.memory.about() < self.pages_bytes_max() / 8 * 7
     }
 
     /// Whether at least half of what pages may have is free (about).

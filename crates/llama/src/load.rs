@@ -172,7 +172,7 @@ impl Llama {
     }
 
     /// The chain that the fragments hold.
-    fn build(&self, fragments: &[ReadFragment]) -> Result<OwnedChain, LlamaError> {
+    pub(crate) fn build(&self, fragments: &[ReadFragment]) -> Result<OwnedChain, LlamaError> {
         let mut built: Option<OwnedChain> = None;
         let mut payloads: Vec<&[u8]> = Vec::new();
         for read in fragments.iter().rev() {
@@ -229,7 +229,7 @@ impl Llama {
 }
 
 /// The address of what is not in memory, and the stub that holds it if there is one.
-fn missing_in(snapshot: Snapshot<'_>) -> Option<(FlashAddress, Option<NodeRef<'_>>)> {
+pub(crate) fn missing_in(snapshot: Snapshot<'_>) -> Option<(FlashAddress, Option<NodeRef<'_>>)> {
     match snapshot.state() {
         PageState::Free => None,
         PageState::Stored(address) => Some((address, None)),

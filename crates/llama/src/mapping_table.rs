@@ -27,10 +27,11 @@
 //!
 //! - one *dirty bit* per page, in words of 64: set after an install, cleared by the flusher before it looks;
 //! - the *state word*: bit 0 claimed, bit 1 adopted, bit 2 rewrite, bit 3 disowned, bit 4 changed since its last
-//!   image, bits 8..16 how many fragments, bits 16..32 what the deltas among them take in units of 16 bytes, bits 32.. count of holds;
+//!   image, bits 8..16 how many fragments, bits 16..32 what the deltas among them take in units of 16 bytes, bits 32..48 the filter of the second
+//!   fragment, bits 48.. count of holds;
 //! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) ([`lists`]).
 //!
-//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 192.
+//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 232.
 //!
 //! ## Invariants
 //!
@@ -49,7 +50,7 @@ mod lists;
 
 use crate::doubling::{Doubling, Zero, zeros};
 use crate::flash_address::{ADDRESS_UNIT, FlashAddress};
-use crate::fragments::Fragments;
+use crate::fragments::{Filter, Fragments};
 use crate::node::NODE_ALIGN;
 use crate::page_id::PageId;
 use crate::sync::{AtomicU64, Ordering, store_load_fence};
@@ -69,7 +70,9 @@ const CHANGED: u64 = 16;
 /// How many fragments, and what all but the first take.
 const COUNT: u64 = 0xff << 8;
 const DELTA_UNITS: u64 = 0xffff << 16;
-const HOLD: u64 = 1 << 32;
+/// The filter of the second fragment, if the list has no more.
+const FILTER: u64 = 0xffff << 32;
+const HOLD: u64 = 1 << 48;
 
 /// How many fragments a state word counts.
 fn count(state: u64) -> usize {
@@ -362,7 +365,21 @@ impl MappingTable {
     /// The fragments of `page`. Exact for the holder of the store's flush lock, who alone changes them; a guess for others.
     pub(crate) fn fragments(&self, page: PageId) -> Fragments {
         let (chunk, slot) = self.entry(page);
-        self.lists.read(&chunk.cold[slot].fragments)
+        let Cold { state, fragments } = &chunk.cold[slot];
+        // Acquire as with the filters of the other fragments (L3 of `lists`).
+        self.lists.read(fragments, || {
+            ((state.load(Ordering::Acquire) & FILTER) >> FILTER.trailing_zeros()) as Filter
+        })
+    }
+
+    /// The fragments of `page` up to `newest`, with filters to be trusted: no guess, but none if they are being changed (L3 of `lists`), or that is
+    /// none of them.
+    pub(crate) fn fragments_up_to(&self, page: PageId, newest: FlashAddress) -> Option<Fragments> {
+        let fragments = self.fragments(page);
+        if fragments != self.fragments(page) {
+            return None;
+        }
+        fragments.up_to(newest)
     }
 
     /// How many they are.
@@ -384,13 +401,15 @@ impl MappingTable {
     pub(crate) fn set_fragments(&self, page: PageId, fragments: Fragments) {
         let (chunk, slot) = self.entry(page);
         let Cold { state, fragments: inline } = &chunk.cold[slot];
-        self.lists.write(inline, &fragments);
+        state.fetch_or(FILTER, Ordering::AcqRel);
+        let filter = self.lists.write(inline, &fragments);
         let deltas: u64 = fragments.iter().skip(1).map(FlashAddress::length).sum();
         let deltas = (deltas / ADDRESS_UNIT).min(DELTA_UNITS >> DELTA_UNITS.trailing_zeros());
-        let said =
-            (fragments.len() as u64) << COUNT.trailing_zeros() | deltas << DELTA_UNITS.trailing_zeros();
+        let said = (fragments.len() as u64) << COUNT.trailing_zeros()
+            | deltas << DELTA_UNITS.trailing_zeros()
+            | u64::from(filter) << FILTER.trailing_zeros();
         // Others change other bits meanwhile, and nobody these.
-        let before = state.load(Ordering::Relaxed) & (COUNT | DELTA_UNITS);
+        let before = state.load(Ordering::Relaxed) & (COUNT | DELTA_UNITS | FILTER);
         state.fetch_add(said.wrapping_sub(before), Ordering::AcqRel);
     }
 

@@ -18,6 +18,7 @@
 use crate::accounts::Accounts;
 use crate::by_page::ByPage;
 use crate::error::LlamaError;
+use crate::excerpt::Lately;
 use crate::flash_address::FlashAddress;
 use crate::flush::{Flusher, Writing};
 use crate::flush_buffer::{BufferHeader, MARKS, Position, STREAMS};
@@ -236,6 +237,7 @@ impl Llama {
             Flusher::new(position, incarnation + 1, accounts, images, options.flush_buffer_bytes);
         flusher.image_start = image.start.start;
         let writing = Writing::new(options.flush_buffer_bytes);
+        let lately = Lately::new(options.memory_bytes);
         let llama = Llama {
             writing: Mutex::new(writing),
             memory: ByteCounter::new(options.memory_bytes),
@@ -256,6 +258,7 @@ impl Llama {
             sealed: Mutex::default(),
             consolidator: OnceLock::new(),
             loading: Loading::new(),
+            lately,
             evict_hand: AtomicU64::new(0),
             checkpointing: Arc::new(AtomicBool::new(false)),
             segment_holds: Default::default(),

@@ -111,6 +111,10 @@ counters! {
     rows_pages,
     /// Times that a page was waited for that another thread was loading.
     loads_awaited,
+    /// Times that of a page only what may hold one key was read, past the cache.
+    excerpts,
+    /// Fragments that this has spared.
+    fragments_spared,
     /// Fragments read.
     fragments_read,
     /// Bytes of fragments read.

@@ -26,6 +26,14 @@ const CONFORMANCE: Catcher = Catcher::Test {
     loom: false,
 };
 
+/// The test that reads of a page only what may hold the key.
+const EXCERPTS: Catcher = Catcher::Test {
+    package: "deuteron-dc",
+    target: &["--test", "excerpts"],
+    name: "every_read_finds_what_was_written_last_though_little_of_the_page_is_read",
+    loom: false,
+};
+
 /// The loom model of reclamation.
 const RECLAMATION: Catcher = Catcher::Test {
     package: "deuteron-epoch",
@@ -58,6 +66,8 @@ fn catcher(canary: Canary) -> Catcher {
         Canary::IgnoreLostEnd => LOST_LOG,
         // On one thread each key's operations come in the order of their timestamps.
         Canary::ApplyByLsn => CONFORMANCE,
+        // The memory of the simulation's machine has room for its pages as a rule.
+        Canary::ForgetKey => EXCERPTS,
         // On one thread nobody else is reading.
         Canary::FreeEarly => RECLAMATION,
         _ => Catcher::Simulation,
@@ -100,6 +110,7 @@ pub fn canaries(_: Quick) -> Result<Figure, String> {
     for (what, catcher) in [
         ("the simulation", Catcher::Simulation),
         ("conformance", CONFORMANCE),
+        ("the excerpts", EXCERPTS),
         ("reclamation", RECLAMATION),
         ("the lost log", LOST_LOG),
         ("the evicted read", EVICTED),

@@ -5,6 +5,7 @@
 //! ([`compare_behind_head`]).
 
 use crate::search::compare;
+use deuteron_llama::Filter;
 use std::cmp::Ordering;
 
 /// Bytes of a key head.
@@ -108,6 +109,20 @@ impl<'a> KeyParts<'a> {
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.prefix.len() + self.suffix_bytes
+    }
+
+    /// The bits that the key has in a [`Filter`]: two.
+    #[inline]
+    pub(crate) fn filter(&self) -> Filter {
+        let pieces = [self.prefix, self.in_head(), self.rest];
+        let bytes = pieces.into_iter().flatten();
+        // FNV-1a, which does not ask how the key is cut in pieces.
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        // The last bytes have not come as far up yet.
+        let spread = (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        1 << (spread >> 60) | 1 << (spread >> 56 & 15)
     }
 
     fn in_head(&self) -> &[u8] {
@@ -236,6 +251,12 @@ mod tests {
         }
 
         #[test]
+        fn the_bits_of_a_key_do_not_ask_how_it_is_cut(key in key(), p in 0usize..12) {
+            prop_assert_eq!(cut(&key, p).filter(), KeyParts::whole(&key).filter());
+            prop_assert!((1..=2).contains(&KeyParts::whole(&key).filter().count_ones()));
+        }
+
+        #[test]
         fn a_key_in_one_piece_can_be_cut_anywhere(key in key(), other in key(), p in 0usize..12, q in 0usize..12) {
             let (whole, cut) = (KeyParts::whole(&key), cut(&key, p));
             let behind = |parts: KeyParts<'_>, prefix| parts.behind(prefix).map(|parts| (parts.prefix.len(), parts.to_vec()));
@@ -272,5 +293,14 @@ mod tests {
             let expected = if key.starts_with(&prefix) { Ordering::Equal } else { key.cmp(&prefix) };
             prop_assert_eq!(compare_with_prefix(&key, &prefix), expected);
         }
+    }
+
+    #[test]
+    fn of_three_other_keys_a_filter_lets_one_in_ten_pass() {
+        let filter = |number: u64| KeyParts::whole(&number.to_be_bytes()).filter();
+        // Neighbours, as a range of a page has them.
+        let held = |at: u64| (0..3).fold(0, |bits, index| bits | filter(7 * at + 2 * index));
+        let passed = (0..10_000u64).filter(|&at| held(at) & filter(7 * at + 1) == filter(7 * at + 1)).count();
+        assert!((500..1800).contains(&passed), "{passed}");
     }
 }

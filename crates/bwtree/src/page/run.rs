@@ -45,7 +45,7 @@ use super::layout::{Head, Layout, Shape, u32_at, u64_at};
 use crate::search::lower_bound;
 use deuteron_canary::{Canary, is_planted};
 use deuteron_epoch::prefetch;
-use deuteron_llama::PageId;
+use deuteron_llama::{Filter, PageId};
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -94,6 +94,19 @@ impl RecordRef<'_> {
     pub(crate) fn version(&self) -> Version {
         if is_planted(Canary::ApplyByLsn) { (self.lsn, self.stamp) } else { (self.stamp, self.lsn) }
     }
+}
+
+/// The [filter](deuteron_llama::Consolidate::filter) of a delta whose payload this is: the bits of all its keys.
+///
+/// ```
+/// # fn example(payload: &[u8]) {
+/// assert_ne!(deuteron_bwtree::filter_of_delta(payload), 0);
+/// # }
+/// ```
+pub fn filter_of_delta(payload: &[u8]) -> Filter {
+    let run = Run::new(payload);
+    let first = usize::from(is_planted(Canary::ForgetKey));
+    (first..run.count()).fold(0, |filter, index| filter | run.record(index).key.filter())
 }
 
 /// A run, its header decoded.

@@ -15,21 +15,32 @@
 //! | bit 0 set | a [`FlashAddress`] |
 //! | bit 0 clear | a link: the number of a block, and 1, shifted by one |
 //!
+//! Behind the four words of a block lie the [filters](Filter) of the fragments that they name, of 16 bits each. That of the second inline word has
+//! its place in the page's state word; the first is as a rule the full fragment, which may hold anything.
+//!
 //! ## Invariants
 //!
 //! - **L1** One thread at a time changes lists: whoever has the store's flush lock.
 //! - **L2** Blocks live as long as the table, and are zeros while they are free. So who reads beside a change, which may lead it astray into the
 //!   block of another page, finds addresses of some page, and at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) of them: a guess.
+//! - **L3** Before an address in a word changes, the filters beside it become *anything*, and only then what the new ones are. An address that a list has lost it never gets
+//!   back. So who reads a list twice and finds the same has found what was the list in between, and filters that let pass what its fragments hold.
 
 use super::INLINE;
 use crate::doubling::{Doubling, zeros};
 use crate::flash_address::FlashAddress;
-use crate::fragments::Fragments;
+use crate::fragments::{ANYTHING, Filter, Fragments};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use std::sync::PoisonError;
 
 const BLOCK: usize = 4;
-type Block = [AtomicU64; BLOCK];
+/// The words of a block, and the filters.
+type Block = [AtomicU64; BLOCK + 1];
+
+/// So many bits has a filter.
+const FILTER_BITS: usize = Filter::BITS as usize;
+/// Four filters of fragments that may hold anything.
+const ALL_ANYTHING: u64 = u64::MAX;
 
 /// A word of a list.
 #[derive(Clone, Copy)]
@@ -76,39 +87,63 @@ impl Lists {
         self.fresh.load(Ordering::Relaxed) * size_of::<Block>() as u64
     }
 
-    /// The list that begins in `inline`; a guess for whoever has not the flush lock.
-    pub(super) fn read(&self, inline: &[AtomicU64; INLINE]) -> Fragments {
+    /// The list that begins in `inline`, `filter` being asked for that of its second word afterwards; a guess for whoever has not the flush lock.
+    pub(super) fn read(&self, inline: &[AtomicU64; INLINE], filter: impl FnOnce() -> Filter) -> Fragments {
         let mut fragments = Fragments::default();
-        let mut slots = inline.iter();
-        while let Some(slot) = slots.next() {
-            match word(slot) {
-                Word::Address(address) if fragments.push(address) => {}
-                Word::Address(_) | Word::End => break,
-                Word::Link(block) => slots = self.block(block).iter(),
-            }
+        let words = inline.each_ref().map(word);
+        let mut link =
+            append(&mut fragments, &words, u64::from(filter()) << FILTER_BITS | u64::from(ANYTHING));
+        while let Some(block) = link {
+            let [words @ .., filters] = self.block(block);
+            let words = words.each_ref().map(word);
+            // After the addresses, and acquire: whoever sees the filters of other addresses finds those when it looks again (L3).
+            link = append(&mut fragments, &words, filters.load(Ordering::Acquire));
         }
         fragments
     }
 
-    /// Makes `fragments` the list that begins in `inline`. Under the flush lock (L1).
-    pub(super) fn write(&self, inline: &[AtomicU64; INLINE], fragments: &Fragments) {
-        let mut left = fragments.iter();
-        let mut slots = &inline[..];
+    /// Makes `fragments` the list that begins in `inline`, whose second word has *anything* for its filter meanwhile. Under the flush lock (L1). The filter
+    /// of that word, to be put in its place.
+    pub(super) fn write(&self, inline: &[AtomicU64; INLINE], fragments: &Fragments) -> Filter {
+        let mut left = fragments.with_filters();
+        let (mut slots, mut beside) = (&inline[..], None);
+        let mut inline_filter = 0;
         loop {
             let (last, others) = slots.split_last().expect("a block has words");
             let behind = match word(last) {
                 Word::Link(block) => Some(block),
                 Word::End | Word::Address(_) => None,
             };
-            others.iter().for_each(|slot| put(slot, raw(left.next())));
-            if left.clone().nth(1).is_none() {
-                put(last, raw(left.next()));
-                self.free_from(behind);
-                return;
+            let mut filters = 0;
+            let mut place = |index: usize, slot: &AtomicU64, fragment: Option<(FlashAddress, Filter)>| {
+                put(slot, fragment.map_or(0, |(address, _)| address.to_raw()));
+                filters |= u64::from(fragment.map_or(0, |(_, filter)| filter)) << (FILTER_BITS * index);
+            };
+            for (index, slot) in others.iter().enumerate() {
+                place(index, slot, left.next());
             }
-            let block = behind.unwrap_or_else(|| self.take());
-            put(last, link(block));
-            slots = self.block(block);
+            let is_last = left.clone().nth(1).is_none();
+            let block = if is_last {
+                place(others.len(), last, left.next());
+                None
+            } else {
+                let block = behind.unwrap_or_else(|| self.take());
+                // Before the link leads there.
+                self.block(block)[BLOCK].store(ALL_ANYTHING, Ordering::Release);
+                put(last, link(block));
+                Some(block)
+            };
+            match beside {
+                None => inline_filter = (filters >> FILTER_BITS) as Filter,
+                // Release: whoever sees them sees the addresses.
+                Some(at) => AtomicU64::store(at, filters, Ordering::Release),
+            }
+            let Some(block) = block else {
+                self.free_from(behind);
+                return inline_filter;
+            };
+            let [words @ .., at] = self.block(block);
+            (slots, beside) = (words, Some(at));
         }
     }
 
@@ -133,7 +168,7 @@ impl Lists {
     /// Gives `block` back, and all that it leads to.
     fn free_from(&self, mut block: Option<u64>) {
         while let Some(number) = block {
-            let slots = self.block(number);
+            let [slots @ .., _] = self.block(number);
             block = match word(&slots[BLOCK - 1]) {
                 Word::Link(next) => Some(next),
                 Word::End | Word::Address(_) => None,
@@ -144,8 +179,17 @@ impl Lists {
     }
 }
 
-fn raw(address: Option<FlashAddress>) -> u64 {
-    address.map_or(0, FlashAddress::to_raw)
+/// Appends what the words of a block say to `fragments`; the block behind it, if there is one.
+fn append(fragments: &mut Fragments, words: &[Word], filters: u64) -> Option<u64> {
+    for (index, &word) in words.iter().enumerate() {
+        match word {
+            Word::Address(address)
+                if fragments.push_filtered(address, (filters >> (FILTER_BITS * index)) as Filter) => {}
+            Word::Address(_) | Word::End => return None,
+            Word::Link(block) => return Some(block),
+        }
+    }
+    None
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -161,23 +205,25 @@ mod tests {
             let lists = Lists::new();
             let inlines: [[AtomicU64; INLINE]; 4] = Default::default();
             let mut model = [Fragments::default(); 4];
+            let mut filters = [0; 4];
             for (number, (list, length)) in steps.into_iter().enumerate() {
                 let mut fragments = Fragments::default();
                 for index in 0..length {
-                    let offset = 4096 * (1 + number * FRAGMENTS_MAX + index) as u64;
-                    assert!(fragments.push(FlashAddress::new(offset, 64)));
+                    let at = 1 + number * FRAGMENTS_MAX + index;
+                    let filter = if index == 0 { ANYTHING } else { at as Filter };
+                    assert!(fragments.push_filtered(FlashAddress::new(4096 * at as u64, 64), filter));
                 }
-                lists.write(&inlines[list], &fragments);
+                filters[list] = lists.write(&inlines[list], &fragments);
                 model[list] = fragments;
-                for (inline, expected) in inlines.iter().zip(&model) {
-                    assert_eq!(lists.read(inline), *expected);
+                for ((inline, &filter), expected) in inlines.iter().zip(&filters).zip(&model) {
+                    assert_eq!(lists.read(inline, || filter), *expected);
                 }
                 // As many as are in use, and free ones.
                 let blocks = |length: usize| length.saturating_sub(INLINE).div_ceil(BLOCK - 1);
                 let used: usize = model.iter().map(|fragments| blocks(fragments.len())).sum();
                 assert_eq!(lists.fresh.load(Ordering::Relaxed) as usize, used + lists.free().len());
             }
-            assert!(lists.bytes() as usize <= 4 * 32 * FRAGMENTS_MAX.div_ceil(BLOCK - 1));
+            assert!(lists.bytes() as usize <= 4 * 40 * FRAGMENTS_MAX.div_ceil(BLOCK - 1));
         }
     }
 
@@ -190,6 +236,6 @@ mod tests {
         lists.write(&inline, &fragments);
         // As somebody may see it who reads while the block is given to another list.
         lists.block(0)[BLOCK - 1].store(link(0), Ordering::Relaxed);
-        assert_eq!(lists.read(&inline).len(), FRAGMENTS_MAX);
+        assert_eq!(lists.read(&inline, || ANYTHING).len(), FRAGMENTS_MAX);
     }
 }

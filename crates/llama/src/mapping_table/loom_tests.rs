@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::flash_address::FlashAddress;
+use crate::fragments::ANYTHING;
 use crate::sync::AtomicBool;
 use loom::sync::Arc;
 use loom::thread;
@@ -172,7 +173,9 @@ fn without_the_claim_they_may_be_told_of_twice() {
 /// L2: who reads a list while its block goes to another finds the block, and addresses of one page or the other.
 #[test]
 fn a_list_read_beside_a_change_is_a_guess() {
-    loom::model(|| {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
         let of = |numbers: std::ops::RangeInclusive<u64>| {
             let mut fragments = Fragments::default();
             numbers.for_each(|number| assert!(fragments.push(FlashAddress::new(64 * number, 64))));
@@ -180,19 +183,87 @@ fn a_list_read_beside_a_change_is_a_guess() {
         };
         let lists = Arc::new((Lists::new(), <[[AtomicU64; INLINE]; 2]>::default()));
         let (before, alone) = (of(1..=3), of(1..=1));
+        lists.0.write(&lists.1[0], &before);
         let writer = {
             let lists = lists.clone();
             thread::spawn(move || {
                 let (lists, [one, other]) = &*lists;
-                lists.write(one, &before);
                 lists.write(one, &alone);
                 lists.write(other, &of(11..=13));
             })
         };
-        let read = lists.0.read(&lists.1[0]);
+        let read = lists.0.read(&lists.1[0], || ANYTHING);
         assert!(read.iter().all(|address| matches!(address.offset() / 64, 1..=3 | 11..=13)));
         writer.join().unwrap();
         let (lists, [one, other]) = &*lists;
-        assert_eq!((lists.read(one), lists.read(other)), (alone, of(11..=13)));
+        assert_eq!((lists.read(one, || ANYTHING), lists.read(other, || ANYTHING)), (alone, of(11..=13)));
+    });
+}
+
+/// L3: who finds the same list twice finds filters that let pass what its fragments hold, whatever the change.
+fn filters_are_right_beside(change: fn(&Lists, &[[AtomicU64; INLINE]; 2])) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || {
+        let lists = Arc::new((Lists::new(), <[[AtomicU64; INLINE]; 2]>::default()));
+        lists.0.write(&lists.1[0], &numbered(&[1, 2, 3]));
+        let writer = {
+            let lists = lists.clone();
+            thread::spawn(move || change(&lists.0, &lists.1))
+        };
+        let read = || lists.0.read(&lists.1[0], || ANYTHING);
+        let (read, again) = (read(), read());
+        if read == again {
+            for (address, filter) in read.with_filters() {
+                let number = address.offset() / 64;
+                assert!(number < 10, "of another list");
+                assert!(filter & 1 << number != 0);
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// Fragments of these numbers, whose filters are that, shifted; the first may hold anything.
+fn numbered(numbers: &[u64]) -> Fragments {
+    let mut fragments = Fragments::default();
+    for (index, &number) in numbers.iter().enumerate() {
+        let filter = if index == 0 { ANYTHING } else { 1 << number };
+        assert!(fragments.push_filtered(FlashAddress::new(64 * number, 64), filter));
+    }
+    fragments
+}
+
+#[test]
+fn filters_are_right_beside_one_whose_block_goes_to_another_list() {
+    filters_are_right_beside(|lists, [one, other]| {
+        lists.write(one, &numbered(&[1]));
+        lists.write(other, &numbered(&[11, 12, 14]));
+    });
+}
+
+#[test]
+fn filters_are_right_beside_one_whose_newest_is_replaced() {
+    filters_are_right_beside(|lists, [one, _]| drop(lists.write(one, &numbered(&[1, 2, 4]))));
+}
+
+/// L3 of the filter in the state word: who finds the same list before and after finds a filter that lets pass what its second fragment holds.
+#[test]
+fn the_filter_of_the_second_fragment_is_its_own_or_lets_anything_pass() {
+    loom::model(|| {
+        let table = table();
+        table.set_fragments(PAGE, numbered(&[1, 2]));
+        let writer = {
+            let table = table.clone();
+            thread::spawn(move || table.set_fragments(PAGE, numbered(&[1, 3])))
+        };
+        for number in [2, 3] {
+            if let Some(found) = table.fragments_up_to(PAGE, FlashAddress::new(64 * number, 64)) {
+                let filter = found.with_filters().nth(1).map(|(_, filter)| filter);
+                assert!(filter.is_some_and(|filter| filter & 1 << number != 0), "{found:?}");
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(table.fragments(PAGE), numbered(&[1, 3]));
     });
 }

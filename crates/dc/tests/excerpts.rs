@@ -1,0 +1,156 @@
+//! Reads past the cache: of a page of many fragments only what may hold the key.
+
+use deuteron_contract::conformance::SplitMix;
+use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
+use deuteron_dc::{BwTreeDc, DcOptions};
+use deuteron_device::{CrashPolicy, Operation as DeviceOperation, SimulatedDisk};
+use deuteron_epoch::Epochs;
+use std::sync::Arc;
+
+const TABLE: TableId = TableId(3);
+const KEYS: u64 = 20_000;
+
+fn options() -> DcOptions {
+    DcOptions {
+        memory_bytes: 640 << 10,
+        segment_bytes: 1 << 20,
+        flush_buffer_bytes: 64 << 10,
+        tree: deuteron_bwtree::Options { page_bytes_max: 4096, ..Default::default() },
+        ..DcOptions::default()
+    }
+}
+
+/// Of several lengths, and with a common beginning.
+fn key(number: u64) -> Vec<u8> {
+    let digits = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30;
+    format!("key {digits:0width$x}", width = 3 + number as usize % 12).into_bytes()
+}
+
+fn value(number: u64, version: u64) -> Vec<u8> {
+    format!("{number} {version} ").repeat(8).into_bytes()
+}
+
+/// The component and what it must say: of each key its version and whether that is a value.
+struct Bed {
+    dc: Arc<BwTreeDc>,
+    known: Vec<(u64, bool)>,
+    random: SplitMix,
+    version: u64,
+}
+
+impl Bed {
+    fn write(&mut self, numbers: &[u64], deletes_one_in: u64) {
+        self.version += 1;
+        let random = &mut self.random;
+        let rows: Vec<_> = numbers
+            .iter()
+            .map(|&number| {
+                (number, key(number), (random.below(deletes_one_in) > 0).then(|| value(number, self.version)))
+            })
+            .collect();
+        let operations: Vec<_> = rows
+            .iter()
+            .map(|(_, key, value)| Operation {
+                table: TABLE,
+                key,
+                value: value.as_deref(),
+                timestamp: Timestamp(self.version),
+                lsn: Lsn(self.version),
+            })
+            .collect();
+        self.dc.apply(&operations).unwrap();
+        for (number, _, value) in rows {
+            self.known[number as usize] = (self.version, value.is_some());
+        }
+    }
+
+    fn read(&self, number: u64) {
+        let found = self.dc.get(TABLE, &key(number)).unwrap();
+        let found = found.map(|record| (record.timestamp.0, record.value));
+        let expected = match self.known[number as usize] {
+            (version, true) => Some((version, Some(value(number, version)))),
+            (version, false) => Some((version, None)),
+        };
+        // Of a delete that every reader knows nothing may be left.
+        assert!(found == expected || (found.is_none() && !self.known[number as usize].1), "{number}");
+    }
+}
+
+fn bed(disk: &SimulatedDisk) -> Bed {
+    let dc = BwTreeDc::open(Arc::new(disk.directory()), Epochs::with_threshold(64 << 10), options()).unwrap();
+    let mut bed = Bed { dc, known: vec![(0, false); KEYS as usize], random: SplitMix::new(7), version: 0 };
+    for start in (0..KEYS).step_by(100) {
+        bed.write(&(start..start + 100).collect::<Vec<_>>(), u64::MAX);
+    }
+    bed
+}
+
+/// A round of random updates and deletes.
+fn update(bed: &mut Bed, batches: u64) {
+    for _ in 0..batches {
+        let mut numbers: Vec<_> = (0..20).map(|_| bed.random.below(KEYS)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        bed.write(&numbers, 10);
+        bed.dc.maintain_step().unwrap();
+    }
+}
+
+#[test]
+fn every_read_finds_what_was_written_last_though_little_of_the_page_is_read() {
+    let disk = SimulatedDisk::new(1);
+    let mut bed = bed(&disk);
+    for _ in 0..20 {
+        update(&mut bed, 200);
+        for _ in 0..400 {
+            let number = bed.random.below(KEYS);
+            bed.read(number);
+        }
+    }
+    let statistics = bed.dc.llama().statistics();
+    assert!(statistics.excerpts > 1000, "{statistics:?}");
+    assert!(statistics.fragments_spared > 2 * statistics.excerpts, "{statistics:?}");
+    (0..KEYS).for_each(|number| bed.read(number));
+    bed.dc.check().unwrap();
+}
+
+#[test]
+fn it_spares_reads_of_the_device_and_a_page_read_twice_is_loaded() {
+    let disk = SimulatedDisk::new(2);
+    let mut bed = bed(&disk);
+    update(&mut bed, 1500);
+    let before = (bed.dc.llama().statistics(), disk.count(DeviceOperation::Read));
+    for number in 0..300 {
+        bed.read(number * 61);
+    }
+    let after = (bed.dc.llama().statistics(), disk.count(DeviceOperation::Read));
+    let [excerpts, spared] =
+        [after.0.excerpts - before.0.excerpts, after.0.fragments_spared - before.0.fragments_spared];
+    let (reads, loads) = (after.1 - before.1, after.0.loads - before.0.loads);
+    assert!(excerpts > 50 && spared > 2 * excerpts, "{excerpts} excerpts, {spared} spared");
+    assert!(reads < 3 * (excerpts + loads), "{reads} reads for {excerpts} excerpts and {loads} loads");
+    // What is wanted again and again is in memory in the end.
+    for _ in 0..4 {
+        bed.read(7);
+    }
+    let reads = disk.count(DeviceOperation::Read);
+    bed.read(7);
+    assert_eq!(disk.count(DeviceOperation::Read), reads);
+}
+
+#[test]
+fn after_a_crash_nothing_is_known_of_old_fragments_and_everything_is_found() {
+    let disk = SimulatedDisk::new(3);
+    let mut bed = bed(&disk);
+    update(&mut bed, 800);
+    bed.dc.redo_scan_start_point(Lsn(bed.version + 1)).unwrap();
+    let Bed { dc, known, random, version } = bed;
+    drop(dc);
+    let directory = disk.crash(CrashPolicy::LoseAll);
+    let dc = BwTreeDc::open(Arc::new(directory), Epochs::with_threshold(64 << 10), options()).unwrap();
+    let mut bed = Bed { dc, known, random, version };
+    (0..KEYS).step_by(7).for_each(|number| bed.read(number));
+    update(&mut bed, 800);
+    (0..KEYS).step_by(7).for_each(|number| bed.read(number));
+    assert!(bed.dc.llama().statistics().excerpts > 100);
+}
