@@ -29,7 +29,7 @@ const SPARED_MIN: usize = 2;
 /// Memory for one page in so many bytes of the budget is remembered as read lately: about as many as it can hold.
 const BYTES_A_PAGE: u64 = 8 << 10;
 
-/// What a page says of one key. See the [module](self).
+/// What a page says of one key, from [`Llama::excerpt`].
 pub struct Excerpt {
     chain: OwnedChain,
 }
