@@ -364,10 +364,7 @@ impl Transaction {
                 Err(failure) => failure,
             };
             let (cause, other) = match failure {
-                WriteFailure::Error(error) => {
-                    self.roll_back();
-                    return Err(error);
-                }
+                WriteFailure::Error(error) => return Err(self.end_with(error)),
                 WriteFailure::Undecided { other, slot } => {
                     // Even under snapshot isolation: what the other commits is not in the way.
                     if !self.must_be_in_time() && self.wait_for(slot)? {

@@ -531,6 +531,23 @@ fn a_writer_that_pins_the_log_can_be_aborted_by_others() {
 }
 
 #[test]
+fn who_was_aborted_learns_that_though_its_own_values_are_no_longer_in_the_log() {
+    let bed = tiny();
+    let long = vec![7; 2000];
+    let mut tx = bed.begin();
+    tx.append(TABLE, b"k", b"1").unwrap();
+    tx.put(TABLE, b"k", &long).unwrap();
+    assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
+    for number in 0..500 {
+        bed.put(format!("{number:02}").as_bytes(), &[b'n'; 100]);
+    }
+    bed.settle();
+    bed.log.truncate(bed.log.stable_lsn()).unwrap();
+    assert_eq!(cause(tx.commit()), ConflictCause::LogPinned);
+    assert_eq!(bed.get(b"k"), None);
+}
+
+#[test]
 fn too_much_read_to_remember_matters_only_to_the_pushed() {
     let bed = tiny();
     let mut tx = bed.begin();
