@@ -17,11 +17,12 @@ pub(crate) struct Fragments {
     addresses: [Option<FlashAddress>; FRAGMENTS_MAX],
     /// Of each its filter; nothing where there is no fragment.
     filters: [Filter; FRAGMENTS_MAX],
+    count: usize,
 }
 
 impl Fragments {
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = FlashAddress> + Clone + '_ {
-        self.addresses.iter().flatten().copied()
+        self.addresses[..self.count].iter().flatten().copied()
     }
 
     /// Each with its filter.
@@ -30,16 +31,16 @@ impl Fragments {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.iter().count()
+        self.count
     }
 
     pub(crate) fn newest(&self) -> Option<FlashAddress> {
-        self.iter().next_back()
+        self.addresses[self.count.checked_sub(1)?]
     }
 
     /// Those that lie below `newest` in the page; none if that is not of the page.
     pub(crate) fn older_than(self, newest: FlashAddress) -> impl Iterator<Item = FlashAddress> {
-        let count = self.addresses.iter().position(|&address| address == Some(newest)).unwrap_or(0);
+        let count = self.position(newest).unwrap_or(0);
         self.addresses.into_iter().take(count).flatten()
     }
 
@@ -53,10 +54,15 @@ impl Fragments {
 
     /// `newest`, if it is one of these, and those below it.
     pub(crate) fn up_to(mut self, newest: FlashAddress) -> Option<Fragments> {
-        let at = self.addresses.iter().position(|&address| address == Some(newest))?;
-        self.addresses[at + 1..].fill(None);
-        self.filters[at + 1..].fill(0);
+        let at = self.position(newest)?;
+        while self.count > at + 1 {
+            self.pop();
+        }
         Some(self)
+    }
+
+    fn position(&self, address: FlashAddress) -> Option<usize> {
+        self.iter().position(|other| other == address)
     }
 
     /// Appends a fragment of which nothing is known; `false` if there is no room.
@@ -68,18 +74,18 @@ impl Fragments {
     /// Appends; `false` if there is no room.
     #[must_use]
     pub(crate) fn push_filtered(&mut self, address: FlashAddress, filter: Filter) -> bool {
-        let free = self.addresses.iter().position(Option::is_none);
-        if let Some(at) = free {
-            (self.addresses[at], self.filters[at]) = (Some(address), filter);
-        }
-        free.is_some()
+        let Some(free) = self.addresses.get_mut(self.count) else { return false };
+        (*free, self.filters[self.count]) = (Some(address), filter);
+        self.count += 1;
+        true
     }
 
     /// Takes the newest away.
     pub(crate) fn pop(&mut self) -> Option<FlashAddress> {
-        let at = self.addresses.iter().rposition(Option::is_some)?;
-        self.filters[at] = 0;
-        self.addresses[at].take()
+        self.count = self.count.checked_sub(1)?;
+        // Nothing is left where there is none: two of the same content are equal.
+        self.filters[self.count] = 0;
+        self.addresses[self.count].take()
     }
 }
 
