@@ -85,15 +85,21 @@ impl Tree {
     /// that cannot be said without: see [`deuteron_llama::Llama::excerpt`]. Blocks on the device; to be called without a guard.
     ///
     /// ```
-    /// # fn example(tree: &deuteron_bwtree::Tree, key: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
-    /// if let Err(miss) = tree.try_get(key, &tree.llama().pin()).map(drop) {
-    ///     match tree.get_unloaded(&miss, key, |record| record.map(|record| record.stamp)) {
-    ///         Some(stamp) => println!("{stamp:?}"),
-    ///         None => tree.load(miss.0)?,
-    ///     }
+    /// # use deuteron_bwtree::{Options, Tree, Upsert};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp: 1, lsn: 1 }])?;
+    /// while tree.llama().flush_step()? != deuteron_llama::FlushProgress::Nothing {}
+    /// while tree.llama().memory_bytes() > 0 {
+    ///     tree.llama().evict_step(u64::MAX);
     /// }
-    /// # Ok(())
-    /// # }
+    /// let miss = tree.try_get(b"one", &tree.llama().pin()).err().expect("nothing is in memory");
+    /// // There is room for it.
+    /// assert!(tree.get_unloaded(&miss, b"one", |_| ()).is_none());
+    /// tree.load(miss.0)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn get_unloaded<R>(
         &self,

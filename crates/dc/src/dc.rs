@@ -147,8 +147,8 @@ impl BwTreeDc {
         dc.recover_sweeps();
         let dc = Arc::new(dc);
         // Weak, as the component holds on to the store: blind upserts are merged before they are written again.
-        let consolidator: Weak<BwTreeDc> = Arc::downgrade(&dc);
-        dc.llama.set_consolidator(consolidator);
+        let access_method: Weak<BwTreeDc> = Arc::downgrade(&dc);
+        dc.llama.set_access_method(access_method);
         Ok(dc)
     }
 

@@ -58,8 +58,8 @@
 #[global_allocator]
 static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
 
+mod access_method;
 mod bulk;
-mod consolidator;
 mod dc;
 mod drop_table;
 mod error;

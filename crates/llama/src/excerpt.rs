@@ -77,7 +77,7 @@ struct Plan {
 }
 
 impl Llama {
-    /// Reads what of `page` may hold a key whose [bits](crate::Consolidate::filter) are these, without making the page resident. `None` if that would not
+    /// Reads what of `page` may hold a key whose [bits](crate::AccessMethod::filter) are these, without making the page resident. `None` if that would not
     /// spare reads worth speaking of, if memory has room for the page, or it was asked for lately, and if anything is in the way: [load](Llama::load) it then. Blocks on the
     /// device; to be called without a guard.
     ///
@@ -156,7 +156,7 @@ impl Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::flush::Consolidate;
+    use crate::flush::AccessMethod;
     use crate::options::Options;
     use crate::test_bed::{flush, open, put};
     use deuteron_device::{FaultKind, FaultPlan, Operation, SimulatedDisk};
@@ -166,7 +166,7 @@ mod tests {
     /// The first byte of a delta says which bit it has.
     struct FirstByte;
 
-    impl Consolidate for FirstByte {
+    impl AccessMethod for FirstByte {
         fn consolidate(&self, _: PageId) {}
 
         fn filter(&self, delta: &[u8]) -> Filter {
@@ -189,7 +189,7 @@ mod tests {
         let llama = Llama::open(Arc::new(disk.directory()), options, Epochs::new()).unwrap().0;
         let method = Arc::new(FirstByte);
         let weak: Weak<FirstByte> = Arc::downgrade(&method);
-        llama.set_consolidator(weak);
+        llama.set_access_method(weak);
         let pages: Vec<_> = (0..PAGES).map(|_| llama.allocate()).collect();
         pages.iter().for_each(|&page| put(&llama, page, &[0; 4000]));
         for layer in 1..FRAGMENTS {

@@ -7,7 +7,7 @@
 //! 2. the nodes that no fragment holds are collected: from the head down to the base (a *full* fragment), or to the
 //!    first node with an address, which becomes `previous`. The whole chain is taken where `previous` would be one
 //!    fragment too many, or the cleaner wants the page moved.
-//!    Before that the access method is asked to consolidate the page ([`Consolidate`]), so that blind deltas are not
+//!    Before that the access method is asked to consolidate the page ([`AccessMethod`]), so that blind deltas are not
 //!    written again and again;
 //!    Of a sealed page, what lies below the seal is written, until a fragment that disowns it is;
 //! 3. pages that the base adopts and that were never flushed go first, so that whoever finds the adoption on flash
@@ -57,8 +57,8 @@ const WAITING_KEPT: usize = 1024;
 /// In so many pieces a buffer is written while nobody waits for memory: a read beside 256 KiB waits half as long as beside 1 MiB.
 const WRITE_PIECES: usize = 4;
 
-/// The access method, as the flusher sees it.
-pub trait Consolidate: Send + Sync {
+/// The access method, as the store sees it.
+pub trait AccessMethod: Send + Sync {
     /// Replaces the chain of `page`, which is in memory, by a base (or splits it), if that can be done at once. Called
     /// without a guard, on a thread that may have the flush lock: it must not flush, take part in a checkpoint, or ask for
     /// [`Llama::statistics`]. Whatever it does, the page is written afterwards.
@@ -451,7 +451,7 @@ impl Llama {
                 }
                 Marshalled::Long => {
                     asked = Some(page);
-                    if let Some(method) = self.consolidator.get().and_then(Weak::upgrade) {
+                    if let Some(method) = self.access_method.get().and_then(Weak::upgrade) {
                         method.consolidate(page);
                     }
                 }
@@ -466,10 +466,10 @@ impl Llama {
         Ok(())
     }
 
-    /// Has `method` asked to consolidate long pages before they are written in full. Once per store.
-    pub fn set_consolidator(&self, method: Weak<dyn Consolidate>) {
+    /// Has `method` asked to consolidate long pages before they are written in full, and for the filters of deltas. Once per store.
+    pub fn set_access_method(&self, method: Weak<dyn AccessMethod>) {
         // A second one would be a mistake in the wiring; the first stays.
-        let _ = self.consolidator.set(method);
+        let _ = self.access_method.set(method);
     }
 
     /// Copies the unflushed part of `page` into the buffer.
@@ -519,7 +519,7 @@ impl Llama {
             if head.is_partial() {
                 return postponed(Marshalled::Load);
             }
-            if head.chain_length() > 0 && !asked && self.consolidator.get().is_some() {
+            if head.chain_length() > 0 && !asked && self.access_method.get().is_some() {
                 return postponed(Marshalled::Long);
             }
             nodes = chain(head).collect();
@@ -596,7 +596,7 @@ impl Llama {
 
     /// The filter of a fragment of these nodes.
     fn filter(&self, nodes: &[NodeRef<'_>], previous: Option<FlashAddress>) -> Filter {
-        match self.consolidator.get().and_then(Weak::upgrade) {
+        match self.access_method.get().and_then(Weak::upgrade) {
             Some(method) if previous.is_some() => {
                 nodes.iter().fold(0, |filter, node| filter | method.filter(node.payload()))
             }
@@ -842,7 +842,7 @@ mod tests {
     /// The pages that it was asked to consolidate, which it does not.
     struct Asked(Mutex<Vec<PageId>>);
 
-    impl Consolidate for Asked {
+    impl AccessMethod for Asked {
         fn consolidate(&self, page: PageId) {
             self.0.lock().unwrap().push(page);
         }
@@ -853,7 +853,7 @@ mod tests {
         let llama = open(Options { memory_bytes: 1 << 20, ..Options::tiny_for_tests() });
         let asked = Arc::new(Asked(Mutex::default()));
         let method: Weak<Asked> = Arc::downgrade(&asked);
-        llama.set_consolidator(method);
+        llama.set_access_method(method);
         let [long, short] = std::array::from_fn(|_| llama.allocate());
         [long, short].into_iter().for_each(|page| put(&llama, page, &[7; 1000]));
         flush(&llama);

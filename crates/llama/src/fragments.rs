@@ -5,7 +5,7 @@ use crate::flash_address::FlashAddress;
 /// The most fragments that a page may consist of on flash; then it is written in full.
 pub const FRAGMENTS_MAX: usize = 17;
 
-/// A Bloom filter of the keys in a fragment: those of a key that it holds have their [bits](crate::Consolidate::filter) set.
+/// A Bloom filter of the keys in a fragment: those of a key that it holds have their [bits](crate::AccessMethod::filter) set.
 pub type Filter = u16;
 
 /// The filter of a fragment that may hold anything.

@@ -130,7 +130,7 @@ pub use evict::Evicted;
 pub use excerpt::Excerpt;
 pub use files::{FileHold, StoreFile};
 pub use flash_address::FlashAddress;
-pub use flush::{Consolidate, FlushProgress};
+pub use flush::{AccessMethod, FlushProgress};
 pub use flush_buffer::MARKS;
 pub use fragments::{FRAGMENTS_MAX, Filter};
 pub use llama::{Hurry, Llama};

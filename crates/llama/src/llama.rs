@@ -2,7 +2,7 @@
 
 use crate::excerpt::Lately;
 use crate::files::SegmentHolds;
-use crate::flush::{Consolidate, Flusher, Writing};
+use crate::flush::{AccessMethod, Flusher, Writing};
 use crate::flush_buffer::MARKS;
 use crate::free_list::FreeList;
 use crate::loading::Loading;
@@ -56,7 +56,7 @@ pub struct Llama {
     /// Where the flush goes on to search for dirty pages.
     pub(crate) flush_hand: AtomicU64,
     /// Weak, as the access method holds on to the store.
-    pub(crate) consolidator: OnceLock<Weak<dyn Consolidate>>,
+    pub(crate) access_method: OnceLock<Weak<dyn AccessMethod>>,
     /// The pages that are being loaded.
     pub(crate) loading: Loading,
     pub(crate) lately: Lately,

@@ -362,7 +362,7 @@ impl MappingTable {
         chunk.cold[slot].state.fetch_and(!CHANGED, Ordering::AcqRel) & CHANGED != 0
     }
 
-    /// The fragments of `page`. Exact for the holder of the store's flush lock, who alone changes them; a guess for others.
+    /// The fragments of `page`. Exact for the holder of the store's flush lock, who alone changes them.
     pub(crate) fn fragments(&self, page: PageId) -> Fragments {
         let (chunk, slot) = self.entry(page);
         let Cold { state, fragments } = &chunk.cold[slot];
@@ -370,6 +370,12 @@ impl MappingTable {
         self.lists.read(fragments, || {
             ((state.load(Ordering::Acquire) & FILTER) >> FILTER.trailing_zeros()) as Filter
         })
+    }
+
+    /// The fragments of `page`, whatever they hold: a guess.
+    pub(crate) fn guessed_fragments(&self, page: PageId) -> Fragments {
+        let (chunk, slot) = self.entry(page);
+        self.lists.guess(&chunk.cold[slot].fragments)
     }
 
     /// The fragments of `page` up to `newest`, with filters to be trusted: no guess, but none if they are being changed (L3 of `lists`), or that is

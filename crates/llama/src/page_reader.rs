@@ -43,7 +43,7 @@ impl Llama {
         for (index, &(page, newest)) in pages.iter().enumerate() {
             let before = wanted.len();
             wanted.push((index, newest));
-            let older = self.table.fragments(page).older_than(newest);
+            let older = self.table.guessed_fragments(page).older_than(newest);
             wanted.extend(older.map(|address| (index, address)));
             readers.push(PageReader::new(page, newest, wanted.len() - before));
         }

@@ -256,7 +256,7 @@ impl Llama {
             rows: Mutex::default(),
             flush_hand: AtomicU64::new(1),
             sealed: Mutex::default(),
-            consolidator: OnceLock::new(),
+            access_method: OnceLock::new(),
             loading: Loading::new(),
             lately,
             evict_hand: AtomicU64::new(0),

@@ -221,7 +221,7 @@ impl Llama {
     fn load_and_consolidate(&self, pages: &[PageId]) -> Result<(), LlamaError> {
         self.counters.rows_pages.add(pages.len() as u64);
         let loaded = self.load_pages(pages, self.in_flight());
-        if let Some(method) = self.consolidator.get().and_then(Weak::upgrade) {
+        if let Some(method) = self.access_method.get().and_then(Weak::upgrade) {
             pages.iter().for_each(|&page| method.consolidate(page));
         }
         loaded
@@ -259,7 +259,7 @@ impl Llama {
     }
 
     fn bytes_on_flash(&self, page: PageId) -> u64 {
-        self.table.fragments(page).iter().map(FlashAddress::length).sum()
+        self.table.guessed_fragments(page).iter().map(FlashAddress::length).sum()
     }
 
     /// Whether `page` must be read before it can be flushed; a guess that is seldom wrong.

@@ -3,7 +3,7 @@
 use deuteron_device::{Directory, MemoryDirectory};
 use deuteron_epoch::Epochs;
 use deuteron_llama::{
-    CheckpointProgress, Consolidate, FlushProgress, Llama, NodeKind, NodeRef, Options, OwnedNode,
+    AccessMethod, CheckpointProgress, FlushProgress, Llama, NodeKind, NodeRef, Options, OwnedNode,
     PageDescriptor, PageId, PageState,
 };
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn checkpoint(llama: &Llama) {
 /// Consolidates when the flusher asks for it.
 struct Toy(Arc<Llama>);
 
-impl Consolidate for Toy {
+impl AccessMethod for Toy {
     fn consolidate(&self, page: PageId) {
         let guard = self.0.pin();
         let snapshot = self.0.snapshot(page, &guard);
@@ -112,8 +112,8 @@ fn every_writer_finds_its_own_writes_under_flush_eviction_and_cleaning() {
     let epochs = Epochs::with_threshold(16 << 10);
     let (llama, _) = Llama::open(Arc::clone(&directory), options.clone(), epochs).unwrap();
     let llama = Arc::new(llama);
-    let toy: Arc<dyn Consolidate> = Arc::new(Toy(Arc::clone(&llama)));
-    llama.set_consolidator(Arc::downgrade(&toy));
+    let toy: Arc<dyn AccessMethod> = Arc::new(Toy(Arc::clone(&llama)));
+    llama.set_access_method(Arc::downgrade(&toy));
     for _ in 0..PAGES {
         let page = llama.allocate();
         let guard = llama.pin();

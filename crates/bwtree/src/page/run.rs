@@ -96,12 +96,21 @@ impl RecordRef<'_> {
     }
 }
 
-/// The [filter](deuteron_llama::Consolidate::filter) of a delta whose payload this is: the bits of all its keys.
+/// The [filter](deuteron_llama::AccessMethod::filter) of a delta whose payload this is: the bits of all its keys.
 ///
 /// ```
-/// # fn example(payload: &[u8]) {
-/// assert_ne!(deuteron_bwtree::filter_of_delta(payload), 0);
-/// # }
+/// # use deuteron_bwtree::{Options, Tree, Upsert, filter_of_delta};
+/// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+/// # let epochs = deuteron_epoch::Epochs::new();
+/// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+/// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+/// tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp: 1, lsn: 1 }])?;
+/// let guard = tree.llama().pin();
+/// tree.some_leaves(&[], |_, page| {
+///     let newest = tree.llama().snapshot(page, &guard).head().expect("in memory");
+///     assert!((1..=2).contains(&filter_of_delta(newest.payload()).count_ones()));
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn filter_of_delta(payload: &[u8]) -> Filter {
     let run = Run::new(payload);

@@ -87,17 +87,29 @@ impl Lists {
         self.fresh.load(Ordering::Relaxed) * size_of::<Block>() as u64
     }
 
-    /// The list that begins in `inline`, `filter` being asked for that of its second word afterwards; a guess for whoever has not the flush lock.
-    pub(super) fn read(&self, inline: &[AtomicU64; INLINE], filter: impl FnOnce() -> Filter) -> Fragments {
+    /// The list that begins in `inline`, `filter` being asked for that of its second word afterwards. For whoever has not the flush lock see L3.
+    pub(super) fn read(&self, inline: &[AtomicU64; INLINE], filter: impl Fn() -> Filter) -> Fragments {
+        self.walk(inline, |beside| match beside {
+            None => u64::from(filter()) << FILTER_BITS | u64::from(ANYTHING),
+            // Acquire: whoever sees the filters of other addresses finds those when it looks again (L3).
+            Some(filters) => filters.load(Ordering::Acquire),
+        })
+    }
+
+    /// The list that begins in `inline`, each of which may hold anything; a guess for whoever has not the flush lock.
+    pub(super) fn guess(&self, inline: &[AtomicU64; INLINE]) -> Fragments {
+        self.walk(inline, |_| ALL_ANYTHING)
+    }
+
+    /// Follows a list, and asks for the filters beside the inline words and beside those of each block after it has read the words.
+    fn walk(&self, inline: &[AtomicU64; INLINE], filters: impl Fn(Option<&AtomicU64>) -> u64) -> Fragments {
         let mut fragments = Fragments::default();
         let words = inline.each_ref().map(word);
-        let mut link =
-            append(&mut fragments, &words, u64::from(filter()) << FILTER_BITS | u64::from(ANYTHING));
+        let mut link = append(&mut fragments, &words, filters(None));
         while let Some(block) = link {
-            let [words @ .., filters] = self.block(block);
+            let [words @ .., beside] = self.block(block);
             let words = words.each_ref().map(word);
-            // After the addresses, and acquire: whoever sees the filters of other addresses finds those when it looks again (L3).
-            link = append(&mut fragments, &words, filters.load(Ordering::Acquire));
+            link = append(&mut fragments, &words, filters(Some(beside)));
         }
         fragments
     }
@@ -106,45 +118,47 @@ impl Lists {
     /// of that word, to be put in its place.
     pub(super) fn write(&self, inline: &[AtomicU64; INLINE], fragments: &Fragments) -> Filter {
         let mut left = fragments.with_filters();
-        let (mut slots, mut beside) = (&inline[..], None);
-        let mut inline_filter = 0;
-        loop {
-            let (last, others) = slots.split_last().expect("a block has words");
-            let behind = match word(last) {
-                Word::Link(block) => Some(block),
-                Word::End | Word::Address(_) => None,
-            };
-            let mut filters = 0;
-            let mut place = |index: usize, slot: &AtomicU64, fragment: Option<(FlashAddress, Filter)>| {
-                put(slot, fragment.map_or(0, |(address, _)| address.to_raw()));
-                filters |= u64::from(fragment.map_or(0, |(_, filter)| filter)) << (FILTER_BITS * index);
-            };
-            for (index, slot) in others.iter().enumerate() {
-                place(index, slot, left.next());
-            }
-            let is_last = left.clone().nth(1).is_none();
-            let block = if is_last {
-                place(others.len(), last, left.next());
-                None
-            } else {
-                let block = behind.unwrap_or_else(|| self.take());
-                // Before the link leads there.
-                self.block(block)[BLOCK].store(ALL_ANYTHING, Ordering::Release);
-                put(last, link(block));
-                Some(block)
-            };
-            match beside {
-                None => inline_filter = (filters >> FILTER_BITS) as Filter,
-                // Release: whoever sees them sees the addresses.
-                Some(at) => AtomicU64::store(at, filters, Ordering::Release),
-            }
-            let Some(block) = block else {
-                self.free_from(behind);
-                return inline_filter;
-            };
-            let [words @ .., at] = self.block(block);
-            (slots, beside) = (words, Some(at));
+        let (inline_filters, mut link) = self.fill(inline, &mut left);
+        while let Some(block) = link {
+            let [words @ .., beside] = self.block(block);
+            let (filters, next) = self.fill(words, &mut left);
+            // Release: whoever sees them sees the addresses.
+            beside.store(filters, Ordering::Release);
+            link = next;
         }
+        (inline_filters >> FILTER_BITS) as Filter
+    }
+
+    /// Puts what is left into words, or, if it is too much, a link to a block into the last of them. The filters of what was put there, and that block, whose
+    /// own are *anything* now.
+    fn fill(
+        &self,
+        words: &[AtomicU64],
+        left: &mut (impl Iterator<Item = (FlashAddress, Filter)> + Clone),
+    ) -> (u64, Option<u64>) {
+        let (last, others) = words.split_last().expect("a block has words");
+        let behind = match word(last) {
+            Word::Link(block) => Some(block),
+            Word::End | Word::Address(_) => None,
+        };
+        let mut filters = 0;
+        let mut place = |index: usize, slot: &AtomicU64, fragment: Option<(FlashAddress, Filter)>| {
+            put(slot, fragment.map_or(0, |(address, _)| address.to_raw()));
+            filters |= u64::from(fragment.map_or(0, |(_, filter)| filter)) << (FILTER_BITS * index);
+        };
+        for (index, slot) in others.iter().enumerate() {
+            place(index, slot, left.next());
+        }
+        if left.clone().nth(1).is_none() {
+            place(others.len(), last, left.next());
+            self.free_from(behind);
+            return (filters, None);
+        }
+        let block = behind.unwrap_or_else(|| self.take());
+        // Before the link leads there.
+        self.block(block)[BLOCK].store(ALL_ANYTHING, Ordering::Release);
+        put(last, link(block));
+        (filters, Some(block))
     }
 
     fn block(&self, block: u64) -> &Block {
@@ -236,6 +250,6 @@ mod tests {
         lists.write(&inline, &fragments);
         // As somebody may see it who reads while the block is given to another list.
         lists.block(0)[BLOCK - 1].store(link(0), Ordering::Relaxed);
-        assert_eq!(lists.read(&inline, || ANYTHING).len(), FRAGMENTS_MAX);
+        assert_eq!(lists.guess(&inline).len(), FRAGMENTS_MAX);
     }
 }

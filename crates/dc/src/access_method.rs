@@ -1,9 +1,9 @@
-//! The data component answers the store's request to consolidate a page before it is written in full.
+//! What the store asks of the trees: to consolidate a page before it is written in full, and which keys a delta holds.
 
 use crate::BwTreeDc;
-use deuteron_llama::{Consolidate, Filter, PageId};
+use deuteron_llama::{AccessMethod, Filter, PageId};
 
-impl Consolidate for BwTreeDc {
+impl AccessMethod for BwTreeDc {
     fn consolidate(&self, page: PageId) {
         let guard = self.llama().pin();
         let snapshot = self.llama().snapshot(page, &guard);
