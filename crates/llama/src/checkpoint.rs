@@ -302,6 +302,7 @@ impl Llama {
 
     fn write_gathered(&self, checkpoint: &mut Checkpoint) -> Result<(), LlamaError> {
         let mut known = Vec::with_capacity(checkpoint.gathered.len());
+        self.table.prefetch_fragments(checkpoint.gathered.iter().map(|&(_, _, page)| page));
         let mut flusher = self.lock_flusher();
         flusher.images.begin_to_take();
         for (tree, low_key, page) in checkpoint.gathered.drain(..) {
@@ -340,6 +341,7 @@ impl Llama {
         // Once at least, for the beginning of the image.
         self.write_records(checkpoint, incarnation, &[])?;
         for pages in changed.chunks(GATHERED) {
+            self.table.prefetch_fragments(pages.iter().copied());
             let mut flusher = self.lock_flusher();
             let noted = pages.iter().copied().filter(|&page| self.table.take_changed(page));
             let records: Vec<ImagePage> = noted

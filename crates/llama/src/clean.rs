@@ -12,12 +12,14 @@ use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush::{Flusher, Written};
 use crate::flush_buffer::Stream;
+use crate::fragments::Fragments;
 use crate::llama::Llama;
 use crate::page_id::PageId;
 use crate::segments::Segments;
+use std::sync::PoisonError;
 
 /// Entries of the mapping table that one step looks at.
-const STEP_PAGES: u64 = 64 * 1024;
+const STEP_PAGES: u64 = 16 * 1024;
 /// Pages that a step moves at most; fewer if they fill a flush buffer.
 const MOVED_AT_ONCE: usize = 256;
 /// Segments that are emptied together at most.
@@ -61,35 +63,22 @@ impl Llama {
         if self.remove_dead_segments(self.lock_flusher())? > 0 {
             return Ok(true);
         }
-        let mut flusher = self.lock_flusher();
-        let work = self.next_of_cleaning(&mut flusher, percent_max);
-        drop(flusher);
-        match work {
+        match self.next_of_cleaning(percent_max) {
             Work::Write(stream, pages) => self.move_pages(stream, &pages).map(|()| true),
             Work::Look => Ok(true),
             Work::Nothing => Ok(false),
         }
     }
 
-    fn next_of_cleaning(&self, flusher: &mut Flusher, percent_max: u32) -> Work {
-        let segments = &self.store.segments;
-        let mut cleaning = match flusher.cleaning.take() {
+    fn next_of_cleaning(&self, percent_max: u32) -> Work {
+        let mut next = self.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cleaning = match next.take() {
             Some(cleaning) => cleaning,
             None => {
-                let ends = segments.indexes_at(flusher.position);
-                let (mut victims, mut live_bytes) = (Vec::new(), 0);
-                while victims.len() < VICTIMS_MAX
-                    && live_bytes < segments.segment_bytes
-                    && let Some(victim) = flusher.accounts.victim(ends, percent_max)
-                {
-                    self.counters.segments_cleaned.add(1);
-                    self.counters.cleaned_bytes.add(victim.allocated);
-                    self.counters.cleaned_live_bytes.add(victim.live_bytes);
-                    live_bytes += victim.live_bytes;
-                    victims.push(victim);
-                }
+                let mut flusher = self.lock_flusher();
+                let victims = self.victims(&mut flusher, percent_max);
                 if victims.is_empty() {
-                    return self.close_sparse(flusher, percent_max);
+                    return self.close_sparse(&mut flusher, percent_max);
                 }
                 Cleaning { victims, next: PageId(1), cold: Vec::new(), hot: Vec::new() }
             }
@@ -108,7 +97,7 @@ impl Llama {
             let mut room = self.options.flush_buffer_bytes as u64;
             let mut fits = |page: &PageId| {
                 let had_room = room > 0;
-                let bytes: u64 = self.table.fragments(*page).iter().map(FlashAddress::length).sum();
+                let bytes: u64 = self.table.guessed_fragments(*page).iter().map(FlashAddress::length).sum();
                 room = room.saturating_sub(bytes);
                 had_room
             };
@@ -117,9 +106,27 @@ impl Llama {
             Work::Write(stream, std::mem::replace(pages, rest))
         };
         if cleaning.next < end || !cleaning.cold.is_empty() || !cleaning.hot.is_empty() {
-            flusher.cleaning = Some(cleaning);
+            *next = Some(cleaning);
         }
         work
+    }
+
+    /// Picks segments to be emptied together: about a segment of live pages.
+    fn victims(&self, flusher: &mut Flusher, percent_max: u32) -> Vec<Victim> {
+        let segments = &self.store.segments;
+        let ends = segments.indexes_at(flusher.position);
+        let (mut victims, mut live_bytes) = (Vec::new(), 0);
+        while victims.len() < VICTIMS_MAX
+            && live_bytes < segments.segment_bytes
+            && let Some(victim) = flusher.accounts.victim(ends, percent_max)
+        {
+            self.counters.segments_cleaned.add(1);
+            self.counters.cleaned_bytes.add(victim.allocated);
+            self.counters.cleaned_live_bytes.add(victim.live_bytes);
+            live_bytes += victim.live_bytes;
+            victims.push(victim);
+        }
+        victims
     }
 
     /// Has the next buffers go to a new segment, if the one that is being filled is itself what should be cleaned.
@@ -135,23 +142,31 @@ impl Llama {
         Work::Nothing
     }
 
-    /// Marks the pages from where `cleaning` is up to `until` that have a fragment in one of its segments.
+    /// Marks the pages from where `cleaning` is up to `until` that have a fragment in one of its segments. Beside flushes: they are no longer written to.
     fn look_for_pages(&self, cleaning: &mut Cleaning, until: PageId) {
-        while cleaning.next < until {
-            let page = cleaning.next;
-            let fragments = self.table.fragments(page);
+        let Cleaning { victims, next, cold, hot } = cleaning;
+        let mut look = |page: PageId, fragments: Fragments| {
             let victim_of = |address: FlashAddress| {
                 let segment = self.store.segments.index(address.offset());
-                cleaning.victims.iter().find(|victim| victim.segment == segment)
+                victims.iter().find(|victim| victim.segment == segment)
             };
             if let Some(victim) = fragments.iter().find_map(victim_of) {
                 // Whoever flushes it before it is its turn moves it.
                 self.table.set_rewrite(page);
                 let is_cold = victim.is_cold && !self.table.is_dirty(page);
-                if is_cold { &mut cleaning.cold } else { &mut cleaning.hot }.push(page);
+                if is_cold { &mut *cold } else { &mut *hot }.push(page);
             }
-            cleaning.next.0 += 1;
+        };
+        let mut changing = Vec::new();
+        self.table.look_through(*next..until, |page, fragments| match fragments {
+            Some(fragments) => look(page, fragments),
+            None => changing.push(page),
+        });
+        if !changing.is_empty() {
+            let _flusher = self.lock_flusher();
+            changing.into_iter().for_each(|page| look(page, self.table.fragments(page)));
         }
+        *next = until;
     }
 
     /// Writes those of `pages` that were not written meanwhile. What had to be read for it leaves memory again.

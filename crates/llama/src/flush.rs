@@ -29,7 +29,6 @@
 //! Once a fragment that *disowns* a page is durable, the page does not count any more; see [`seal`](crate::seal).
 
 use crate::accounts::{Accounts, Times};
-use crate::clean::Cleaning;
 use crate::error::LlamaError;
 use crate::fetched::Fetched;
 use crate::flash_address::FlashAddress;
@@ -99,7 +98,6 @@ pub(crate) struct Flusher {
     pub(crate) image_start: Position,
     /// From which images a recovery would start, and what they do not say yet.
     pub(crate) images: Images,
-    pub(crate) cleaning: Option<Cleaning>,
     buffer: AlignedBuffer,
     /// For each stream a page to be flushed, above it one of its adoptees, and so on. Kept between steps, so that a long
     /// row of splits that were never flushed is walked once.
@@ -194,7 +192,6 @@ impl Flusher {
             accounts,
             image_start: position,
             images,
-            cleaning: None,
             buffer: AlignedBuffer::zeroed(buffer_bytes),
             stacks: Default::default(),
             waiting: HashMap::new(),

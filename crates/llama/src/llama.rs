@@ -1,5 +1,6 @@
 //! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
 
+use crate::clean::Cleaning;
 use crate::excerpt::Lately;
 use crate::files::SegmentHolds;
 use crate::flush::{AccessMethod, Flusher, Writing};
@@ -45,6 +46,8 @@ pub struct Llama {
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
+    /// The segments that are being emptied, if any are. Locked before the flush lock, never after.
+    pub(crate) cleaning: Mutex<Option<Cleaning>>,
     /// How many wait for the flush lock and cannot do something else meanwhile: nobody else begins to fill a buffer.
     pub(crate) flusher_awaited: AtomicU64,
     /// The buffer that is being written.
@@ -466,8 +469,8 @@ impl Llama {
 
     /// Counts anew what memory there is besides the resident pages, which is taken from what they may have: the entries of the
     /// mapping table, what the access method says that its indexes take, the places of pages that no image names yet, what is retired and not yet freed, and what
-    /// the pool keeps for nodes to come. The last two come and go as pages do, and count for half of the budget at most; and a quarter of
-    /// it is always left to the pages. Looks at a few dozen words: not for every operation.
+    /// the pool keeps for nodes to come beyond an eighth of what nodes take. The last two come and go as pages do, and count for half of the budget at most; and a
+    /// quarter of it is always left to the pages. Looks at a few dozen words: not for every operation.
     ///
     /// ```
     /// # use deuteron_llama::{Llama, Options};
@@ -482,8 +485,12 @@ impl Llama {
     pub fn recount(&self, index_bytes: u64) {
         let budget = self.budget.load(Ordering::Relaxed);
         // With a smaller budget it depends on the other stores of the process what is idle, by the chunk.
-        let idle =
-            if budget < POOL_BUDGET_MIN { 0 } else { pool::idle_bytes(self.memory_bytes() + index_bytes) };
+        let idle = if budget < POOL_BUDGET_MIN {
+            0
+        } else {
+            let used = self.memory_bytes() + index_bytes;
+            beyond_reserve(used, pool::idle_bytes(used))
+        };
         if let Some(flusher) = self.try_fill() {
             self.places_bytes.store(flusher.images.places_bytes(), Ordering::Relaxed);
         }
@@ -630,6 +637,12 @@ impl Llama {
     }
 }
 
+/// Of the `idle` bytes that the pool keeps, those that the pages make room for. Nodes that take `used` bytes and come and go leave an eighth of that free among
+/// them, into which the next ones go. If pages made room for that too, each one evicted would leave more of it, and the next would have to follow.
+fn beyond_reserve(used: u64, idle: u64) -> u64 {
+    idle.saturating_sub(used / 8)
+}
+
 /// What is taken from the pages' share of a budget: a quarter of it is left to them, and what comes and goes counts for half of it at most.
 fn beside_pages(budget: u64, lasting: u64, passing: u64) -> u64 {
     (lasting + passing.min(budget / 2)).min(budget / 4 * 3)
@@ -678,6 +691,13 @@ mod tests {
             (beside_pages(800, 599, 0), beside_pages(800, 601, 0), beside_pages(800, 600, 50)),
             (599, 600, 600)
         );
+    }
+
+    #[test]
+    fn pages_make_no_room_for_an_eighth_of_what_nodes_take() {
+        let made = [(800, 0), (800, 100), (800, 101), (800, 250), (0, 7)]
+            .map(|(used, idle)| beyond_reserve(used, idle));
+        assert_eq!(made, [0, 0, 1, 150, 7]);
     }
 
     #[test]

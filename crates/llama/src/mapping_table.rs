@@ -61,6 +61,8 @@ use std::ptr;
 
 /// Words of an entry for fragments.
 const INLINE: usize = 2;
+/// Pages whose lists are asked for side by side.
+const LISTS_AT_ONCE: u64 = 64;
 
 const CLAIMED: u64 = 1;
 const ADOPTED: u64 = 2;
@@ -376,6 +378,42 @@ impl MappingTable {
     pub(crate) fn guessed_fragments(&self, page: PageId) -> Fragments {
         let (chunk, slot) = self.entry(page);
         self.lists.guess(&chunk.cold[slot].fragments)
+    }
+
+    /// Asks the processor for what [`MappingTable::fragments`] reads of these pages, some hundred at most, side by side.
+    pub(crate) fn prefetch_fragments(&self, pages: impl Iterator<Item = PageId> + Clone) {
+        let cold = |page: PageId| {
+            let (chunk, slot) = self.entry(page);
+            &chunk.cold[slot]
+        };
+        for page in pages.clone() {
+            prefetch(&raw const *cold(page));
+            prefetch((&raw const *cold(page)).cast::<u8>().wrapping_add(size_of::<Cold>() - 1));
+        }
+        self.lists.prefetch(pages.map(|page| &cold(page).fragments));
+    }
+
+    /// Tells of each of `pages` which fragments it has, whatever they hold, or `None` if that is changing. Of those that it had before and still has none is missing (L4 of
+    /// `lists`). Faster than one page after the other, which would wait for the memory of each.
+    pub(crate) fn look_through(
+        &self,
+        pages: Range<PageId>,
+        mut found: impl FnMut(PageId, Option<Fragments>),
+    ) {
+        let mut next = pages.start;
+        while next < pages.end {
+            let group = next.0..pages.end.0.min(next.0 + LISTS_AT_ONCE);
+            self.prefetch_fragments(group.clone().map(PageId));
+            for page in group.clone() {
+                let (chunk, slot) = self.entry(PageId(page));
+                let Cold { state, fragments } = &chunk.cold[slot];
+                let fragments = self.lists.guess(fragments);
+                // After them; what they are was read with acquire.
+                let is_all = fragments.len() == count(state.load(Ordering::Acquire));
+                found(PageId(page), is_all.then_some(fragments));
+            }
+            next.0 = group.end;
+        }
     }
 
     /// The fragments of `page` up to `newest`, with filters to be trusted: no guess, but none if they are being changed (L3 of `lists`), or that is

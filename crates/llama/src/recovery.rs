@@ -251,6 +251,7 @@ impl Llama {
             counters: Counters::default(),
             store: Store::new(segments, position),
             flusher: Mutex::new(flusher),
+            cleaning: Mutex::default(),
             flusher_awaited: AtomicU64::new(0),
             hurried: AtomicU64::new(0),
             rows: Mutex::default(),

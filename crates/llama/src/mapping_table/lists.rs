@@ -25,12 +25,16 @@
 //!   block of another page, finds addresses of some page, and at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) of them: a guess.
 //! - **L3** Before an address in a word changes, the filters beside it become *anything*, and only then what the new ones are. An address that a list has lost it never gets
 //!   back. So who reads a list twice and finds the same has found what was the list in between, and filters that let pass what its fragments hold.
+//! - **L4** While fragments are appended those before them stay where they are, but that one may move behind the link that takes its place: who reads meanwhile finds it,
+//!   or comes to an end there. How many there are is said by the state word, afterwards. So who reads a list, and then that it has as many fragments as were found, has
+//!   missed none that the page had before and still has.
 
 use super::INLINE;
 use crate::doubling::{Doubling, zeros};
 use crate::flash_address::FlashAddress;
-use crate::fragments::{ANYTHING, Filter, Fragments};
+use crate::fragments::{ANYTHING, FRAGMENTS_MAX, Filter, Fragments};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use deuteron_epoch::prefetch;
 use std::sync::PoisonError;
 
 const BLOCK: usize = 4;
@@ -99,6 +103,24 @@ impl Lists {
     /// The list that begins in `inline`, each of which may hold anything; a guess for whoever has not the flush lock.
     pub(super) fn guess(&self, inline: &[AtomicU64; INLINE]) -> Fragments {
         self.walk(inline, |_| ALL_ANYTHING)
+    }
+
+    /// Asks the processor for the blocks of all of these lists side by side, where reading them one after the other would wait for each block.
+    pub(super) fn prefetch<'l>(&'l self, lists: impl Iterator<Item = &'l [AtomicU64; INLINE]>) {
+        let next = |last: &AtomicU64| match word(last) {
+            Word::Link(block) => {
+                let block = self.block(block);
+                prefetch(&raw const block[0]);
+                prefetch(&raw const block[BLOCK]);
+                Some(block)
+            }
+            Word::End | Word::Address(_) => None,
+        };
+        let mut blocks: Vec<&Block> = lists.filter_map(|inline| next(&inline[INLINE - 1])).collect();
+        // Not for ever, if links that are being changed lead in a circle (L2).
+        for _ in 0..FRAGMENTS_MAX.div_ceil(BLOCK - 1) {
+            blocks.retain_mut(|block| next(&block[BLOCK - 1]).map(|next| *block = next).is_some());
+        }
     }
 
     /// Follows a list, and asks for the filters beside the inline words and beside those of each block after it has read the words.
@@ -209,7 +231,6 @@ fn append(fragments: &mut Fragments, words: &[Word], filters: u64) -> Option<u64
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::fragments::FRAGMENTS_MAX;
 
     proptest::proptest! {
         #[test]

@@ -198,6 +198,39 @@ fn a_list_read_beside_a_change_is_a_guess() {
     });
 }
 
+/// L4: who finds as many as are said afterwards has missed none, although a third fragment comes and the second moves behind a link for it.
+fn none_is_missed_while_one_is_appended(is_asked: bool) {
+    loom::model(move || {
+        let table = table();
+        table.set_fragments(PAGE, numbered(&[1, 2]));
+        let writer = {
+            let table = table.clone();
+            thread::spawn(move || table.set_fragments(PAGE, numbered(&[1, 2, 3])))
+        };
+        let mut seen = None;
+        match is_asked {
+            true => table.look_through(PAGE..PageId(PAGE.0 + 1), |_, found| seen = found),
+            false => seen = Some(table.guessed_fragments(PAGE)),
+        }
+        if let Some(seen) = seen {
+            let seen: Vec<_> = seen.iter().map(|address| address.offset() / 64).collect();
+            assert!(seen.starts_with(&[1, 2]), "one is missed: {seen:?}");
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn who_looks_through_the_table_misses_no_fragment() {
+    none_is_missed_while_one_is_appended(true);
+}
+
+#[test]
+#[should_panic(expected = "one is missed")]
+fn who_does_not_count_them_may_miss_one() {
+    none_is_missed_while_one_is_appended(false);
+}
+
 /// L3: who finds the same list twice finds filters that let pass what its fragments hold, whatever the change.
 fn filters_are_right_beside(change: fn(&Lists, &[[AtomicU64; INLINE]; 2])) {
     let mut builder = loom::model::Builder::new();

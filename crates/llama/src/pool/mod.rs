@@ -9,9 +9,11 @@
 //! - each thread keeps a few free slots of each size, and exchanges them by the batch with all others, under a lock of the size;
 //! - a few batches stay as they came for who wants one next, while much more of the size is in use: what is known of their spans
 //!   is not even looked at;
+//! - but for sizes that are *sparse*, with many free slots among those in use: there the free ones all go back to their spans, so that
+//!   the next are taken from the lowest, and the highest become empty;
 //! - other slots are taken from the lowest span that has one, and a span that has none in use becomes one for any size. A chunk with
 //!   none goes back to the system, but for one;
-//! - of free spans in other chunks a sixteenth of all spans keep their memory. It is the spans of higher addresses that lose theirs.
+//! - of free spans in other chunks a sixteenth of all spans that have it keep their memory. It is the spans of higher addresses that lose theirs.
 //!
 //! What is larger than half a span, and under loom and shuttle everything, goes to the ordinary allocator. One pool serves all stores of a
 //! process, as an allocator does; what each holds is charged to it by the slot ([`charge`]), and its part of what the pool keeps
@@ -35,7 +37,7 @@ mod span;
 mod system;
 
 use size_class::{CLASSES, SizeClass};
-use span::{Chunks, Fresh, Put, Slots, SpanRef};
+use span::{Chunks, Fresh, Put, SPAN_BYTES, Slots, SpanRef};
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
@@ -101,6 +103,9 @@ fn share(held: u64, out: u64, own: u64) -> u64 {
 const READY_MAX: usize = 4;
 /// How many batches' worth of slots must be in use for each batch that is kept, so that they keep few spans from becoming free.
 const USED_FOR_EACH_READY: usize = 16;
+/// A class is sparse with more than one slot free in spans for so many in use, beside so many spans' worth.
+const USED_FOR_EACH_FREE: usize = 8;
+const FREE_SPANS: usize = 2;
 
 /// What is known of the slots of a class, under its lock.
 struct Class {
@@ -110,15 +115,25 @@ struct Class {
     ready: Vec<Slots>,
     /// Slots in use or in a thread's stack.
     used: usize,
+    /// Slots that are free in spans.
+    free: usize,
 }
 
 impl Class {
     const fn new() -> Class {
-        Class { spans: BTreeSet::new(), ready: Vec::new(), used: 0 }
+        Class { spans: BTreeSet::new(), ready: Vec::new(), used: 0, free: 0 }
+    }
+
+    /// Whether so many slots are free in spans that who has free ones shall keep none of them.
+    fn is_sparse(&self, class: SizeClass) -> bool {
+        self.free > self.used / USED_FOR_EACH_FREE + FREE_SPANS * (SPAN_BYTES / class.slot_bytes())
     }
 
     /// How many batches may be kept.
     fn ready_max(&self, class: SizeClass) -> usize {
+        if self.is_sparse(class) {
+            return 0;
+        }
         (self.used / (class.batch() as usize * USED_FOR_EACH_READY)).min(READY_MAX)
     }
 }
@@ -173,17 +188,17 @@ impl Pool {
     fn take_locked(&self, class: SizeClass, count: u32) -> Slots {
         let mut state = lock(&self.classes[class.index()]);
         let ready = if count == class.batch() { state.ready.pop() } else { None };
-        let slots = ready.unwrap_or_else(|| self.take_from_spans(&mut state.spans, class, count));
+        let slots = ready.unwrap_or_else(|| self.take_from_spans(&mut state, class, count));
         state.used += slots.count() as usize;
         // Relaxed: a figure.
         self.out.fetch_add(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
         slots
     }
 
-    fn take_from_spans(&self, spans: &mut BTreeSet<SpanRef>, class: SizeClass, count: u32) -> Slots {
+    fn take_from_spans(&self, state: &mut Class, class: SizeClass, count: u32) -> Slots {
         let mut slots = Slots::new();
         while slots.count() < count {
-            let span = match spans.first() {
+            let span = match state.spans.first() {
                 Some(&span) => span,
                 None => {
                     let mut chunks = lock(&self.chunks);
@@ -193,7 +208,8 @@ impl Pool {
                     if chunks.wants_chunk() {
                         self.wants_chunk.store(true, Ordering::Relaxed);
                     }
-                    spans.insert(span);
+                    state.free += span.slots(class).len();
+                    state.spans.insert(span);
                     span
                 }
             };
@@ -202,19 +218,22 @@ impl Pool {
                 // SAFETY: taken for us, of the class's size (P1).
                 Some(slot) => unsafe { slots.push(slot) },
                 None => {
-                    spans.remove(&span);
+                    state.spans.remove(&span);
                 }
             }
         }
+        state.free -= slots.count() as usize;
         slots
     }
 
-    /// Takes free slots of `class` back.
+    /// Takes free slots of `class` back; whether the class is sparse then.
     #[cold]
-    fn put(&self, class: SizeClass, slots: Slots) {
-        if self.put_locked(class, slots) {
+    fn put(&self, class: SizeClass, slots: Slots) -> bool {
+        let (has_freed, is_sparse) = self.put_locked(class, slots);
+        if has_freed {
             self.strip_excess();
         }
+        is_sparse
     }
 
     /// Lets the system have the memory of free spans, if there are many of them.
@@ -233,27 +252,28 @@ impl Pool {
         self.held.store(chunks.bytes(), Ordering::Relaxed);
     }
 
-    /// Takes free slots of `class` back; whether a span has become free.
-    fn put_locked(&self, class: SizeClass, slots: Slots) -> bool {
+    /// Takes free slots of `class` back; whether a span has become free, and whether the class is sparse then.
+    fn put_locked(&self, class: SizeClass, slots: Slots) -> (bool, bool) {
         let mut state = lock(&self.classes[class.index()]);
         state.used -= slots.count() as usize;
         self.out.fetch_sub(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
         let ready_max = state.ready_max(class);
         if state.ready.len() < ready_max && slots.count() == class.batch() {
             state.ready.push(slots);
-            return false;
+            return (false, false);
         }
-        let mut has_freed = self.put_into_spans(&mut state.spans, class, slots);
+        let mut has_freed = self.put_into_spans(&mut state, class, slots);
         while state.ready.len() > ready_max
             && let Some(slots) = state.ready.pop()
         {
-            has_freed |= self.put_into_spans(&mut state.spans, class, slots);
+            has_freed |= self.put_into_spans(&mut state, class, slots);
         }
-        has_freed
+        (has_freed, state.is_sparse(class))
     }
 
-    fn put_into_spans(&self, spans: &mut BTreeSet<SpanRef>, class: SizeClass, mut slots: Slots) -> bool {
+    fn put_into_spans(&self, state: &mut Class, class: SizeClass, mut slots: Slots) -> bool {
         let mut has_freed = false;
+        state.free += slots.count() as usize;
         while let Some(slot) = slots.pop() {
             let span = SpanRef::of(slot);
             // SAFETY: the slot came from there, and is in nobody's stack any more (P1); the span is of the class, whose
@@ -261,13 +281,14 @@ impl Pool {
             let Put { was_full, is_empty } = unsafe { span.put(class, slot) };
             if is_empty {
                 has_freed = true;
-                spans.remove(&span);
+                state.spans.remove(&span);
+                state.free -= span.slots(class).len();
                 let mut chunks = lock(&self.chunks);
                 // SAFETY: no slot of the span is in use, and the class does not name it any more.
                 unsafe { chunks.put_span(span) };
                 self.held.store(chunks.bytes(), Ordering::Relaxed);
             } else if was_full {
-                spans.insert(span);
+                state.spans.insert(span);
             }
         }
         has_freed
@@ -314,7 +335,9 @@ impl ThreadSlots {
                     // SAFETY: from our stack into that of the batch.
                     unsafe { batch.push(slot) };
                 }
-                pool.put(class, batch);
+                if pool.put(class, batch) {
+                    pool.put(class, std::mem::replace(slots, Slots::new()));
+                }
             }
         });
     }

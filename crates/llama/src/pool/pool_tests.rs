@@ -267,6 +267,43 @@ fn a_few_whole_batches_wait_for_the_next_thread_while_many_are_in_use() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "much memory")]
+fn where_many_are_free_in_spans_none_are_kept_and_the_lowest_are_taken() {
+    let pool = Pool::new();
+    let own = ThreadSlots::new();
+    let class = SizeClass::of(512).expect("of a size that is pooled");
+    let of_span = SPAN_BYTES / class.slot_bytes();
+    let mut in_use: Vec<_> =
+        (0..40 * of_span).map(|_| own.allocate(&pool, class).expect("there is memory")).collect();
+    in_use.sort_unstable();
+    let free_in_spans = || lock(&pool.classes[class.index()]).free;
+    assert!(free_in_spans() < of_span, "as many spans as are needed");
+    // One of seven all over the spans: not sparse, so that batches and the thread keep some.
+    let (some, in_use): (Vec<_>, Vec<_>) = in_use.into_iter().enumerate().partition(|(at, _)| at % 7 == 0);
+    let free = |slots: Vec<(usize, NonNull<u8>)>| {
+        // SAFETY: allocated above or below, of this class, and not used.
+        slots.into_iter().for_each(|(_, slot)| unsafe { own.free(&pool, class, slot) })
+    };
+    free(some);
+    let kept = || own.with(class, |slots| slots.count()) as usize;
+    assert!(kept() > class.batch() as usize && !lock(&pool.classes[class.index()]).ready.is_empty());
+    // Every second: as soon as they are many, what is freed goes to its span, and what was kept as well.
+    let (half, rest): (Vec<_>, Vec<_>) = in_use.into_iter().partition(|(at, _)| at % 2 == 0);
+    free(half);
+    assert!(kept() <= 2 * class.batch() as usize && lock(&pool.classes[class.index()]).ready.is_empty());
+    own.empty(&pool);
+    assert!(free_in_spans() > 20 * of_span);
+    // The next lie below all that is left in the upper half.
+    let middle = rest[rest.len() / 2].1;
+    let next: Vec<_> = (0..of_span).map(|_| own.allocate(&pool, class).expect("there is memory")).collect();
+    assert!(next.iter().all(|&slot| slot < middle));
+    free(rest);
+    free(next.into_iter().enumerate().collect());
+    own.empty(&pool);
+    assert_eq!((free_in_spans(), pool.out.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
 fn a_thread_that_gives_its_slots_back_keeps_none() {
     let pool = Pool::new();
     let own = ThreadSlots::new();

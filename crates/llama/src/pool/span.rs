@@ -14,7 +14,7 @@ pub(super) const SPAN_BYTES: usize = 64 << 10;
 const SPANS: usize = CHUNK_BYTES / SPAN_BYTES;
 /// Chunks without a slot in use that are kept for the next spans.
 const SPARE_CHUNKS: usize = 1;
-/// Free spans of chunks that are in use and whose memory is kept, at most: a sixteenth of all spans, and so many.
+/// Free spans of chunks that are in use and whose memory is kept, at most: a sixteenth of all spans that have it, and so many.
 const SPARE_SPANS: usize = SPANS;
 /// With so many chunks one more is no matter, and is fetched before it is needed.
 const AHEAD_FROM_CHUNKS: usize = 32;
@@ -136,8 +136,8 @@ impl SpanRef {
         }
     }
 
-    /// How many slots of a class it has room for, and the number of the first that is none of the head's.
-    fn slots(self, class: SizeClass) -> std::ops::Range<u32> {
+    /// The slots of a class that it has room for, by their numbers: the first are none if they are the head's.
+    pub(super) fn slots(self, class: SizeClass) -> std::ops::Range<u32> {
         let slot = class.slot_bytes();
         let first = if self.index == 0 { HEAD_BYTES.div_ceil(slot) } else { 0 };
         first as u32..(SPAN_BYTES / slot) as u32
@@ -326,7 +326,7 @@ impl Chunks {
 
     /// How many free spans may keep their memory: those of the spare chunk besides.
     fn free_max(&self) -> usize {
-        (self.count * SPANS / 16).max(SPARE_SPANS) + self.spare * SPANS
+        ((self.count * SPANS - self.bare) / 16).max(SPARE_SPANS) + self.spare * SPANS
     }
 
     /// Free spans that the system shall have back, if there are too many: the highest, and enough that this is not asked for soon again. They are nobody's
