@@ -1,7 +1,7 @@
 //! Cleaning: sparse segments are emptied, so that the disk does not fill with what is dead.
 //!
 //! Segments are picked ([`Accounts::victim`](crate::accounts::Accounts::victim)), as many as give about a segment of live
-//! pages, and every page with a fragment in them is written in full, a buffer a step. What was scattered becomes contiguous. Pages that have not been updated for longer than
+//! pages, and every page with a fragment in them is written in full, a buffer a step. Which these are the mapping table says, which is looked through beside flushes. What was scattered becomes contiguous. Pages that have not been updated for longer than
 //! pages are on average go to segments of their own ([`Stream`]), the others to where changes go: so what is short-lived
 //! and what is not do not lie side by side again.
 //! Then nothing in the segments is live, and each is removed once it lies before
@@ -19,7 +19,7 @@ use crate::segments::Segments;
 use std::sync::PoisonError;
 
 /// Entries of the mapping table that one step looks at.
-const STEP_PAGES: u64 = 16 * 1024;
+const STEP_PAGES: u64 = 64 * 1024;
 /// Pages that a step moves at most; fewer if they fill a flush buffer.
 const MOVED_AT_ONCE: usize = 256;
 /// Segments that are emptied together at most.
@@ -71,8 +71,8 @@ impl Llama {
     }
 
     fn next_of_cleaning(&self, percent_max: u32) -> Work {
-        let mut next = self.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cleaning = match next.take() {
+        let mut going_on = self.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cleaning = match going_on.take() {
             Some(cleaning) => cleaning,
             None => {
                 let mut flusher = self.lock_flusher();
@@ -106,7 +106,7 @@ impl Llama {
             Work::Write(stream, std::mem::replace(pages, rest))
         };
         if cleaning.next < end || !cleaning.cold.is_empty() || !cleaning.hot.is_empty() {
-            *next = Some(cleaning);
+            *going_on = Some(cleaning);
         }
         work
     }

@@ -173,6 +173,13 @@ impl MappingTable {
         self.chunks.get(page.0).unwrap_or_else(|| panic!("{page} was never allocated"))
     }
 
+    /// What of the entry of `page` is not its word.
+    #[inline]
+    fn cold(&self, page: PageId) -> &Cold {
+        let (chunk, slot) = self.entry(page);
+        &chunk.cold[slot]
+    }
+
     /// The word of `page`.
     #[inline]
     pub(crate) fn word(&self, page: PageId) -> u64 {
@@ -202,8 +209,12 @@ impl MappingTable {
     #[inline]
     pub(crate) fn prefetch(&self, page: PageId) {
         let (chunk, slot) = self.entry(page);
-        let cold = &raw const chunk.cold[slot];
         prefetch(&raw const chunk.words[slot]);
+        self.prefetch_cold(page);
+    }
+
+    fn prefetch_cold(&self, page: PageId) {
+        let cold = &raw const *self.cold(page);
         prefetch(cold);
         prefetch(cold.cast::<u8>().wrapping_add(size_of::<Cold>() - 1));
     }
@@ -283,16 +294,14 @@ impl MappingTable {
 
     /// Claims `page` for maintenance (M3), unless somebody else has (M4).
     pub(crate) fn try_claim(&self, page: PageId) -> Option<Claim<'_>> {
-        let (chunk, slot) = self.entry(page);
-        let state = &chunk.cold[slot].state;
+        let state = &self.cold(page).state;
         // Acquire pairs with the release in `Claim::drop`: what the last holder wrote.
         if state.fetch_or(CLAIMED, Ordering::Acquire) & CLAIMED == 0 { Some(Claim { state }) } else { None }
     }
 
     /// Adds a hold: the page is not flushed until as many releases have come (M5).
     pub(crate) fn hold(&self, page: PageId) {
-        let (chunk, slot) = self.entry(page);
-        chunk.cold[slot].state.fetch_add(HOLD, Ordering::SeqCst);
+        self.cold(page).state.fetch_add(HOLD, Ordering::SeqCst);
     }
 
     /// Takes a hold away.
@@ -300,15 +309,13 @@ impl MappingTable {
     /// # Panics
     /// If there is none.
     pub(crate) fn release(&self, page: PageId) {
-        let (chunk, slot) = self.entry(page);
-        let before = chunk.cold[slot].state.fetch_sub(HOLD, Ordering::SeqCst);
+        let before = self.cold(page).state.fetch_sub(HOLD, Ordering::SeqCst);
         assert!(before >= HOLD, "{page} is released more often than held");
     }
 
     /// Whether `page` is held. Asked after the word has been read (M5).
     pub(crate) fn is_held(&self, page: PageId) -> bool {
-        let (chunk, slot) = self.entry(page);
-        chunk.cold[slot].state.load(Ordering::SeqCst) >= HOLD
+        self.cold(page).state.load(Ordering::SeqCst) >= HOLD
     }
 
     pub(crate) fn is_adopted(&self, page: PageId) -> bool {
@@ -348,26 +355,22 @@ impl MappingTable {
 
     /// Notes that the newest image is out of date for the page; whether that was not noted.
     pub(crate) fn set_changed(&self, page: PageId) -> bool {
-        let (chunk, slot) = self.entry(page);
-        chunk.cold[slot].state.fetch_or(CHANGED, Ordering::AcqRel) & CHANGED == 0
+        self.cold(page).state.fetch_or(CHANGED, Ordering::AcqRel) & CHANGED == 0
     }
 
     /// Whether that is noted.
     pub(crate) fn is_changed(&self, page: PageId) -> bool {
-        let (chunk, slot) = self.entry(page);
-        chunk.cold[slot].state.load(Ordering::Acquire) & CHANGED != 0
+        self.cold(page).state.load(Ordering::Acquire) & CHANGED != 0
     }
 
     /// Takes that back; whether it was noted.
     pub(crate) fn take_changed(&self, page: PageId) -> bool {
-        let (chunk, slot) = self.entry(page);
-        chunk.cold[slot].state.fetch_and(!CHANGED, Ordering::AcqRel) & CHANGED != 0
+        self.cold(page).state.fetch_and(!CHANGED, Ordering::AcqRel) & CHANGED != 0
     }
 
     /// The fragments of `page`. Exact for the holder of the store's flush lock, who alone changes them.
     pub(crate) fn fragments(&self, page: PageId) -> Fragments {
-        let (chunk, slot) = self.entry(page);
-        let Cold { state, fragments } = &chunk.cold[slot];
+        let Cold { state, fragments } = self.cold(page);
         // Acquire as with the filters of the other fragments (L3 of `lists`).
         self.lists.read(fragments, || {
             ((state.load(Ordering::Acquire) & FILTER) >> FILTER.trailing_zeros()) as Filter
@@ -376,21 +379,13 @@ impl MappingTable {
 
     /// The fragments of `page`, whatever they hold: a guess.
     pub(crate) fn guessed_fragments(&self, page: PageId) -> Fragments {
-        let (chunk, slot) = self.entry(page);
-        self.lists.guess(&chunk.cold[slot].fragments)
+        self.lists.guess(&self.cold(page).fragments)
     }
 
     /// Asks the processor for what [`MappingTable::fragments`] reads of these pages, some hundred at most, side by side.
     pub(crate) fn prefetch_fragments(&self, pages: impl Iterator<Item = PageId> + Clone) {
-        let cold = |page: PageId| {
-            let (chunk, slot) = self.entry(page);
-            &chunk.cold[slot]
-        };
-        for page in pages.clone() {
-            prefetch(&raw const *cold(page));
-            prefetch((&raw const *cold(page)).cast::<u8>().wrapping_add(size_of::<Cold>() - 1));
-        }
-        self.lists.prefetch(pages.map(|page| &cold(page).fragments));
+        pages.clone().for_each(|page| self.prefetch_cold(page));
+        self.lists.prefetch(pages.map(|page| &self.cold(page).fragments));
     }
 
     /// Tells of each of `pages` which fragments it has, whatever they hold, or `None` if that is changing. Of those that it had before and still has none is missing (L4 of
@@ -404,13 +399,11 @@ impl MappingTable {
         while next < pages.end {
             let group = next.0..pages.end.0.min(next.0 + LISTS_AT_ONCE);
             self.prefetch_fragments(group.clone().map(PageId));
-            for page in group.clone() {
-                let (chunk, slot) = self.entry(PageId(page));
-                let Cold { state, fragments } = &chunk.cold[slot];
-                let fragments = self.lists.guess(fragments);
-                // After them; what they are was read with acquire.
-                let is_all = fragments.len() == count(state.load(Ordering::Acquire));
-                found(PageId(page), is_all.then_some(fragments));
+            for page in group.clone().map(PageId) {
+                let fragments = self.guessed_fragments(page);
+                // After them, which were read with acquire.
+                let is_all = fragments.len() == self.fragment_count(page);
+                found(page, is_all.then_some(fragments));
             }
             next.0 = group.end;
         }
@@ -433,8 +426,7 @@ impl MappingTable {
 
     /// What [`Fragments::are_enough`] says of them (but for deltas of 1 MiB together and more).
     pub(crate) fn are_fragments_enough(&self, page: PageId, max: usize) -> bool {
-        let (chunk, slot) = self.entry(page);
-        let Cold { state, fragments: [full, _] } = &chunk.cold[slot];
+        let Cold { state, fragments: [full, _] } = self.cold(page);
         let state = state.load(Ordering::Acquire);
         let deltas = (state & DELTA_UNITS) >> DELTA_UNITS.trailing_zeros();
         let full = FlashAddress::from_raw(full.load(Ordering::Relaxed)).map_or(0, FlashAddress::length);
@@ -443,8 +435,7 @@ impl MappingTable {
 
     /// Notes the fragments of `page`: under its claim, and under the store's flush lock (M3).
     pub(crate) fn set_fragments(&self, page: PageId, fragments: Fragments) {
-        let (chunk, slot) = self.entry(page);
-        let Cold { state, fragments: inline } = &chunk.cold[slot];
+        let Cold { state, fragments: inline } = self.cold(page);
         state.fetch_or(FILTER, Ordering::AcqRel);
         let filter = self.lists.write(inline, &fragments);
         let deltas: u64 = fragments.iter().skip(1).map(FlashAddress::length).sum();
@@ -467,18 +458,15 @@ impl MappingTable {
     }
 
     fn state(&self, page: PageId) -> u64 {
-        let (chunk, slot) = self.entry(page);
-        chunk.cold[slot].state.load(Ordering::Acquire)
+        self.cold(page).state.load(Ordering::Acquire)
     }
 
     fn set_state(&self, page: PageId, bits: u64) {
-        let (chunk, slot) = self.entry(page);
-        chunk.cold[slot].state.fetch_or(bits, Ordering::AcqRel);
+        self.cold(page).state.fetch_or(bits, Ordering::AcqRel);
     }
 
     fn clear_state(&self, page: PageId, bits: u64) {
-        let (chunk, slot) = self.entry(page);
-        chunk.cold[slot].state.fetch_and(!bits, Ordering::AcqRel);
+        self.cold(page).state.fetch_and(!bits, Ordering::AcqRel);
     }
 }
 
@@ -498,6 +486,7 @@ impl Drop for Claim<'_> {
 mod tests {
     use super::*;
     use crate::doubling::FIRST;
+    use crate::fragments::FRAGMENTS_MAX;
 
     #[test]
     fn next_dirty_finds_every_dirty_page_once() {
@@ -543,6 +532,35 @@ mod tests {
         assert_eq!(found(5..3 * FIRST), resident[1..5]);
         assert_eq!(found(2..5), []);
         assert_eq!(found(5..5), []);
+    }
+
+    #[test]
+    fn a_look_through_the_table_tells_of_each_page_what_it_consists_of() {
+        let table = MappingTable::new();
+        let end = 3 * LISTS_AT_ONCE + 7;
+        table.reserve(PageId(end));
+        // Of none, inline, and in one block or several.
+        let of = |page: u64| {
+            let mut fragments = Fragments::default();
+            let numbers = 0..page % (FRAGMENTS_MAX as u64 + 1);
+            numbers.for_each(|number| {
+                assert!(fragments.push(FlashAddress::new(64 * (page << 8 | number) + 64, 64)))
+            });
+            fragments
+        };
+        (1..end).for_each(|page| table.set_fragments(PageId(page), of(page)));
+        for pages in [1..end, 5..end - 9, 7..8, 9..9] {
+            let mut found = Vec::new();
+            table.look_through(PageId(pages.start)..PageId(pages.end), |page, fragments| {
+                found.push((page, fragments))
+            });
+            let expected: Vec<_> = pages.map(|page| (PageId(page), Some(of(page)))).collect();
+            assert_eq!(found, expected);
+        }
+        // Another has begun to append to its list, and has not said so yet.
+        let (page, [first, ..]) = (PageId(1), &table.cold(PageId(1)).fragments);
+        first.store(0, Ordering::Relaxed);
+        table.look_through(page..PageId(2), |_, fragments| assert_eq!(fragments, None));
     }
 
     #[test]
