@@ -26,7 +26,7 @@ use crate::flash_address::FlashAddress;
 use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DBUF");
-/// The version of buffers, segments and images. Version 4 had one mark, version 3 none, version 2 a single stream.
+/// The version of buffers and segments. Version 4 had one mark, version 3 none, version 2 a single stream.
 pub(crate) const FORMAT_VERSION: u32 = 6;
 
 /// Whether this release reads `version`.

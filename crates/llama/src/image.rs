@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 40 + *bytes of records* |
 //! | 4 | 4 | magic `DIMG` |
-//! | 8 | 4 | format version, 6 |
+//! | 8 | 4 | format version, 7; 6 is read, too |
 //! | 12 | 4 | number of the block, from 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the image |
@@ -24,21 +24,27 @@
 //!
 //! | kind | | |
 //! |---|---|---|
-//! | 1 | a page | number of fragments 4, their addresses 8 each (oldest first), tree 4, low key length 4, low key |
-//! | 2 | a page that an earlier image describes | number of fragments 4, their addresses 8 each |
+//! | 1 | a page | number of fragments 4, their addresses 8 each (oldest first), their [filters](Filter) 2 each, tree 4, low key length 4, low key |
+//! | 2 | a page that an earlier image describes | number of fragments 4, their addresses 8 each, their filters 2 each |
 //! | 3 | a page that does not count any more | |
+//!
+//! Version 6 has no filters: each fragment may hold anything.
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush_buffer::{FORMAT_VERSION, MARKS, Position, is_known};
+use crate::flush_buffer::{MARKS, Position};
 use crate::fragment::{read_u32, read_u64, write_u32, write_u64};
-use crate::fragments::Fragments;
+use crate::fragments::{ANYTHING, Filter, Fragments};
 use crate::images::Written;
 use crate::page_id::PageId;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
 use std::sync::Arc;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DIMG");
+/// The version of images.
+const VERSION: u32 = 7;
+/// The one before, which has no filters.
+const WITHOUT_FILTERS: u32 = 6;
 const HEADER_BYTES: usize = 40;
 const LAST: u32 = 1;
 /// The kinds of records.
@@ -183,6 +189,9 @@ impl ImageWriter {
             for address in fragments.iter() {
                 self.records.extend_from_slice(&address.to_raw().to_le_bytes());
             }
+            for (_, filter) in fragments.with_filters() {
+                self.records.extend_from_slice(&filter.to_le_bytes());
+            }
         }
         if let (DESCRIBED, Some((tree, low_key))) = (kind, place) {
             self.records.extend_from_slice(&tree.to_le_bytes());
@@ -217,7 +226,7 @@ impl ImageWriter {
         let used = HEADER_BYTES + self.records.len();
         let mut block = AlignedBuffer::zeroed(used.next_multiple_of(BLOCK_BYTES));
         write_u32(&mut block, 4, MAGIC);
-        write_u32(&mut block, 8, FORMAT_VERSION);
+        write_u32(&mut block, 8, VERSION);
         write_u32(&mut block, 12, self.block);
         write_u64(&mut block, 16, self.store);
         write_u64(&mut block, 24, self.number);
@@ -238,6 +247,7 @@ impl ImageWriter {
 /// was written wrongly; it is reported all the same.
 struct Records<'a> {
     bytes: &'a [u8],
+    have_filters: bool,
 }
 
 impl<'a> Records<'a> {
@@ -245,6 +255,10 @@ impl<'a> Records<'a> {
         let (taken, rest) = self.bytes.split_at_checked(count)?;
         self.bytes = rest;
         Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take(2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 
     fn u32(&mut self) -> Option<u32> {
@@ -255,16 +269,25 @@ impl<'a> Records<'a> {
         self.take(8).map(|bytes| read_u64(bytes, 0))
     }
 
+    /// The fragments with these addresses, whose filters come next.
+    fn fragments(&mut self, mut addresses: Records<'_>) -> Option<Fragments> {
+        let mut fragments = Fragments::default();
+        while !addresses.bytes.is_empty() {
+            let address = FlashAddress::from_raw(addresses.u64()?)?;
+            let filter: Filter = if self.have_filters { self.u16()? } else { ANYTHING };
+            if !fragments.push_filtered(address, filter) {
+                return None;
+            }
+        }
+        Some(fragments)
+    }
+
     fn page(&mut self) -> Option<ImagePage> {
         let page = PageId(self.u64()?);
         let kind = self.u32()?;
         let count = if kind == GONE { 0 } else { self.u32()? };
-        let mut fragments = Fragments::default();
-        for _ in 0..count {
-            if !fragments.push(FlashAddress::from_raw(self.u64()?)?) {
-                return None;
-            }
-        }
+        let addresses = Records { bytes: self.take(8 * count as usize)?, ..*self };
+        let fragments = self.fragments(addresses)?;
         let place = match kind {
             DESCRIBED => {
                 let (tree, low_key_bytes) = (self.u32()?, self.u32()?);
@@ -278,11 +301,18 @@ impl<'a> Records<'a> {
 }
 
 struct Block {
+    version: u32,
     index: u32,
     store: u64,
     number: u64,
     last: bool,
     records: Vec<u8>,
+}
+
+impl Block {
+    fn records(&self) -> Records<'_> {
+        Records { bytes: &self.records, have_filters: self.version > WITHOUT_FILTERS }
+    }
 }
 
 /// An image that is read block by block.
@@ -328,11 +358,12 @@ impl ImageFile {
             return Err(self.corrupt(0, expected, format_args!("checksum {crc:#010x}")));
         }
         let version = read_u32(&block, 8);
-        if !is_known(version) {
+        if !(WITHOUT_FILTERS..=VERSION).contains(&version) {
             let file = self.name.clone();
-            return Err(LlamaError::Version { file, found: version, supported: FORMAT_VERSION });
+            return Err(LlamaError::Version { file, found: version, supported: VERSION });
         }
         let block = Block {
+            version,
             index: read_u32(&block, 12),
             store: read_u64(&block, 16),
             number: read_u64(&block, 24),
@@ -393,7 +424,7 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
     loop {
         let block = reader.next(&start, index)?;
         index += 1;
-        let mut records = Records { bytes: &block.records };
+        let mut records = block.records();
         if block.last {
             let (Some(count), Some(next_page)) = (records.u64(), records.u64()) else {
                 return Err(reader.corrupt(0, "the end of an image", "too few bytes"));
@@ -410,7 +441,7 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
 }
 
 fn read_start(block: &Block) -> Option<ImageStart> {
-    let mut records = Records { bytes: &block.records };
+    let mut records = block.records();
     let offsets = [records.u64()?, records.u64()?];
     let (sequence, chain) = (records.u64()?, records.u32()?);
     let (incarnation, segment_bytes, previous) = (records.u64()?, records.u64()?, records.u64()?);
@@ -453,7 +484,7 @@ mod tests {
         let mut expected = Vec::new();
         for page in 1..=pages {
             let mut fragments = Fragments::default();
-            assert!(fragments.push(FlashAddress::new(4096 * page, 128)));
+            assert!(fragments.push_filtered(FlashAddress::new(4096 * page, 128), page as Filter));
             let place = Some((5, page.to_be_bytes().to_vec()));
             let record = match page % 3 {
                 0 => ImagePage { page: PageId(page), fragments: Fragments::default(), place: None },
@@ -532,7 +563,7 @@ mod tests {
         let image = write(&directory, 20_000);
         let Written { bytes, pages, gone } = image.written();
         assert_eq!((pages, gone), (13_334, 6666));
-        let records = 6667 * 40 + 6667 * 24 + 6666 * 12;
+        let records = 6667 * 42 + 6667 * 26 + 6666 * 12;
         assert!((records..records + 6 * BLOCK_BYTES as u64).contains(&bytes), "{bytes}");
         assert_eq!(verify_image(&*directory, 3, true).unwrap(), bytes);
         assert_eq!(super::tests::bytes(&directory).len() as u64, bytes);
@@ -562,12 +593,12 @@ mod tests {
             assert_eq!(refused(&sound[..at + 4095]).0, at as u64);
             assert_eq!(refused(&sound[..at]).2, "the end of the file");
             let mut newer = sound.clone();
-            write_u32(&mut newer, at + 8, FORMAT_VERSION + 1);
+            write_u32(&mut newer, at + 8, VERSION + 1);
             mend(&mut newer[at..at + 4096]);
             let other = super::tests::directory();
             other.open(&image_name(3), OpenMode::CreateNew, false).unwrap().write_at(&newer, 0).unwrap();
             let read = read_image(&*other, 3, false);
-            assert!(matches!(read, Err(LlamaError::Version { found, .. }) if found == FORMAT_VERSION + 1));
+            assert!(matches!(read, Err(LlamaError::Version { found, .. }) if found == VERSION + 1));
         }
     }
 
@@ -614,35 +645,64 @@ mod tests {
         }
     }
 
+    /// A record as it was in version 6, which has no filters, and as it is with these.
+    fn record(page: u64, kind: u32, addresses: &[u64], filters: &[Filter]) -> Vec<u8> {
+        let mut bytes = [&page.to_le_bytes()[..], &kind.to_le_bytes()].concat();
+        bytes.extend_from_slice(&(addresses.len() as u32).to_le_bytes());
+        addresses.iter().for_each(|address| bytes.extend_from_slice(&address.to_le_bytes()));
+        filters.iter().for_each(|filter| bytes.extend_from_slice(&filter.to_le_bytes()));
+        bytes.extend_from_slice(&[7, 0, 0, 0, 3, 0, 0, 0]);
+        bytes.extend_from_slice(b"key");
+        bytes
+    }
+
     #[test]
     fn a_record_that_cannot_be_is_none() {
-        let record = |page: u64, kind: u32, addresses: &[u64]| {
-            let mut bytes = [&page.to_le_bytes()[..], &kind.to_le_bytes()].concat();
-            bytes.extend_from_slice(&(addresses.len() as u32).to_le_bytes());
-            addresses.iter().for_each(|address| bytes.extend_from_slice(&address.to_le_bytes()));
-            bytes.extend_from_slice(&[7, 0, 0, 0, 3, 0, 0, 0]);
-            bytes.extend_from_slice(b"key");
-            bytes
-        };
-        let read = |bytes: &[u8]| Records { bytes }.page();
+        let read = |bytes: &[u8]| Records { bytes, have_filters: true }.page();
         let address = FlashAddress::new(8192, 128).to_raw();
-        let described = read(&record(5, DESCRIBED, &[address])).unwrap();
+        let described = read(&record(5, DESCRIBED, &[address], &[9])).unwrap();
         assert_eq!((described.fragments.len(), described.place), (1, Some((7, b"key".to_vec()))));
-        assert_eq!(read(&record(5, KNOWN, &[address; FRAGMENTS_MAX])).unwrap().place, None);
-        assert_eq!(read(&record(5, GONE, &[])).unwrap().fragments.len(), 0);
+        let known = read(&record(5, KNOWN, &[address; FRAGMENTS_MAX], &[9; FRAGMENTS_MAX])).unwrap();
+        assert_eq!(known.place, None);
+        assert!(known.fragments.with_filters().all(|(_, filter)| filter == 9));
+        assert_eq!(read(&record(5, GONE, &[], &[])).unwrap().fragments.len(), 0);
         for bad in [
-            record(0, KNOWN, &[address]),
-            record(5, 0, &[address]),
-            record(5, 4, &[address]),
-            record(5, KNOWN, &[]),
-            record(5, DESCRIBED, &[]),
-            record(5, KNOWN, &[address; FRAGMENTS_MAX + 1]),
-            record(5, KNOWN, &[0]),
+            record(0, KNOWN, &[address], &[9]),
+            record(5, 0, &[address], &[9]),
+            record(5, 4, &[address], &[9]),
+            record(5, KNOWN, &[], &[]),
+            record(5, DESCRIBED, &[], &[]),
+            record(5, KNOWN, &[address; FRAGMENTS_MAX + 1], &[9; FRAGMENTS_MAX + 1]),
+            record(5, KNOWN, &[0], &[9]),
         ] {
             assert_eq!(read(&bad), None, "{bad:?}");
         }
-        let whole = record(5, DESCRIBED, &[address]);
+        let whole = record(5, DESCRIBED, &[address], &[9]);
         assert!((0..whole.len()).all(|bytes| read(&whole[..bytes]).is_none()));
+    }
+
+    #[test]
+    fn of_an_image_without_filters_each_fragment_may_hold_anything() {
+        let directory = directory();
+        let image = write(&directory, 0);
+        let mut writer = ImageWriter::create(&directory, false, &image.start).unwrap();
+        let addresses: Vec<_> =
+            (1..=5).map(|number| FlashAddress::new(4096 * number, 128).to_raw()).collect();
+        writer.records = record(5, DESCRIBED, &addresses, &[]);
+        writer.pages = 1;
+        writer.finish(PageId(6)).unwrap();
+        writer.publish().unwrap();
+        let mut bytes = bytes(&directory);
+        for block in bytes.chunks_mut(4096) {
+            write_u32(block, 8, WITHOUT_FILTERS);
+            mend(block);
+        }
+        directory.open(&image_name(3), OpenMode::ReadWrite, false).unwrap().write_at(&bytes, 0).unwrap();
+        let read = read_image(&*directory, 3, false).unwrap();
+        assert_eq!((&read.start, read.pages.len()), (&image.start, 1));
+        let fragments: Vec<_> = read.pages[0].fragments.with_filters().collect();
+        let expected = addresses.iter().map(|&raw| (FlashAddress::from_raw(raw).unwrap(), ANYTHING));
+        assert_eq!(fragments, expected.collect::<Vec<_>>());
     }
 
     #[test]

@@ -296,6 +296,13 @@ mod tests {
     }
 
     #[test]
+    fn the_bits_of_a_key_stay_as_they_are_as_they_lie_on_disk() {
+        let bits = |key: &[u8]| KeyParts::whole(key).filter();
+        let keys = [&b""[..], b"a", b"deuteron", &[0; 8], &[255; 40]];
+        assert_eq!(keys.map(bits), [288, 260, 34, 513, 136]);
+    }
+
+    #[test]
     fn of_three_other_keys_a_filter_lets_one_in_ten_pass() {
         let filter = |number: u64| KeyParts::whole(&number.to_be_bytes()).filter();
         // Neighbours, as a range of a page has them.
