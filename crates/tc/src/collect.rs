@@ -79,10 +79,15 @@ impl Core {
         let mut dropped = false;
         for first in (0..buckets).step_by(GUARD_BUCKETS) {
             let guard = self.epochs.pin();
-            for offset in first..buckets.min(first + GUARD_BUCKETS) {
-                let bucket = (start + offset) % self.table.buckets();
+            let swept = (first..buckets.min(first + GUARD_BUCKETS))
+                .map(|offset| (start + offset) % self.table.buckets());
+            self.table.prefetch_chains(swept.clone(), &guard);
+            for bucket in swept {
                 self.table.for_each_in_bucket(bucket, &guard, |record| {
-                    dropped |= self.maintain(record, horizon, &guard);
+                    // Seldom, and whoever changes a record takes its line from those who use it.
+                    if Self::has_garbage(record, horizon, &guard) {
+                        dropped |= self.maintain(record, horizon, &guard);
+                    }
                     let spared = record.take_referenced() && !self.account.is_over_hard();
                     if !spared && self.account.is_over_target() {
                         dropped |= self.evict(record, &guard);
@@ -121,6 +126,24 @@ impl Core {
             // A base has no commit record. Of another inline version the redo record lies somewhere before.
             None => commit_lsn == Lsn(0) || self.versions.is_applied(commit_lsn, commit_lsn, at),
         }
+    }
+
+    /// Whether [`Core::maintain`] would drop something, if nobody comes before it.
+    pub(crate) fn has_garbage(record: &Record, horizon: Timestamp, _guard: &Guard<'_>) -> bool {
+        let mut current = record.head.load(Ordering::Acquire);
+        while current != REMOVED && current != PRUNED {
+            // SAFETY: reached through the record's head under the guard (V1).
+            let Some(version) = (unsafe { current.as_ref() }) else { break };
+            current = version.next.load(Ordering::Acquire);
+            match version.state() {
+                VersionState::Aborted => return true,
+                VersionState::Committed(at) if at < horizon => {
+                    return current != PRUNED && !current.is_null();
+                }
+                _ => {}
+            }
+        }
+        false
     }
 
     /// Unlinks aborted versions, and drops those below the newest that everybody sees; whether there were any. Does
@@ -251,8 +274,8 @@ impl Core {
     /// R12: removes a record if the data component has all of it: freeze, then fold the read timestamp into the floor, then
     /// unlink.
     pub(crate) fn evict(&self, record: &Record, guard: &Guard<'_>) -> bool {
-        // Only to spare the trouble: E3 is kept even if it is queued just now.
-        if record.is_queued() {
+        // Only to spare the trouble: E3 is kept even if it is queued just now, and that it is settled is asked once more.
+        if record.is_queued() || !self.is_settled(record) {
             return false;
         }
         let Some(maintenance) = record.try_maintain() else { return false };

@@ -1,5 +1,7 @@
 //! What the collector keeps, drops and evicts: chains of versions made by hand, and what is left of them (rules R11, R12).
 
+use crate::core::Core;
+use crate::counted::{asked, stored};
 use crate::linked::Linked;
 use crate::record::{REMOVED, Record};
 use crate::sync::{Ordering, lock};
@@ -520,4 +522,55 @@ fn a_stall_is_told_to_the_host_and_counted() {
     let error = bed.tc().core.stall(Stall::Memory).unwrap_err();
     assert!(matches!(error, TcError::Stopped { reason } if reason == "nobody works"));
     assert_eq!(bed.tc().statistics().stalls, before + 1);
+}
+
+#[test]
+fn a_sweep_asks_for_what_it_comes_to_and_writes_to_no_record_that_stays_as_it_is() {
+    let bed = quiet();
+    let core = &bed.tc().core;
+    let guard = bed.epochs.pin();
+    // One that everybody sees, with nothing beneath it and with what was dropped; and some that are needed yet.
+    let chains: [&[Is]; 4] =
+        [&[Committed(1)], &[Committed(1), Pruned], &[Pending, Committed(1)], &[Pending, Pending]];
+    let records: Vec<_> = (0..).zip(chains).map(|(key, chain)| record(&bed, &[key], chain, &guard)).collect();
+    let addresses = |record: &Record| {
+        let begin = ptr::from_ref(record).addr();
+        (begin..begin + record.bytes(), record.head.load(Ordering::Relaxed).addr())
+    };
+    let mut asked_for = Vec::new();
+    let ((), written) = stored(|| asked_for = asked(|| _ = core.sweep(core.table.buckets())));
+    for record in &records {
+        let (place, head) = addresses(record);
+        assert!(asked_for.contains(&place.start) && asked_for.contains(&head));
+        assert!(!written.iter().any(|address| place.contains(address)), "{:?}", chain(record));
+    }
+}
+
+#[test]
+fn what_can_be_dropped_is_seen_before_anybody_changes_the_record() {
+    let bed = small();
+    let core = &bed.tc().core;
+    let guard = bed.epochs.pin();
+    let horizon = Timestamp(3);
+    let kinds = [Committed(5), Committed(1), Aborted, Pending];
+    let mut chains: Vec<Vec<Is>> = vec![Vec::new()];
+    for _ in 0..4 {
+        let longer = chains.iter().flat_map(|chain| kinds.map(|is| [&chain[..], &[is]].concat()));
+        chains.extend(longer.collect::<Vec<_>>());
+        chains.sort_by_key(|chain| format!("{chain:?}"));
+        chains.dedup();
+    }
+    let cut = chains.iter().map(|chain| [&chain[..], &[Pruned]].concat()).collect::<Vec<_>>();
+    let mut seen = 0;
+    for (number, versions) in (0u32..).zip(chains.iter().chain(&cut)) {
+        let made = record(&bed, &number.to_be_bytes(), versions, &guard);
+        let has_garbage = Core::has_garbage(&made, horizon, &guard);
+        let dropped = core.maintain(&made, horizon, &guard);
+        // What a writer has not stamped yet is left, and all that lies above it under one that everybody sees.
+        let may_wait = versions.contains(&Pending);
+        assert!(has_garbage == dropped || has_garbage && may_wait, "{versions:?}");
+        assert!(may_wait || !Core::has_garbage(&made, horizon, &guard), "{versions:?}");
+        seen += u32::from(dropped);
+    }
+    assert!(seen > 200, "{seen}");
 }
