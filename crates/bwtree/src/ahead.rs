@@ -2,6 +2,8 @@
 
 use crate::error::Miss;
 use crate::index::FIND_EACH_MAX;
+use crate::page::key::KeyParts;
+use crate::page::run::RecordRef;
 use crate::{BwTreeError, Cursor, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{PageId, PageState};
@@ -56,6 +58,61 @@ impl Tree {
             }
         }
         missing
+    }
+
+    /// Finds the newest version of each of `keys`, and tells `each` of it with the place of the key: first of those that are in memory, then, as they come, of those
+    /// that can be read past the cache, with all reads in flight at once. Returns the places of the others, most of whose pages have been loaded: they are read one by one.
+    /// Blocks on the device; to be called without a guard. `each` should only copy out what it wants.
+    ///
+    /// ```
+    /// # use deuteron_bwtree::{Options, Tree, Upsert};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp: 1, lsn: 1 }])?;
+    /// let mut found = [false; 2];
+    /// let left = tree.get_each(&[b"one", b"two"], &mut |place, record| found[place] = record.is_some());
+    /// assert_eq!((found, left.len()), ([true, false], 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_each(&self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<RecordRef<'_>>)) -> Vec<usize> {
+        let mut missed: Vec<(PageId, usize)> = Vec::new();
+        for (chunk, first) in keys.chunks(FIND_EACH_MAX).zip((0..).step_by(FIND_EACH_MAX)) {
+            let guard = self.llama.pin();
+            let pages = self.index.find_each(chunk, &guard);
+            let pages = &pages[..chunk.len()];
+            pages.iter().for_each(|&page| self.llama.prefetch(page));
+            for &page in pages {
+                if let Some(head) = self.llama.snapshot(page, &guard).head() {
+                    head.prefetch(0..4);
+                }
+            }
+            for ((place, key), &page) in (first..).zip(chunk).zip(pages) {
+                match self.try_get_from(page, key, &guard) {
+                    Ok(found) => each(place, found),
+                    Err(Miss(page)) => missed.push((page, place)),
+                }
+            }
+        }
+        if missed.is_empty() {
+            return Vec::new();
+        }
+        // Those of one page together.
+        missed.sort_unstable();
+        let filtered: Vec<_> =
+            missed.iter().map(|&(page, place)| (page, KeyParts::whole(keys[place]).filter())).collect();
+        let mut left: Vec<Option<usize>> = missed.iter().map(|&(_, place)| Some(place)).collect();
+        self.llama.excerpts(&filtered, &mut |places, excerpt| {
+            for left in &mut left[places] {
+                let place = left.expect("each is told of once");
+                if let Some(found) = self.find_in_excerpt(excerpt, keys[place]) {
+                    each(place, found);
+                    *left = None;
+                }
+            }
+        });
+        left.into_iter().flatten().collect()
     }
 
     /// The pages among the `leaves` next ones that a scan comes to which are not in memory, in its order. The first is the

@@ -8,7 +8,7 @@ use crate::page::run::RecordRef;
 use crate::search::compare;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
-use deuteron_llama::{NodeRef, PageId, PageState};
+use deuteron_llama::{Excerpt, NodeRef, PageId, PageState};
 
 impl Tree {
     /// Finds the newest version of `key`, a tombstone included, without allocating or waiting. What is found lives
@@ -18,7 +18,17 @@ impl Tree {
     /// [`Miss`] if the page must be loaded first: drop the guard, [`Tree::load`] the page, try again.
     #[inline]
     pub fn try_get<'g>(&self, key: &[u8], guard: &'g Guard<'_>) -> Result<Option<RecordRef<'g>>, Miss> {
-        let mut page = self.index.find(key, guard);
+        self.try_get_from(self.index.find(key, guard), key, guard)
+    }
+
+    /// As [`Tree::try_get`], where the index has named this page.
+    #[inline]
+    pub(crate) fn try_get_from<'g>(
+        &self,
+        mut page: PageId,
+        key: &[u8],
+        guard: &'g Guard<'_>,
+    ) -> Result<Option<RecordRef<'g>>, Miss> {
         loop {
             let Some(head) = self.resident(page, guard)? else {
                 page = self.index.find(key, guard);
@@ -108,13 +118,22 @@ impl Tree {
         read: impl FnOnce(Option<RecordRef<'_>>) -> R,
     ) -> Option<R> {
         let excerpt = self.llama.excerpt(miss.0, KeyParts::whole(key).filter())?;
+        self.find_in_excerpt(&excerpt, key).map(read)
+    }
+
+    /// What an excerpt of a page says of `key`, unless that is not the page of the key.
+    pub(crate) fn find_in_excerpt<'e>(
+        &self,
+        excerpt: &'e Excerpt,
+        key: &[u8],
+    ) -> Option<Option<RecordRef<'e>>> {
         // The identifier may have gone to another page since the miss, or the page have lost this key to its right sibling.
         let descriptor = excerpt.head().base()?.descriptor()?;
         if descriptor.tree != self.id || compare(key, descriptor.low_key).is_lt() {
             return None;
         }
         match chain::lookup(excerpt.head(), key) {
-            Lookup::Found(record) => Some(read(record)),
+            Lookup::Found(record) => Some(record),
             Lookup::Right { .. } | Lookup::Missing | Lookup::Sealed => None,
         }
     }

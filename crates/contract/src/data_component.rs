@@ -137,6 +137,14 @@ pub trait DataComponent: Send + Sync {
     /// [`DcError`] if the device fails or a page is corrupt.
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError>;
 
+    /// As [`DataComponent::get`] of each of `keys`, in their order; what has to be read for them can be read together. Each record is as of a moment of its own during the call.
+    ///
+    /// # Errors
+    /// As [`DataComponent::get`], if any of them fails.
+    fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Record>>, DcError> {
+        keys.iter().map(|key| self.get(table, key)).collect()
+    }
+
     /// Says that `keys` will be read next, so that what of them is not in memory can be brought there at once rather than
     /// one after the other. A hint: it changes nothing that can be seen, and it fails on nothing, since a read that cannot be
     /// done says so when it is done. It may block on storage. Nothing by default.

@@ -62,6 +62,9 @@ enum Bug {
     /// What was prefetched comes from the last checkpoint.
     PrefetchForgetsWhatIsNotDurable,
     PrefetchInventsRecords,
+    /// As if the pages were sorted, and nobody put the answers back.
+    SeveralKeysAreAnsweredInTheirOwnOrder,
+    OfSeveralEqualKeysOneIsAnswered,
 }
 
 const BUGS: &[Bug] = &[
@@ -106,6 +109,8 @@ const BUGS: &[Bug] = &[
     ApplyReturnsBeforeItIsVisible,
     PrefetchForgetsWhatIsNotDurable,
     PrefetchInventsRecords,
+    SeveralKeysAreAnsweredInTheirOwnOrder,
+    OfSeveralEqualKeysOneIsAnswered,
 ];
 
 const KEY_BYTES_MAX: usize = 64;
@@ -198,6 +203,22 @@ impl DataComponent for Broken {
         let found = found.filter(|record| self.bug != TombstoneMissingFromGet || record.value.is_some());
         let key = if self.bug == GetRepeatsTheKey { key.to_vec() } else { Vec::new() };
         Ok(found.map(|record| Record { key, ..record }))
+    }
+
+    fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Record>>, DcError> {
+        let mut keys = keys.to_vec();
+        if self.bug == SeveralKeysAreAnsweredInTheirOwnOrder {
+            keys.sort_unstable();
+        }
+        let mut records = keys.iter().map(|key| self.get(table, key)).collect::<Result<Vec<_>, _>>()?;
+        if self.bug == OfSeveralEqualKeysOneIsAnswered {
+            for at in 1..keys.len() {
+                if keys[..at].contains(&keys[at]) {
+                    records[at] = None;
+                }
+            }
+        }
+        Ok(records)
     }
 
     fn prefetch(&self, table: TableId, keys: &[&[u8]]) {

@@ -386,20 +386,23 @@ impl BwTreeDc {
 
     /// Loads a page for `tree`, and makes room for it.
     pub(crate) fn load(&self, tree: &Tree, miss: Miss, context: &str) -> Result<(), DcError> {
+        self.make_room_for_reads();
+        tree.load(miss.0).map_err(|error| error::tree(context, error))
+    }
+
+    /// Makes room for what is loaded next.
+    pub(crate) fn make_room_for_reads(&self) {
         if self.llama.over_budget() {
             // What a reader needs is room. That there is something to flush and it cannot be flushed is not its
             // business: whoever applies next will hear of it.
             let _ = self.relieve(false);
         }
-        tree.load(miss.0).map_err(|error| error::tree(context, error))
     }
 
     /// Loads several pages for `tree` at once, and makes room for them before. What fails is met by those who need the
     /// page.
     pub(crate) fn load_ahead(&self, tree: &Tree, pages: &[PageId]) {
-        if self.llama.over_budget() {
-            let _ = self.relieve(false);
-        }
+        self.make_room_for_reads();
         let _ = tree.load_many(pages);
     }
 
@@ -556,6 +559,14 @@ impl DataComponent for BwTreeDc {
             }
             found => Ok(found),
         }
+    }
+
+    fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Record>>, DcError> {
+        let mut records = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(LOADS_AT_ONCE) {
+            self.get_together(table, keys, &mut records)?;
+        }
+        Ok(records)
     }
 
     fn prefetch(&self, table: TableId, keys: &[&[u8]]) {

@@ -11,6 +11,11 @@ fn upsert_of<'a>(operation: &Operation<'a>) -> Upsert<'a> {
     Upsert { key: operation.key, value: operation.value, stamp: operation.timestamp.0, lsn: operation.lsn.0 }
 }
 
+/// The record as it is told, without its key, with its value as the tree keeps it.
+fn record_of(record: RecordRef<'_>) -> Record {
+    Record { key: Vec::new(), value: record.value.map(<[u8]>::to_vec), timestamp: Timestamp(record.stamp) }
+}
+
 /// By table and key; older versions of a key first: a delete is not to be forgotten before what it deletes has come.
 fn by_place(left: &Operation<'_>, right: &Operation<'_>) -> Ordering {
     let by_age = || (left.timestamp, left.lsn).cmp(&(right.timestamp, right.lsn));
@@ -153,12 +158,35 @@ impl BwTreeDc {
         Ok(Some((record.timestamp, is_value)))
     }
 
+    /// As [`DataComponent::get`](deuteron_contract::DataComponent::get) of each of `keys`, which are few, read together.
+    pub(crate) fn get_together(
+        &self,
+        table: TableId,
+        keys: &[&[u8]],
+        records: &mut Vec<Option<Record>>,
+    ) -> Result<(), DcError> {
+        let first = records.len();
+        records.resize(first + keys.len(), None);
+        let Some(tree) = self.live_tree(table) else { return Ok(()) };
+        self.make_room_for_reads();
+        let found = &mut records[first..];
+        let left = tree.get_each(keys, &mut |place, record| found[place] = record.map(record_of));
+        for place in left {
+            found[place] = self.look_in(tree, keys[place], record_of)?;
+        }
+        for (record, key) in found.iter_mut().zip(keys) {
+            if record
+                .as_ref()
+                .is_some_and(|record| record.value.as_deref().is_some_and(stored_value::is_marked))
+            {
+                *record = self.get(table, key)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The newest version of `key` as the tree keeps it.
     pub(crate) fn get_stored(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
-        self.look_at(table, key, |record| Record {
-            key: Vec::new(),
-            value: record.value.map(<[u8]>::to_vec),
-            timestamp: Timestamp(record.stamp),
-        })
+        self.look_at(table, key, record_of)
     }
 }

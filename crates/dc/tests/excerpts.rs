@@ -1,9 +1,9 @@
 //! Reads past the cache: of a page of many fragments only what may hold the key.
 
 use deuteron_contract::conformance::SplitMix;
-use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
+use deuteron_contract::{DataComponent, Lsn, Operation, Record, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
-use deuteron_device::{CrashPolicy, Operation as DeviceOperation, SimulatedDisk};
+use deuteron_device::{CrashPolicy, FaultKind, FaultPlan, Operation as DeviceOperation, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use deuteron_llama::FlushProgress;
 use std::sync::Arc;
@@ -66,7 +66,21 @@ impl Bed {
     }
 
     fn read(&self, number: u64) {
-        let found = self.dc.get(TABLE, &key(number)).unwrap();
+        self.check(number, self.dc.get(TABLE, &key(number)).unwrap());
+    }
+
+    /// Several keys together.
+    fn read_many(&self, numbers: &[u64]) {
+        let keys: Vec<_> = numbers.iter().map(|&number| key(number)).collect();
+        let keys: Vec<_> = keys.iter().map(|key| &key[..]).collect();
+        let found = self.dc.get_many(TABLE, &keys).unwrap();
+        assert_eq!(found.len(), numbers.len());
+        for (&number, found) in numbers.iter().zip(found) {
+            self.check(number, found);
+        }
+    }
+
+    fn check(&self, number: u64, found: Option<Record>) {
         let found = found.map(|record| (record.timestamp.0, record.value));
         let expected = match self.known[number as usize] {
             (version, true) => Some((version, Some(value(number, version)))),
@@ -106,6 +120,12 @@ fn every_read_finds_what_was_written_last_though_little_of_the_page_is_read() {
         for _ in 0..400 {
             let number = bed.random.below(KEYS);
             bed.read(number);
+        }
+        for _ in 0..20 {
+            let count = bed.random.below(100);
+            let mut numbers: Vec<_> = (0..count).map(|_| bed.random.below(KEYS)).collect();
+            numbers.extend_from_within(..numbers.len() / 10);
+            bed.read_many(&numbers);
         }
     }
     let statistics = bed.dc.llama().statistics();
@@ -167,4 +187,29 @@ fn after_a_crash_filters_are_known_from_the_images_and_everything_is_found() {
     update(&mut bed, 800);
     (0..KEYS).step_by(7).for_each(|number| bed.read(number));
     bed.dc.check().unwrap();
+}
+
+#[test]
+fn keys_that_are_read_together_are_read_at_once_and_displace_nothing() {
+    let disk = SimulatedDisk::new(4);
+    let mut bed = bed(&disk);
+    update(&mut bed, 1500);
+    let before = bed.dc.llama().statistics();
+    let mut next = 0;
+    for _ in 0..20 {
+        let numbers: Vec<_> = (0..16).map(|at| next + at * 61).collect();
+        bed.read_many(&numbers);
+        next += 16 * 61;
+    }
+    let after = bed.dc.llama().statistics();
+    let (excerpts, loads) = (after.excerpts - before.excerpts, after.loads - before.loads);
+    assert!(excerpts > 100 && loads < excerpts, "{excerpts} excerpts, {loads} loads");
+    // What cannot be read together is read one by one, and what cannot be read then is told.
+    let refuse = |plan: FaultPlan, read| plan.fail(DeviceOperation::Read, read, FaultKind::Refuse);
+    disk.set_faults((0..4).fold(FaultPlan::new(), refuse));
+    bed.read_many(&[1, 1001, 2001, 3001]);
+    disk.set_faults((0..1000).fold(FaultPlan::new(), refuse));
+    let keys: Vec<_> = (0..64).map(|at| key(40 + at * 200)).collect();
+    let keys: Vec<_> = keys.iter().map(|key| &key[..]).collect();
+    assert!(bed.dc.get_many(TABLE, &keys).is_err());
 }

@@ -10,6 +10,7 @@ use crate::llama::{Llama, chain};
 use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
+use crate::page_reader::Extent;
 use crate::segments::{InFlight, ReadFragment};
 use crate::snapshot::{PageState, Snapshot};
 
@@ -110,23 +111,35 @@ impl Llama {
     ) -> Result<(), LlamaError> {
         // Looked at with the ticket: whoever had it before may have loaded the page.
         let (mut tickets, wanted): (Vec<_>, Vec<_>) = (pages.into_iter())
-            .filter_map(|(ticket, page)| Some((Some(ticket), (page, self.missing(page)?))))
+            .filter_map(|(ticket, page)| Some((Some(ticket), (page, Extent::Whole(self.missing(page)?)))))
             .unzip();
         let mut result = Ok(());
         self.read_pages(&wanted, in_flight, &mut |index, read| {
-            let (page, address) = wanted[index];
-            match read.and_then(|fragments| self.install_loaded(page, address, fragments)) {
-                Ok(true) => self.counters.loads.add(1),
-                Ok(false) => {}
-                // The page has been written anew meanwhile, and what it was removed.
-                Err(_) if self.missing(page) != Some(address) => {}
-                Err(error) if result.is_ok() => result = Err(error),
-                Err(_) => {}
+            let loaded = self.take_loaded(&wanted[index], read);
+            if result.is_ok() {
+                result = loaded;
             }
             // Whoever waits for this page goes on.
             tickets[index] = None;
         });
         result
+    }
+
+    /// Installs a page of which all has been read that was missing.
+    pub(crate) fn take_loaded(
+        &self,
+        (page, extent): &(PageId, Extent),
+        read: Result<&[ReadFragment<'_>], LlamaError>,
+    ) -> Result<(), LlamaError> {
+        let Extent::Whole(address) = *extent else { unreachable!("a page is loaded as a whole") };
+        match read.and_then(|fragments| self.install_loaded(*page, address, fragments)) {
+            Ok(true) => self.counters.loads.add(1),
+            Ok(false) => {}
+            // The page has been written anew meanwhile, and what it was removed.
+            Err(_) if self.missing(*page) != Some(address) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Whether some of `page` is not in memory.
@@ -135,7 +148,7 @@ impl Llama {
     }
 
     /// The address of what of `page` is not in memory.
-    fn missing(&self, page: PageId) -> Option<FlashAddress> {
+    pub(crate) fn missing(&self, page: PageId) -> Option<FlashAddress> {
         let guard = self.epochs.pin();
         let snapshot = self.snapshot(page, &guard);
         missing_in(snapshot).map(|(address, _)| address)

@@ -5,14 +5,58 @@
 //! is the chain of links, and a fragment guessed wrong has been read in vain. So the reads go in rounds: first
 //! everything that is guessed, of all pages; then, where a guess has failed, the links that are left. A page is done with as
 //! soon as its last fragment is there, while those of others are on their way.
+//!
+//! Of a page of which not all is wanted ([`Extent::Chosen`]) nothing is guessed: each fragment must name the one that lies below it.
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::fragment::Defect;
-use crate::fragments::FRAGMENTS_MAX;
+use crate::fragments::{FRAGMENTS_MAX, Filter, Fragments};
 use crate::llama::Llama;
 use crate::page_id::PageId;
 use crate::segments::{InFlight, ReadFragment};
+
+/// What is to be read of a page.
+pub(crate) enum Extent {
+    /// From this fragment on all that lies below it.
+    Whole(FlashAddress),
+    Chosen(Chosen),
+}
+
+/// Some of the fragments of a page, the full one among them.
+pub(crate) struct Chosen {
+    fragments: Fragments,
+    /// A bit for each, the oldest's the lowest.
+    bits: u32,
+}
+
+impl Chosen {
+    /// The full one of `fragments`, and those whose filter is as wanted.
+    pub(crate) fn new(fragments: Fragments, is_wanted: impl Fn(Filter) -> bool) -> Chosen {
+        let wanted =
+            |&(index, (_, filter)): &(usize, (FlashAddress, Filter))| index == 0 || is_wanted(filter);
+        let bits =
+            (0..).zip(fragments.with_filters()).filter(wanted).fold(0, |bits, (index, _)| bits | 1 << index);
+        Chosen { fragments, bits }
+    }
+
+    /// How many fragments are left out.
+    pub(crate) fn spared(&self) -> usize {
+        self.fragments.len() - self.bits.count_ones() as usize
+    }
+
+    /// Newest first.
+    fn addresses(&self) -> impl Iterator<Item = FlashAddress> + '_ {
+        let indexed = self.fragments.iter().rev().zip((0..self.fragments.len()).rev());
+        indexed.filter(|(_, index)| self.bits >> index & 1 == 1).map(|(address, _)| address)
+    }
+
+    /// What lies below the fragment at `address` in the page, and the next one that is read.
+    fn below(&self, address: FlashAddress) -> (Option<FlashAddress>, Option<FlashAddress>) {
+        let below = self.fragments.iter().rev().skip_while(|other| *other != address).nth(1);
+        (below, self.addresses().skip_while(|other| *other != address).nth(1))
+    }
+}
 
 /// A page whose fragments are being read.
 struct PageReader<'b> {
@@ -23,6 +67,8 @@ struct PageReader<'b> {
     next: Option<FlashAddress>,
     /// Read and not linked to yet.
     spare: Vec<ReadFragment<'b>>,
+    /// Which are read, if not all.
+    chosen: Option<&'b Chosen>,
     error: Option<LlamaError>,
 }
 
@@ -30,22 +76,27 @@ struct PageReader<'b> {
 type Done<'d> = dyn FnMut(usize, Result<&[ReadFragment<'_>], LlamaError>) + 'd;
 
 impl Llama {
-    /// Reads the fragments of each page, newest first, from the address given, and tells `done` of each page as soon as it is there:
+    /// Reads what is wanted of each page, newest first, and tells `done` of each page as soon as it is there:
     /// what that does, it does while others are read. Blocks on the device; to be called without a guard.
-    pub(crate) fn read_pages(
-        &self,
-        pages: &[(PageId, FlashAddress)],
-        in_flight: InFlight,
-        done: &mut Done<'_>,
-    ) {
+    pub(crate) fn read_pages(&self, pages: &[(PageId, Extent)], in_flight: InFlight, done: &mut Done<'_>) {
         let mut readers = Vec::with_capacity(pages.len());
         let mut wanted: Vec<(usize, FlashAddress)> = Vec::with_capacity(2 * pages.len());
-        for (index, &(page, newest)) in pages.iter().enumerate() {
+        for (index, (page, extent)) in pages.iter().enumerate() {
             let before = wanted.len();
-            wanted.push((index, newest));
-            let older = self.table.guessed_fragments(page).older_than(newest);
-            wanted.extend(older.map(|address| (index, address)));
-            readers.push(PageReader::new(page, newest, wanted.len() - before));
+            let chosen = match extent {
+                Extent::Whole(newest) => {
+                    wanted.push((index, *newest));
+                    let older = self.table.guessed_fragments(*page).older_than(*newest);
+                    wanted.extend(older.map(|address| (index, address)));
+                    None
+                }
+                Extent::Chosen(chosen) => {
+                    wanted.extend(chosen.addresses().map(|address| (index, address)));
+                    Some(chosen)
+                }
+            };
+            let (_, newest) = wanted[before];
+            readers.push(PageReader::new(*page, newest, chosen, wanted.len() - before));
         }
         self.read_round(readers, &wanted, in_flight, done);
     }
@@ -82,9 +133,14 @@ impl Llama {
 
 impl<'b> PageReader<'b> {
     /// Of a page that probably consists of so many fragments.
-    fn new(page: PageId, newest: FlashAddress, fragments: usize) -> PageReader<'b> {
+    fn new(
+        page: PageId,
+        newest: FlashAddress,
+        chosen: Option<&'b Chosen>,
+        fragments: usize,
+    ) -> PageReader<'b> {
         let [chain, spare] = std::array::from_fn(|_| Vec::with_capacity(fragments));
-        PageReader { page, chain, next: Some(newest), spare, error: None }
+        PageReader { page, chain, next: Some(newest), spare, chosen, error: None }
     }
 
     fn is_done(&self) -> bool {
@@ -116,6 +172,11 @@ impl<'b> PageReader<'b> {
             let checked = read.check().and_then(|fragment| match fragment.page() {
                 page if page == self.page => Ok(fragment.previous()),
                 page => Err(Defect::new(16, self.page, page)),
+            });
+            let checked = checked.and_then(|previous| match self.chosen.map(|chosen| chosen.below(next)) {
+                None => Ok(previous),
+                Some((below, next)) if previous == below => Ok(next),
+                Some(_) => Err(Defect::new(32, "the fragment that lies below", "another")),
             });
             match checked {
                 Ok(Some(_)) if self.chain.len() + 1 == FRAGMENTS_MAX => {
@@ -167,10 +228,21 @@ mod tests {
         (PageId(1), FlashAddress::new(block * 4096, 128))
     }
 
+    fn whole(&(page, newest): &(PageId, FlashAddress)) -> (PageId, Extent) {
+        (page, Extent::Whole(newest))
+    }
+
     /// Of each page the addresses of its fragments.
     fn read(
         llama: &Llama,
         pages: &[(PageId, FlashAddress)],
+    ) -> Vec<Result<Vec<(PageId, FlashAddress)>, LlamaError>> {
+        read_extents(llama, &pages.iter().map(whole).collect::<Vec<_>>())
+    }
+
+    fn read_extents(
+        llama: &Llama,
+        pages: &[(PageId, Extent)],
     ) -> Vec<Result<Vec<(PageId, FlashAddress)>, LlamaError>> {
         let mut found: Vec<_> = pages.iter().map(|_| None).collect();
         llama.read_pages(pages, InFlight::Many, &mut |index, read| {
@@ -208,5 +280,33 @@ mod tests {
         assert_eq!((*offset, &expected[..], &found[..]), (3 * 4096 + 16, "page 2", "page 1"));
         assert_eq!(chains[1].as_ref().unwrap().len(), 1);
         assert!(read(&llama, &[]).is_empty());
+    }
+    #[test]
+    fn of_what_is_chosen_each_names_what_lies_below_it() {
+        let llama = store(&[(1, None), (2, Some(1)), (3, Some(2)), (4, Some(3)), (5, Some(3))]);
+        let chosen = |blocks: &[u64], bits: Filter| {
+            let mut fragments = Fragments::default();
+            for &block in blocks {
+                assert!(fragments.push_filtered(at(block).1, 1 << block));
+            }
+            let chosen = Chosen::new(fragments, |filter| filter & bits != 0);
+            assert_eq!(chosen.spared(), blocks.len() - chosen.addresses().count());
+            (PageId(1), Extent::Chosen(chosen))
+        };
+        let pages = [
+            chosen(&[1, 2, 3, 4], 1 << 3),
+            chosen(&[1, 2, 3, 4], 0),
+            chosen(&[1, 2, 3, 4], Filter::MAX),
+            (PageId(1), Extent::Whole(at(2).1)),
+            // 5 says that 3 lies below it, not 4.
+            chosen(&[1, 2, 3, 4, 5], 1 << 5),
+        ];
+        let mut read = read_extents(&llama, &pages).into_iter();
+        for expected in [&[3, 1][..], &[1], &[4, 3, 2, 1], &[2, 1]] {
+            let expected: Vec<_> = expected.iter().map(|&block| at(block)).collect();
+            assert_eq!(read.next().unwrap().unwrap(), expected);
+        }
+        let Err(LlamaError::Corrupt { offset, .. }) = read.next().unwrap() else { panic!() };
+        assert_eq!(offset, 5 * 4096 + 32);
     }
 }

@@ -133,11 +133,10 @@ impl Engine {
         Ok(self.component.get_into(table, key, value)?.is_some_and(|(_, is_value)| is_value))
     }
 
-    /// Loads the pages of several keys together, before they are read one by one.
-    pub(crate) fn prefetch(&self, table: TableId, keys: &[&[u8]]) -> Result<(), Error> {
+    pub(crate) fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         self.usable()?;
-        self.component.prefetch(table, keys);
-        Ok(())
+        let records = self.component.get_many(table, keys)?;
+        Ok(records.into_iter().map(|record| record?.value).collect())
     }
 
     pub(crate) fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), Error> {

@@ -108,7 +108,7 @@ impl Table {
         self.engine.get_into(self.id()?, key, value)
     }
 
-    /// The values of `keys`, in their order, read together: the pages that are not in memory are loaded with all their reads in
+    /// The values of `keys`, in their order, read together: what of them is not in memory is read with up to 64 reads in
     /// flight at once. Each record is as of a moment of its own, as with [`Table::get`].
     ///
     /// # Errors
@@ -125,8 +125,7 @@ impl Table {
     /// ```
     pub fn get_many(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        self.engine.prefetch(self.id()?, &keys)?;
-        keys.iter().map(|key| self.get(key)).collect()
+        self.engine.get_many(self.id()?, &keys)
     }
 
     /// Sets the value of `key`, whether or not there was one. Blind: it reads nothing from the device, unless very many

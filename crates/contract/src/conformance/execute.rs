@@ -85,9 +85,7 @@ fn apply(component: &dyn DataComponent, changes: &[&Change]) -> Result<(), Broke
 /// Any keys: written or never, some twice, some that no component would take.
 fn prefetch(component: &dyn DataComponent, history: &History, random: &mut SplitMix) {
     let table = TableId(random.below(u64::from(history.tables) + 1) as u32);
-    let mut keys: Vec<&[u8]> = (0..random.below(2 * history.keys.len() as u64 + 2))
-        .map(|_| history.keys[random.index(history.keys.len())].as_slice())
-        .collect();
+    let mut keys = any_keys(history, random);
     if random.sometimes(20) {
         keys.extend([&[][..], &[0xff; 10_000][..]]);
     }
@@ -196,6 +194,7 @@ fn compare(
 ) -> Result<(), Broken> {
     // One table more than is ever written.
     for table in (0..=history.tables).map(TableId) {
+        compare_together(component, model, history, table, random)?;
         for key in &history.keys {
             let found = get(component, table, key)?;
             if found.as_ref().is_some_and(|record| !record.key.is_empty()) {
@@ -222,6 +221,31 @@ fn compare(
         }
     }
     Ok(())
+}
+
+/// Several keys read together, in any order, some of them twice.
+fn compare_together(
+    component: &dyn DataComponent,
+    model: &Model,
+    history: &History,
+    table: TableId,
+    random: &mut SplitMix,
+) -> Result<(), Broken> {
+    let keys = any_keys(history, random);
+    let found = component.get_many(table, &keys).map_err(|error| Broken::error("get_many", &error))?;
+    if found.len() != keys.len() {
+        return Err(Broken::new("get", format!("{} answers for {} keys", found.len(), keys.len())));
+    }
+    for (key, found) in keys.into_iter().zip(found) {
+        let expected = model.newest.get(&(table, key.to_vec()));
+        compare_record(model, expected, found.as_ref(), table, key)?;
+    }
+    Ok(())
+}
+
+fn any_keys<'h>(history: &'h History, random: &mut SplitMix) -> Vec<&'h [u8]> {
+    let count = random.below(2 * history.keys.len() as u64 + 2);
+    (0..count).map(|_| history.keys[random.index(history.keys.len())].as_slice()).collect()
 }
 
 fn bound<'a>(history: &'a History, random: &mut SplitMix) -> Bound<&'a [u8]> {

@@ -12,7 +12,7 @@
 //! | C4 | after a crash nothing below the redo scan start point is missing; replay from it restores the rest |
 //! | C5 | after a crash the end of stable log that the component states was announced, and is above all that survived |
 //! | C6 | after a crash nothing has a timestamp above the one that the component states |
-//! | get | the newest version with its timestamp; the answer's key is empty; tables are apart |
+//! | get | the newest version with its timestamp, of one key or of several together; the answer's key is empty; tables are apart |
 //! | prefetch | changes nothing that can be seen, whatever the keys |
 //! | scan | both directions, every kind of bound, crossed bounds, batches that resume |
 //! | size | a key or value over the limit is a typed error and loses nothing; the limits themselves work |
