@@ -138,6 +138,7 @@ impl Llama {
     pub fn excerpts(&self, keys: &[(PageId, Filter)], each: &mut dyn FnMut(Range<usize>, &Excerpt)) {
         let mut wanted = Vec::with_capacity(keys.len());
         let mut purposes = Vec::with_capacity(keys.len());
+        self.table.prefetch_fragments(keys.iter().map(|&(page, _)| page));
         let mut end = 0;
         for group in keys.chunk_by(|left, right| left.0 == right.0) {
             let (page, places) = (group[0].0, end..end + group.len());

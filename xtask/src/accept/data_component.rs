@@ -115,28 +115,20 @@ fn peak_memory(quick: Quick) -> Result<Figure, String> {
     Ok(Figure { figure, ok: peak > 0.0 && peak < bound })
 }
 
-/// Random reads of ten times memory, by 16 threads and by one that asks for 16 keys at once, beside what the device does with 16
+/// Random reads of ten times memory, by 16 threads and by one that asks for 16 keys at once, and in turns with them what the device does with 16
 /// threads and with 16 requests at once.
 fn cold_reads(quick: Quick) -> Result<Figure, String> {
-    const DEPTH: u64 = 16;
     let records: u64 = quick.pick(4_000_000, 20_000_000);
     let budget: u64 = quick.pick(40 << 20, 200 << 20);
     let directory = scratch()?;
-    let mut bench = Command::new(release_binary()?);
-    bench.args(["bench", "device", "--json", "--seconds", quick.pick("1", "5")]);
-    bench.args(["--file-size", &(records * 108).next_multiple_of(1 << 20).to_string()]);
-    let device = run(bench.arg("--dir").arg(directory.path().join("device")))?;
-    let depths = device.get("reads").and_then(Value::as_array).into_iter().flatten();
-    let mut same = depths.filter(|reads| reads.get("depth").and_then(Value::as_u64) == Some(DEPTH));
-    let device = same.next().ok_or("the device was not measured at this depth")?;
     let mut command = Command::new(example()?);
-    command.arg("cold-reads").arg(directory.path().join("store")).arg(records.to_string());
-    command.args([&budget.to_string(), &DEPTH.to_string()]).arg(quick.pick("2", "20"));
-    let own = run(&mut command)?;
+    command.arg("cold-reads").arg(directory.path()).arg(records.to_string());
+    command.args([&budget.to_string(), "16"]).arg(quick.pick("2", "20"));
+    let report = run(&mut command)?;
     let mut least = f64::INFINITY;
     let mut parts = Vec::new();
     for (way, field) in [("16 threads", "threads_per_second"), ("16 at once", "together_per_second")] {
-        let (own, device) = (number(&own, field)?, number(device, field)?);
+        let (own, device) = (number(&report, field)?, number(&report, &format!("device_{field}"))?);
         least = least.min(own / device);
         parts.push(format!("{way}: {own:.0} reads/s = {:.2} of the device's {device:.0}", own / device));
     }

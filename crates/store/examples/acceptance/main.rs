@@ -14,6 +14,7 @@
 //! ```
 
 mod numbers;
+mod reads;
 mod space;
 mod updates;
 
@@ -24,8 +25,7 @@ use numbers::{handover_nanos, rate, spread};
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const VALUE: [u8; 100] = [7; 100];
 
@@ -156,39 +156,6 @@ fn peak_memory(path: &Path, records: u64, budget: usize) -> Result<(), Error> {
     store.close()
 }
 
-/// Reads at uniformly random keys, more records than memory holds: by so many threads, a key each, and by one that asks for so many at
-/// once. Reads a second.
-fn cold_reads(path: &Path, records: u64, budget: usize, depth: u64, seconds: u64) -> Result<(), Error> {
-    let store = Options::new().memory(budget).open(path)?;
-    let table = fill(&store, records)?;
-    store.persist()?;
-    let key = |number: u64| (spread(number) % records).to_be_bytes();
-    let found = |value: Option<Vec<u8>>| assert_eq!(value.as_deref(), Some(&VALUE[..]));
-    let timed = |threads: u64, at_once: u64| -> f64 {
-        let (begin, done) = (Instant::now(), AtomicU64::new(0));
-        let end = begin + Duration::from_secs(seconds);
-        let read = || {
-            while Instant::now() < end {
-                let first = done.fetch_add(at_once, Ordering::Relaxed);
-                match at_once {
-                    1 => found(table.get(&key(first)).expect("reads")),
-                    _ => {
-                        let keys: Vec<_> = (first..first + at_once).map(key).collect();
-                        table.get_many(&keys).expect("reads").into_iter().for_each(found);
-                    }
-                }
-            }
-        };
-        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(read))));
-        done.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64()
-    };
-    // What memory holds after that is what was read.
-    timed(depth, 1);
-    let (threads, together) = (timed(depth, 1), timed(1, depth));
-    println!("{{\"threads_per_second\": {threads}, \"together_per_second\": {together}}}");
-    store.close()
-}
-
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| -> u64 { arguments[at].parse().expect("a number") };
@@ -199,7 +166,7 @@ fn main() -> Result<(), Error> {
         "first-read" => first_read(path(), number(2)),
         "cold-upserts" => cold_upserts(path(), number(2), number(3)),
         "peak-memory" => peak_memory(path(), number(2), number(3) as usize),
-        "cold-reads" => cold_reads(path(), number(2), number(3) as usize, number(4), number(5)),
+        "cold-reads" => reads::cold_reads(path(), number(2), number(3) as usize, number(4), number(5)),
         "amplification" => space::amplification(path(), number(2), number(3) as usize),
         "shrink" => space::shrink(path(), number(2), number(3) as usize),
         "latency" => space::latency(path(), number(2), number(3) as usize, number(4)),
