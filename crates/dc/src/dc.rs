@@ -553,12 +553,7 @@ impl BwTreeDc {
 
 impl DataComponent for BwTreeDc {
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
-        match self.get_stored(table, key)? {
-            Some(record) if record.value.as_deref().is_some_and(stored_value::is_marked) => {
-                self.resolve(table, key, record)
-            }
-            found => Ok(found),
-        }
+        self.resolved(table, key, self.get_stored(table, key)?)
     }
 
     fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Record>>, DcError> {

@@ -175,14 +175,24 @@ impl BwTreeDc {
             found[place] = self.look_in(tree, keys[place], record_of)?;
         }
         for (record, key) in found.iter_mut().zip(keys) {
-            if record
-                .as_ref()
-                .is_some_and(|record| record.value.as_deref().is_some_and(stored_value::is_marked))
-            {
-                *record = self.get(table, key)?;
-            }
+            *record = self.resolved(table, key, record.take())?;
         }
         Ok(())
+    }
+
+    /// What the tree keeps of `key`, with its value if that is a large one.
+    pub(crate) fn resolved(
+        &self,
+        table: TableId,
+        key: &[u8],
+        stored: Option<Record>,
+    ) -> Result<Option<Record>, DcError> {
+        match stored {
+            Some(record) if record.value.as_deref().is_some_and(stored_value::is_marked) => {
+                self.resolve(table, key, record)
+            }
+            stored => Ok(stored),
+        }
     }
 
     /// The newest version of `key` as the tree keeps it.

@@ -14,6 +14,7 @@
 //! - **X2** What is left out does not hold the key: L3 of `lists`; and each fragment that was read names the one before it in the list.
 
 use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
 use crate::fragments::Filter;
 use crate::llama::{Llama, chain};
 use crate::load::{OwnedChain, missing_in};
@@ -91,7 +92,8 @@ struct Plan {
 enum Purpose<'l> {
     /// With the nodes that lie above, newest first, and how many fragments are spared.
     Excerpt(Vec<OwnedNode>, usize),
-    Load(LoadTicket<'l>),
+    /// What is missing from this address on.
+    Load(LoadTicket<'l>, FlashAddress),
 }
 
 impl Llama {
@@ -152,7 +154,7 @@ impl Llama {
                     // Looked at with the ticket: whoever had it before may have loaded the page.
                     let Some(ticket) = self.loading.begin(page) else { continue };
                     let Some(address) = self.missing(page) else { continue };
-                    (Extent::Whole(address), Purpose::Load(ticket))
+                    (Extent::Whole(address), Purpose::Load(ticket, address))
                 }
             };
             wanted.push((page, extent));
@@ -167,7 +169,7 @@ impl Llama {
                     }
                 }
                 // Why it cannot be read, whoever needs it will hear.
-                Purpose::Load(_ticket) => drop(self.take_loaded(&wanted[index], read)),
+                Purpose::Load(_ticket, address) => drop(self.take_loaded(wanted[index].0, address, read)),
             }
         });
     }

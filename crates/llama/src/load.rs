@@ -110,33 +110,36 @@ impl Llama {
         in_flight: InFlight,
     ) -> Result<(), LlamaError> {
         // Looked at with the ticket: whoever had it before may have loaded the page.
-        let (mut tickets, wanted): (Vec<_>, Vec<_>) = (pages.into_iter())
-            .filter_map(|(ticket, page)| Some((Some(ticket), (page, Extent::Whole(self.missing(page)?)))))
+        let (mut loads, wanted): (Vec<_>, Vec<_>) = (pages.into_iter())
+            .filter_map(|(ticket, page)| {
+                let address = self.missing(page)?;
+                Some((Some((ticket, address)), (page, Extent::Whole(address))))
+            })
             .unzip();
         let mut result = Ok(());
         self.read_pages(&wanted, in_flight, &mut |index, read| {
-            let loaded = self.take_loaded(&wanted[index], read);
+            // With its ticket given back, whoever waits for this page goes on.
+            let (_ticket, address) = loads[index].take().expect("a page is told of once");
+            let loaded = self.take_loaded(wanted[index].0, address, read);
             if result.is_ok() {
                 result = loaded;
             }
-            // Whoever waits for this page goes on.
-            tickets[index] = None;
         });
         result
     }
 
-    /// Installs a page of which all has been read that was missing.
+    /// Installs a page of which all has been read that was missing, from this address on.
     pub(crate) fn take_loaded(
         &self,
-        (page, extent): &(PageId, Extent),
+        page: PageId,
+        address: FlashAddress,
         read: Result<&[ReadFragment<'_>], LlamaError>,
     ) -> Result<(), LlamaError> {
-        let Extent::Whole(address) = *extent else { unreachable!("a page is loaded as a whole") };
-        match read.and_then(|fragments| self.install_loaded(*page, address, fragments)) {
+        match read.and_then(|fragments| self.install_loaded(page, address, fragments)) {
             Ok(true) => self.counters.loads.add(1),
             Ok(false) => {}
             // The page has been written anew meanwhile, and what it was removed.
-            Err(_) if self.missing(*page) != Some(address) => {}
+            Err(_) if self.missing(page) != Some(address) => {}
             Err(error) => return Err(error),
         }
         Ok(())

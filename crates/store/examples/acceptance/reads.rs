@@ -19,19 +19,20 @@ const WRITE_BYTES: usize = 1 << 20;
 struct Way<'w> {
     name: &'static str,
     threads: u64,
-    /// Reads what the numbers from this one on say; how many that is.
-    read: &'w (dyn Fn(u64) -> u64 + Sync),
+    /// Reads what the numbers from this one on say, blocks into the buffer, which the thread keeps; how many that is.
+    read: &'w (dyn Fn(u64, &mut AlignedBuffer) -> u64 + Sync),
     done: u64,
     time: Duration,
 }
 
 impl Way<'_> {
     /// Numbers come from `next`, so that no two reads are of the same.
-    fn turn(&mut self, next: &AtomicU64) {
+    fn turn(&mut self, next: &AtomicU64, buffer_bytes: usize) {
         let (begin, done) = (Instant::now(), AtomicU64::new(0));
         let work = || {
+            let mut buffer = AlignedBuffer::zeroed(buffer_bytes);
             while begin.elapsed() < TURN {
-                let count = (self.read)(next.fetch_add(64, Ordering::Relaxed));
+                let count = (self.read)(next.fetch_add(64, Ordering::Relaxed), &mut buffer);
                 done.fetch_add(count, Ordering::Relaxed);
             }
         };
@@ -56,15 +57,14 @@ pub fn cold_reads(path: &Path, records: u64, budget: usize, depth: u64, seconds:
 
     let key = |number: u64| (spread(number) % records).to_be_bytes();
     let block = |number: u64| spread(number) % (blocks_bytes / BLOCK_BYTES as u64) * BLOCK_BYTES as u64;
-    let get = |first| get_one(&table, &key(first));
-    let get_many = |first| get_many(&table, &(first..first + depth).map(key).collect::<Vec<_>>());
-    let read = |first| {
-        let mut buffer = AlignedBuffer::zeroed(BLOCK_BYTES);
-        file.read_at(&mut buffer, block(first)).expect("reads");
+    let get = |first, _: &mut AlignedBuffer| get_one(&table, &key(first));
+    let get_many =
+        |first, _: &mut AlignedBuffer| get_many(&table, &(first..first + depth).map(key).collect::<Vec<_>>());
+    let read = |first, buffer: &mut AlignedBuffer| {
+        file.read_at(&mut buffer[..BLOCK_BYTES], block(first)).expect("reads");
         1
     };
-    let read_many = |first| {
-        let mut buffer = AlignedBuffer::zeroed(depth as usize * BLOCK_BYTES);
+    let read_many = |first, buffer: &mut AlignedBuffer| {
         let parts = buffer.chunks_exact_mut(BLOCK_BYTES).zip(first..);
         let mut reads: Vec<_> =
             parts.map(|(part, number)| ReadRequest::new(&*file, block(number), part)).collect();
@@ -74,18 +74,18 @@ pub fn cold_reads(path: &Path, records: u64, budget: usize, depth: u64, seconds:
     };
     let way = |name, threads, read| Way { name, threads, read, done: 0, time: Duration::ZERO };
     let mut ways = [
-        way("threads_per_second", depth, &get as &(dyn Fn(u64) -> u64 + Sync)),
+        way("threads_per_second", depth, &get as &(dyn Fn(u64, &mut AlignedBuffer) -> u64 + Sync)),
         way("device_threads_per_second", depth, &read),
         way("together_per_second", 1, &get_many),
         way("device_together_per_second", 1, &read_many),
     ];
-    let next = AtomicU64::new(0);
+    let (next, buffer_bytes) = (AtomicU64::new(0), depth as usize * BLOCK_BYTES);
     // What memory holds after that is what was read.
     let turns = (1000 * seconds).div_ceil(TURN.as_millis() as u64);
-    (0..turns).for_each(|_| ways[0].turn(&next));
+    (0..turns).for_each(|_| ways[0].turn(&next, buffer_bytes));
     (ways[0].done, ways[0].time) = (0, Duration::ZERO);
     for _ in 0..turns {
-        ways.iter_mut().for_each(|way| way.turn(&next));
+        ways.iter_mut().for_each(|way| way.turn(&next, buffer_bytes));
     }
     let figures: Vec<_> = ways.iter().map(|way| format!("\"{}\": {}", way.name, way.rate())).collect();
     println!("{{{}}}", figures.join(", "));
