@@ -30,6 +30,9 @@ pub struct DcOptions {
     pub fragments_max: usize,
     /// How much larger than the live data the segments may become before cleaning sets in, in percent.
     pub space_amplification_percent_max: u32,
+    /// How much dead segments may take that are kept to become the next ones, in percent of what all segments take. They are given
+    /// back when the component is idle.
+    pub spare_percent_max: u32,
     /// The longest value in bytes.
     pub value_bytes_max: usize,
     /// A value longer than this is cut into chunks of so many bytes (fewer, if a segment is too small for such a page), which are read
@@ -53,6 +56,7 @@ impl Default for DcOptions {
             flush_buffer_bytes: store.flush_buffer_bytes,
             fragments_max: store.fragments_max,
             space_amplification_percent_max: store.space_amplification_percent_max,
+            spare_percent_max: store.spare_percent_max,
             value_bytes_max: 64 << 20,
             chunk_bytes: 256 << 10,
             compress: store.compress,
@@ -73,6 +77,7 @@ impl DcOptions {
             flush_buffer_bytes: store.flush_buffer_bytes,
             fragments_max: store.fragments_max,
             space_amplification_percent_max: store.space_amplification_percent_max,
+            spare_percent_max: store.spare_percent_max,
             value_bytes_max: 64 << 10,
             chunk_bytes: 1 << 10,
             compress: store.compress,
@@ -120,6 +125,7 @@ impl DcOptions {
             flush_buffer_bytes: self.flush_buffer_bytes,
             fragments_max: self.fragments_max,
             space_amplification_percent_max: self.space_amplification_percent_max,
+            spare_percent_max: self.spare_percent_max,
             compress: self.compress,
             direct: self.direct,
         }

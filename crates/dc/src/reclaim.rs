@@ -6,6 +6,7 @@
 //! | underfull pages | merges ([`Tree::maintain_step`]) |
 //! | segments that are partly dead | cleaning, which moves what is live in them |
 //! | dead segments that a recovery would scan | a checkpoint, at the redo scan start point as it is |
+//! | dead segments kept to become the next ones | an idle step |
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::{BwTreeDc, error};
@@ -128,6 +129,9 @@ impl BwTreeDc {
         if self.clean_step(percent)? {
             return Ok(true);
         }
+        if self.is_idle() && self.release_spare()? {
+            return Ok(true);
+        }
         if !self.llama.wants_checkpoint(percent) {
             return Ok(false);
         }
@@ -144,10 +148,17 @@ impl BwTreeDc {
         if self.applied_at_reclaim.swap(applied, Ordering::Relaxed) != applied {
             self.idle_steps.store(0, Ordering::Relaxed);
         }
-        match self.idle_steps.fetch_add(1, Ordering::Relaxed) < IDLE_STEPS {
-            true => percent_max,
-            false => percent_max.min(IDLE_PERCENT),
-        }
+        self.idle_steps.fetch_add(1, Ordering::Relaxed);
+        if self.is_idle() { percent_max.min(IDLE_PERCENT) } else { percent_max }
+    }
+
+    /// Whether nothing has been applied for a while.
+    fn is_idle(&self) -> bool {
+        self.idle_steps.load(Ordering::Relaxed) > IDLE_STEPS
+    }
+
+    fn release_spare(&self) -> Result<bool, DcError> {
+        self.llama.release_spare().map_err(|error| error::store("removing a spare segment", error))
     }
 
     /// Has every page that is dirty now written once.
@@ -226,7 +237,9 @@ impl BwTreeDc {
             {}
         }
         self.llama.renew_images();
-        self.settle()
+        self.settle()?;
+        while self.release_spare()? {}
+        Ok(())
     }
 
     fn leaf_merges(&self) -> u64 {

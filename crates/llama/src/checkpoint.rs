@@ -431,7 +431,7 @@ impl Llama {
         Ok(())
     }
 
-    /// Removes the segments before the image's scan start in which nothing is live; how many.
+    /// Removes the segments before the image's scan start in which nothing is live, but for their files that are kept as [spares](crate::spares); how many.
     ///
     /// What is dead has been superseded by a durable fragment. Either the image says so, or the scan finds that
     /// fragment: it is younger than the image's entry of its page, hence behind the scan start. The removals are
@@ -448,15 +448,21 @@ impl Llama {
         }
         let segments = &self.store.segments;
         let dead: Vec<u64> = flusher.accounts.dead(segments.indexes_at(flusher.image_start)).collect();
+        let spares_bytes_max = self.spares_bytes_max(&flusher);
         for &segment in &dead {
             flusher.accounts.close(segment);
         }
         drop(flusher);
         for &segment in &dead {
-            segments.remove(segment).map_err(LlamaError::Device)?;
+            segments.retire(segment, spares_bytes_max).map_err(LlamaError::Device)?;
             self.counters.segments_removed.add(1);
         }
         Ok(dead.len())
+    }
+
+    /// What dead segments may take that are kept to become the next ones.
+    pub(crate) fn spares_bytes_max(&self, flusher: &Flusher) -> u64 {
+        flusher.accounts.totals().allocated_bytes / 100 * u64::from(self.options.spare_percent_max)
     }
 
     /// A recovery would not look at them: it begins with the highest number.

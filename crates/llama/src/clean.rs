@@ -63,11 +63,35 @@ impl Llama {
         if self.remove_dead_segments(self.lock_flusher())? > 0 {
             return Ok(true);
         }
+        let segments = &self.store.segments;
+        if segments.spares.bytes() > 0 {
+            let spares_bytes_max = self.spares_bytes_max(&self.lock_flusher());
+            if segments.release_spare(spares_bytes_max).map_err(LlamaError::Device)? {
+                return Ok(true);
+            }
+        }
         match self.next_of_cleaning(percent_max) {
             Work::Write(stream, pages) => self.move_pages(stream, &pages).map(|()| true),
             Work::Look => Ok(true),
             Work::Nothing => Ok(false),
         }
+    }
+
+    /// Removes one of the dead segments that are kept to become the next ones; whether there was one.
+    ///
+    /// # Errors
+    /// [`LlamaError::Device`] if it cannot be removed.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// while llama.release_spare()? {}
+    /// assert_eq!(llama.statistics().spare_bytes, 0);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn release_spare(&self) -> Result<bool, LlamaError> {
+        self.store.segments.release_spare(0).map_err(LlamaError::Device)
     }
 
     fn next_of_cleaning(&self, percent_max: u32) -> Work {

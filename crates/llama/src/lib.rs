@@ -115,6 +115,7 @@ mod salvage;
 mod seal;
 mod segments;
 mod snapshot;
+mod spares;
 mod statistics;
 mod store;
 mod stretch;

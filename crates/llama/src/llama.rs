@@ -613,18 +613,20 @@ impl Llama {
     /// Figures of the store. Waits for a flush that is going on.
     pub fn statistics(&self) -> Statistics {
         let totals = self.lock_flusher().accounts.totals();
-        let end = self.pages.end();
+        let (end, spare_bytes) = (self.pages.end(), self.store.segments.spares.bytes());
         let mut statistics = Statistics {
             memory_bytes: self.memory_bytes(),
             page_ids: end.0 - 1,
             dirty_pages: self.dirty_pages(),
             segments: totals.segments,
             dead_segments: totals.dead_segments,
-            disk_bytes: totals.allocated_bytes,
+            disk_bytes: totals.allocated_bytes + spare_bytes,
+            spare_bytes,
             live_bytes: totals.live_bytes,
             reads_at_once: self.store.segments.directory.reads_at_once() as u64,
             reads: self.store.segments.reads.get(),
             bytes_of_reads: self.store.segments.bytes_of_reads.get(),
+            segments_recycled: self.store.segments.spares.recycled.get(),
             ..Statistics::default()
         };
         self.counters.fill(&mut statistics);

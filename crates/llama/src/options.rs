@@ -24,6 +24,9 @@ pub struct Options {
     pub fragments_max: usize,
     /// How much larger than the live data the segments may become before cleaning sets in, in percent.
     pub space_amplification_percent_max: u32,
+    /// How much dead segments may take that are kept to become the next ones, in percent of what all segments take. They are given
+    /// back when the store is idle.
+    pub spare_percent_max: u32,
     /// Whether pages are compressed where they are written in full and that saves an eighth at least. What is on disk is read
     /// either way.
     pub compress: bool,
@@ -39,6 +42,7 @@ impl Default for Options {
             flush_buffer_bytes: 1 << 20,
             fragments_max: FRAGMENTS_MAX,
             space_amplification_percent_max: 200,
+            spare_percent_max: 6,
             compress: false,
             direct: true,
         }
@@ -54,6 +58,7 @@ impl Options {
             flush_buffer_bytes: 8 << 10,
             fragments_max: 2,
             space_amplification_percent_max: 200,
+            spare_percent_max: 50,
             compress: false,
             direct: true,
         }
@@ -81,6 +86,9 @@ impl Options {
         if self.space_amplification_percent_max < 110 {
             return refuse("space_amplification_percent_max", "at least 110");
         }
+        if self.spare_percent_max > 100 {
+            return refuse("spare_percent_max", "at most 100");
+        }
         if self.memory_bytes < 4096 {
             return refuse("memory_bytes", "at least 4096");
         }
@@ -95,7 +103,7 @@ mod tests {
     #[test]
     fn each_setting_is_refused_beyond_its_bounds_and_taken_at_them() {
         type Set = fn(&mut Options, u64);
-        let settings: [(&str, Set, &[u64], &[u64]); 5] = [
+        let settings: [(&str, Set, &[u64], &[u64]); 6] = [
             (
                 "segment_bytes",
                 |options, value| options.segment_bytes = value,
@@ -114,6 +122,12 @@ mod tests {
                 |options, value| options.space_amplification_percent_max = value as u32,
                 &[110, 1000],
                 &[109, 0],
+            ),
+            (
+                "spare_percent_max",
+                |options, value| options.spare_percent_max = value as u32,
+                &[0, 100],
+                &[101],
             ),
             ("memory_bytes", |options, value| options.memory_bytes = value, &[4096, 1 << 40], &[4095, 0]),
         ];

@@ -192,6 +192,7 @@ impl Llama {
             return Err(segments.corrupt(beyond.offset(), defect));
         }
         remove_behind(&segments, &existing, position)?;
+        segments.remove_left_spares().map_err(LlamaError::Device)?;
         make_durable(&segments, last)?;
         for &index in existing.iter().filter(|&&index| segments.file(index).is_some()) {
             let length = segments.check_header(index)?;

@@ -251,6 +251,12 @@ fn fragment_at(file: &mut DamagedFile, at: u64, own: u64) -> Option<Fragment<'_>
     Fragment::decode(file.bytes(at, length), own).ok()
 }
 
+/// Where a fragment ends that lies at `at` of a file and says that it lies elsewhere than at `own`: the file was another segment's when it was written.
+fn behind_former(file: &mut DamagedFile, at: u64, own: u64) -> Option<u64> {
+    let former = read_own(file.bytes(at, fragment::SHORT_HEADER_BYTES)).filter(|&former| former != own)?;
+    Some(at + fragment_at(file, at, former)?.address().length())
+}
+
 struct Scan<'v> {
     shape: Shape,
     found: Salvage,
@@ -363,6 +369,8 @@ impl Scan<'_> {
     ) -> u64 {
         let from = at;
         let mut is_written = false;
+        // Where the last fragment ends that is of here, and whether there is one behind that was of an earlier segment.
+        let (mut behind_last, mut is_former) = (at, false);
         loop {
             let order = self.open[stream].unwrap_or(self.found.orders.len());
             match self.take(file, begin, at, order) {
@@ -372,6 +380,10 @@ impl Scan<'_> {
                         self.open[stream] = Some(order);
                     }
                     (at, is_written) = (behind, true);
+                    (behind_last, is_former) = (behind, false);
+                }
+                None if let Some(behind) = behind_former(file, at, begin + at) => {
+                    (at, is_former) = (behind, true);
                 }
                 None => {
                     is_written |= file.bytes(at, STEP as usize).iter().any(|&byte| byte != 0);
@@ -382,9 +394,11 @@ impl Scan<'_> {
                 break;
             }
         }
-        if is_written {
+        // What the file held before it became this segment is not lost, nor what is left of it where it begins.
+        let lost_until = if is_former && at >= end { behind_last } else { at };
+        if is_written && lost_until > from {
             let reason = "no sound flush buffer, or one that did not become durable".to_owned();
-            self.lose(file.name(), from, at - from, reason);
+            self.lose(file.name(), from, lost_until - from, reason);
         }
         at
     }

@@ -2,7 +2,7 @@
 //!
 //! Byte `o` of the store lies in the file `store-{o / segment_bytes:016x}.seg` at `o % segment_bytes`. Segments of even
 //! numbers are of one [stream](crate::flush_buffer::Stream), those of odd numbers of the other. A segment is allocated a
-//! piece at a time as it fills, and removed when nothing in it is needed; its number is never
+//! piece at a time as it fills. When nothing in it is needed its file is removed, or becomes that of a later segment ([`spares`](crate::spares)); its number is never
 //! used again. The first 4096 bytes are its header (little-endian; hence no fragment has the address 0):
 //!
 //! | offset | bytes | field |
@@ -23,6 +23,7 @@ use crate::flash_address::{FlashAddress, LENGTH_MAX};
 use crate::flush_buffer::{FORMAT_VERSION, Position, STREAMS, is_known};
 use crate::fragment::{Defect, Fragment, Layout, read_u32, read_u64, write_u32, write_u64};
 use crate::read_buffer::ReadBuffer;
+use crate::spares::Spares;
 use crate::statistics::Counter;
 use crate::sync::RwLock;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
@@ -54,8 +55,9 @@ pub(crate) struct Segments {
     /// Identifies the store, so that files of another one are not taken for its own.
     pub(crate) store: u64,
     pub(crate) segment_bytes: u64,
-    direct: bool,
+    pub(crate) direct: bool,
     files: RwLock<HashMap<u64, Arc<dyn File>>>,
+    pub(crate) spares: Spares,
     /// Reads of fragments, of neighbours together, and their bytes.
     pub(crate) reads: Counter,
     pub(crate) bytes_of_reads: Counter,
@@ -244,6 +246,7 @@ impl Segments {
             segment_bytes,
             direct,
             files: RwLock::default(),
+            spares: Spares::default(),
             reads: Counter::default(),
             bytes_of_reads: Counter::default(),
         }
@@ -350,7 +353,7 @@ impl Segments {
         Ok(length)
     }
 
-    /// Creates a segment with its header, and room for `bytes` behind it, durably; the length of its file.
+    /// Creates a segment with its header, and room for `bytes` behind it, durably; the length of its file, which may be a [spare](crate::spares).
     pub(crate) fn create(&self, index: u64, bytes: u64) -> Result<u64, DeviceError> {
         let name = segment_name(index);
         match self.directory.remove(&name) {
@@ -359,8 +362,11 @@ impl Segments {
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
-        let file = self.directory.open(&name, OpenMode::CreateNew, self.direct)?;
         let length = self.pieces(self.start(index), bytes);
+        if let Some(length) = self.recycle(index, length)? {
+            return Ok(length);
+        }
+        let file = self.directory.open(&name, OpenMode::CreateNew, self.direct)?;
         let made = file
             .allocate(length)
             .and_then(|()| file.write_durable_at(&self.header(index), 0))
@@ -375,7 +381,7 @@ impl Segments {
         Ok(length)
     }
 
-    fn header(&self, index: u64) -> AlignedBuffer {
+    pub(crate) fn header(&self, index: u64) -> AlignedBuffer {
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
         write_u32(&mut block, 4, MAGIC);
         write_u32(&mut block, 8, FORMAT_VERSION);
@@ -441,11 +447,15 @@ impl Segments {
     pub(crate) fn remove(&self, index: u64) -> Result<(), DeviceError> {
         let name = segment_name(index);
         // From here on nobody comes to hold it who does not.
-        let file = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&index);
-        match self.remove_file(&name, file) {
+        match self.remove_file(&name, self.take_file(index)) {
             Err(error) if error.is_not_found() => Ok(()),
             other => other,
         }
+    }
+
+    /// The file of a segment, which is not to be found any more.
+    pub(crate) fn take_file(&self, index: u64) -> Option<Arc<dyn File>> {
+        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&index)
     }
 
     /// Removes a file piece by piece, unless it could not be opened, or somebody else has it.

@@ -22,7 +22,7 @@ macro_rules! counters {
         #[derive(Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
-        /// Figures of a store since it was opened, and of its state now (the first eight figures).
+        /// Figures of a store since it was opened, and of its state now (the first nine figures).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Statistics {
@@ -36,8 +36,10 @@ macro_rules! counters {
             pub segments: u64,
             /// Those of them in which nothing is live; the next checkpoint removes most of them.
             pub dead_segments: u64,
-            /// Bytes of segment files.
+            /// Bytes of segment files, spare ones included.
             pub disk_bytes: u64,
+            /// Of these: of dead segments that are kept to become the next ones.
+            pub spare_bytes: u64,
             /// Bytes of live fragments.
             pub live_bytes: u64,
             /// Reads that the device does at the same time; 1 if one after the other.
@@ -46,6 +48,8 @@ macro_rules! counters {
             pub reads: u64,
             /// Their bytes.
             pub bytes_of_reads: u64,
+            /// Segments made of the files of dead ones.
+            pub segments_recycled: u64,
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -65,10 +69,12 @@ macro_rules! counters {
                     ("segments", self.segments),
                     ("dead_segments", self.dead_segments),
                     ("disk_bytes", self.disk_bytes),
+                    ("spare_bytes", self.spare_bytes),
                     ("live_bytes", self.live_bytes),
                     ("reads_at_once", self.reads_at_once),
                     ("reads", self.reads),
                     ("bytes_of_reads", self.bytes_of_reads),
+                    ("segments_recycled", self.segments_recycled),
                     $((stringify!($name), self.$name),)*
                 ]
             }
@@ -137,7 +143,7 @@ counters! {
     pages_relocated,
     /// Of these: to segments of pages that have not changed for long.
     pages_kept_apart,
-    /// Segments removed.
+    /// Dead segments given up.
     segments_removed,
     /// Pages freed since a durable page had taken over what they held.
     pages_freed,

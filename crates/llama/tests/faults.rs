@@ -20,7 +20,7 @@ fn loaded(disk: &SimulatedDisk, keys: u32) -> Harness {
 #[test]
 fn the_first_failed_write_stops_all_writing_and_no_reading() {
     let options = Options::tiny_for_tests();
-    let (mut poisoned, mut of_removed) = (0, 0);
+    let (mut poisoned, mut of_removed, mut of_dead) = (0, 0, 0);
     for (operation, kinds) in [
         (Operation::Write, [FaultKind::Refuse, FaultKind::Partial, FaultKind::Lose]),
         (Operation::Sync, [FaultKind::Refuse, FaultKind::Partial, FaultKind::Lose]),
@@ -31,23 +31,28 @@ fn the_first_failed_write_stops_all_writing_and_no_reading() {
             let disk = SimulatedDisk::new(nth);
             let mut harness = Harness::create(Arc::new(disk.directory()), &options).unwrap();
             disk.set_faults(FaultPlan::new().fail(operation, nth, kinds[(nth % 3) as usize]));
-            let asked: Arc<Mutex<Vec<Operation>>> = Arc::default();
+            let asked: Arc<Mutex<Vec<(Operation, String)>>> = Arc::default();
             let noted = Arc::clone(&asked);
-            disk.watch(move |moment| noted.lock().unwrap().push(moment.operation));
+            disk.watch(move |moment| noted.lock().unwrap().push((moment.operation, moment.file)));
             let mut random = Random::new(nth);
             let failed = (0..400).find_map(|_| harness.act(&mut random).err());
             if disk.faults_fired() == 0 {
                 break;
             }
             let asked = asked.lock().unwrap().clone();
-            let mut alike = (0..asked.len()).filter(|&at| asked[at] == operation);
-            if asked[alike.nth(nth as usize).unwrap() - 1] == Operation::Shorten {
+            let at = (0..asked.len()).filter(|&at| asked[at].0 == operation).nth(nth as usize).unwrap();
+            let (is_of_removed, is_of_dead) = (
+                asked[at - 1].0 == Operation::Shorten,
+                operation == Operation::Rename && asked[at].1.ends_with(".seg"),
+            );
+            if is_of_removed || is_of_dead {
                 assert!(failed.is_none() && harness.llama.poisoned().is_none());
                 harness.check_all().unwrap();
                 let ledger = harness.into_ledger();
                 let left = Arc::new(disk.crash(CrashPolicy::Random));
                 Harness::reopen(&ledger, left, &options).unwrap().check_all().unwrap();
-                of_removed += 1;
+                of_removed += usize::from(is_of_removed);
+                of_dead += usize::from(is_of_dead);
                 continue;
             }
             assert!(matches!(failed, None | Some(LlamaError::Device(_) | LlamaError::Poisoned { .. })));
@@ -71,6 +76,7 @@ fn the_first_failed_write_stops_all_writing_and_no_reading() {
         }
     }
     assert!(poisoned > 50, "only {poisoned} faults were met");
+    assert!(of_dead > 0, "only {of_dead} dead segments could not be set aside");
     assert!(of_removed > 5, "only {of_removed} syncs failed of files that were being removed");
 }
 

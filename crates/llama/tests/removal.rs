@@ -1,4 +1,4 @@
-//! Dead segments and older images are removed piece by piece. Whatever a crash leaves of them is dead still.
+//! Dead segments and older images are removed piece by piece, or become the next segments. Whatever a crash leaves of them is dead still.
 
 mod harness;
 
@@ -40,7 +40,7 @@ fn is_segment(name: &str) -> bool {
 
 #[test]
 fn what_a_crash_leaves_of_files_that_are_being_removed_hinders_no_opening_and_is_removed_later() {
-    let options = Options::tiny_for_tests();
+    let options = Options { spare_percent_max: 0, ..Options::tiny_for_tests() };
     let disk = SimulatedDisk::new(7);
     let mut harness = superseded(&disk, &options);
     let whole = lengths(&disk.directory());
@@ -90,7 +90,7 @@ fn what_a_crash_leaves_of_files_that_are_being_removed_hinders_no_opening_and_is
 
 #[test]
 fn space_is_given_back_in_pieces_or_if_that_fails_at_once() {
-    let options = Options::tiny_for_tests();
+    let options = Options { spare_percent_max: 0, ..Options::tiny_for_tests() };
     for fault in [None, Some(Operation::Shorten), Some(Operation::Sync)] {
         let disk = SimulatedDisk::new(7);
         let mut harness = superseded(&disk, &options);
@@ -125,4 +125,70 @@ fn space_is_given_back_in_pieces_or_if_that_fails_at_once() {
         assert!(left.len() + 3 < whole.len(), "{left:?} of {whole:?}");
         harness.check_all().unwrap();
     }
+}
+
+#[test]
+fn whatever_a_crash_leaves_of_a_file_that_becomes_another_segment_hinders_no_opening() {
+    let options = Options::tiny_for_tests();
+    let mut sweep = Sweep::default();
+    let (mut recycled, mut left, mut number) = (0, BTreeSet::new(), 0);
+    for seed in 0..3 {
+        let disk = SimulatedDisk::new(seed);
+        let mut harness = superseded(&disk, &options);
+        for key in 0..600 {
+            let moments: Arc<Mutex<Vec<Moment>>> = Arc::default();
+            let (noted, is_renamed) = (Arc::clone(&moments), Arc::new(Mutex::new(false)));
+            disk.watch(move |moment| {
+                // From when a spare is made, or made a segment of, to the sync of the directory; and what becomes durable with it.
+                let mut is_renamed = is_renamed.lock().unwrap();
+                *is_renamed |= moment.operation == Operation::Rename;
+                if *is_renamed
+                    || moment.file.ends_with(".spare")
+                    || moment.operation == Operation::SyncDirectory
+                {
+                    noted.lock().unwrap().push(moment);
+                }
+            });
+            harness.upsert(key % 500);
+            let ledger = harness.ledger();
+            match key % 100 {
+                99 => harness.checkpoint(|_| {}).unwrap(),
+                _ => harness.flush_all().unwrap(),
+            }
+            disk.watch(|_| {});
+            for moment in moments.lock().unwrap().drain(..) {
+                sweep.point();
+                number += 1;
+                for (disk, policy) in [&moment.before, &moment.during]
+                    .into_iter()
+                    .flat_map(|disk| CrashPolicy::ALL.map(|policy| (disk, policy)))
+                {
+                    let disk = disk.fork(number);
+                    let directory = Arc::new(disk.crash(policy));
+                    left.extend(
+                        directory
+                            .list()
+                            .unwrap()
+                            .iter()
+                            .filter_map(|name| name.rsplit('.').next().map(str::to_owned)),
+                    );
+                    let harness = Harness::reopen(&ledger, directory, &options).unwrap();
+                    let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        harness.check_all().unwrap()
+                    }));
+                    let spares = lengths(&disk.directory())
+                        .into_keys()
+                        .filter(|name| name.ends_with(".spare"))
+                        .count();
+                    sweep.recovered(
+                        number as usize,
+                        if is_right.is_ok() && spares == 0 { Ok(()) } else { Err(format!("{spares}")) },
+                    );
+                }
+            }
+        }
+        recycled += harness.llama.statistics().segments_recycled;
+    }
+    sweep.report("crashes while files become other segments");
+    assert!(recycled > 10 && left.contains("spare"), "{recycled} of {left:?}");
 }

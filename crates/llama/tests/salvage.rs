@@ -448,3 +448,54 @@ fn fragments_are_read_again_from_files_that_are_kept_open_sixty_four_at_most() {
     let mut is_there = |number: usize| reader.read(places[number], |_| ()).is_some();
     assert!(is_there(2) && !is_there(3) && !is_there(4) && is_there(5));
 }
+
+/// A store whose second segment of the first stream was another one before, and has been filled to a half, and where that half ends.
+fn recycled() -> (MemoryDirectory, String, u64) {
+    let directory = MemoryDirectory::new();
+    let llama = open(&directory, options());
+    let page = llama.allocate();
+    let put = |page: PageId| {
+        let descriptor = PageDescriptor { tree: 7, low_key: &page.0.to_be_bytes(), root: true };
+        let guard = llama.pin();
+        let base = OwnedNode::base(&content(page), descriptor, &[]);
+        llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+        drop(guard);
+        llama.flush_step().unwrap();
+    };
+    // Each flush kills what the one before has written.
+    (0..34).for_each(|_| put(page));
+    let mut image = llama.image_begin(b"").unwrap();
+    while llama.checkpoint_flush_step(&mut image).unwrap() != CheckpointProgress::Done {}
+    llama.checkpoint_add(&mut image, 7, &page.0.to_be_bytes(), page).unwrap();
+    llama.checkpoint_finish(image).unwrap();
+    let before = llama.statistics();
+    assert!(before.spare_bytes > 0 && before.segments_recycled == 0, "{before:?}");
+    while llama.statistics().segments_recycled == 0 {
+        put(page);
+    }
+    (0..6).for_each(|_| put(page));
+    let names = directory.list().unwrap();
+    let name = names.into_iter().filter(|name| name.ends_with(".seg")).max().unwrap();
+    (directory, name, 8 * BLOCK)
+}
+
+#[test]
+fn what_a_file_held_as_another_segment_is_neither_found_nor_lost() {
+    let (directory, name, end) = recycled();
+    assert_eq!(length(&directory, &name), SEGMENT);
+    let behind = |salvage: &Salvage| {
+        salvage.losses.iter().filter(|loss| loss.file == name).cloned().collect::<Vec<_>>()
+    };
+    let (salvage, found, _) = salvaged(&directory);
+    assert_eq!(behind(&salvage), []);
+    assert!(found.iter().all(|found| found.page == 1 && found.order.lowest == found.order.highest));
+    let count = found.len();
+    // What is damaged of the segment as it is now is told.
+    flip(&directory, &name, end - BLOCK + 128 + 500);
+    let (salvage, found, _) = salvaged(&directory);
+    assert_eq!((found.len(), behind(&salvage).len()), (count - 1, 1), "{:?}", salvage.losses);
+    // What is damaged of the other is not.
+    flip(&directory, &name, end + 128 + 500);
+    flip(&directory, &name, end + 7);
+    assert_eq!(behind(&salvaged(&directory).0).len(), 1);
+}

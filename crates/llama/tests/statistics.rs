@@ -307,8 +307,11 @@ fn cleaning_moves_what_is_live_and_removes_what_is_not() {
     let removed = bed.moved(|llama| assert!(llama.clean_step_to(110).unwrap()));
     assert_eq!(
         removed,
-        [("segments", -1), ("dead_segments", -1), ("disk_bytes", -(64 << 10)), ("segments_removed", 1)]
+        [("segments", -1), ("dead_segments", -1), ("spare_bytes", 64 << 10), ("segments_removed", 1)]
     );
+    let released =
+        bed.moved(|llama| assert!(llama.release_spare().unwrap() && !llama.release_spare().unwrap()));
+    assert_eq!(released, [("disk_bytes", -(64 << 10)), ("spare_bytes", -(64 << 10))]);
     assert!(!bed.llama.wants_checkpoint(110));
     drop(bed.directory);
 }
