@@ -59,6 +59,19 @@ pub struct Record {
     pub timestamp: Timestamp,
 }
 
+impl Record {
+    /// How long the value is; 0 if there is none.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Record, Timestamp};
+    /// let record = Record { key: b"apples".to_vec(), value: Some(b"12".to_vec()), timestamp: Timestamp(5) };
+    /// assert_eq!(record.value_bytes(), 2);
+    /// ```
+    pub fn value_bytes(&self) -> usize {
+        self.value.as_ref().map_or(0, Vec::len)
+    }
+}
+
 /// The order in which a scan returns keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Direction {
@@ -137,19 +150,27 @@ pub trait DataComponent: Send + Sync {
     /// [`DcError`] if the device fails or a page is corrupt.
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError>;
 
-    /// As [`DataComponent::get`] of each of `keys`, in their order; what has to be read for them can be read together. Each record is as of a moment of its own during the call.
+    /// As [`DataComponent::get`] of each of `keys`, in their order: of the first, if there is one, and of as many behind it as their
+    /// values have `bytes_max` bytes in all. What has to be read for them can be read together. Each record is as of a moment of its own during the call.
     ///
     /// # Errors
     /// As [`DataComponent::get`], if any of them fails.
-    fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Record>>, DcError> {
-        keys.iter().map(|key| self.get(table, key)).collect()
-    }
-
-    /// Says that `keys` will be read next, so that what of them is not in memory can be brought there at once rather than
-    /// one after the other. A hint: it changes nothing that can be seen, and it fails on nothing, since a read that cannot be
-    /// done says so when it is done. It may block on storage. Nothing by default.
-    fn prefetch(&self, table: TableId, keys: &[&[u8]]) {
-        let _ = (table, keys);
+    fn get_many(
+        &self,
+        table: TableId,
+        keys: &[&[u8]],
+        bytes_max: usize,
+    ) -> Result<Vec<Option<Record>>, DcError> {
+        let (mut records, mut bytes) = (Vec::with_capacity(keys.len()), 0usize);
+        for key in keys {
+            let record = self.get(table, key)?;
+            bytes = bytes.saturating_add(record.as_ref().map_or(0, Record::value_bytes));
+            if bytes > bytes_max && !records.is_empty() {
+                break;
+            }
+            records.push(record);
+        }
+        Ok(records)
     }
 
     /// One batch of a range scan. Every operation applied before the call is seen; one applied during it may be.

@@ -60,11 +60,11 @@ enum Bug {
     ValueAndTimestampAreTornApart,
     ApplyReturnsBeforeItIsVisible,
     /// What was prefetched comes from the last checkpoint.
-    PrefetchForgetsWhatIsNotDurable,
-    PrefetchInventsRecords,
     /// As if the pages were sorted, and nobody put the answers back.
     SeveralKeysAreAnsweredInTheirOwnOrder,
     OfSeveralEqualKeysOneIsAnswered,
+    SeveralKeysAreAnsweredBeyondTheirBytes,
+    OfSeveralKeysThatFitTheFirstIsAnswered,
 }
 
 const BUGS: &[Bug] = &[
@@ -107,10 +107,10 @@ const BUGS: &[Bug] = &[
     EmptyValueIsADelete,
     ValueAndTimestampAreTornApart,
     ApplyReturnsBeforeItIsVisible,
-    PrefetchForgetsWhatIsNotDurable,
-    PrefetchInventsRecords,
     SeveralKeysAreAnsweredInTheirOwnOrder,
     OfSeveralEqualKeysOneIsAnswered,
+    SeveralKeysAreAnsweredBeyondTheirBytes,
+    OfSeveralKeysThatFitTheFirstIsAnswered,
 ];
 
 const KEY_BYTES_MAX: usize = 64;
@@ -205,7 +205,12 @@ impl DataComponent for Broken {
         Ok(found.map(|record| Record { key, ..record }))
     }
 
-    fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Record>>, DcError> {
+    fn get_many(
+        &self,
+        table: TableId,
+        keys: &[&[u8]],
+        bytes_max: usize,
+    ) -> Result<Vec<Option<Record>>, DcError> {
         let mut keys = keys.to_vec();
         if self.bug == SeveralKeysAreAnsweredInTheirOwnOrder {
             keys.sort_unstable();
@@ -218,27 +223,18 @@ impl DataComponent for Broken {
                 }
             }
         }
+        let mut sum = 0usize;
+        let fit = records.iter().take_while(|record| {
+            sum = sum.saturating_add(record.as_ref().map_or(0, Record::value_bytes));
+            sum <= bytes_max
+        });
+        let count = match self.bug {
+            SeveralKeysAreAnsweredBeyondTheirBytes => records.len(),
+            OfSeveralKeysThatFitTheFirstIsAnswered => 1,
+            _ => fit.count().max(1),
+        };
+        records.truncate(count);
         Ok(records)
-    }
-
-    fn prefetch(&self, table: TableId, keys: &[&[u8]]) {
-        let mut state = self.state.lock().unwrap();
-        for key in keys {
-            let place = (table, key.to_vec());
-            match (self.bug, state.durable.get(&place).cloned()) {
-                (PrefetchForgetsWhatIsNotDurable, Some(durable)) => {
-                    state.map.insert(place, durable);
-                }
-                (PrefetchForgetsWhatIsNotDurable, None) => {
-                    state.map.remove(&place);
-                }
-                (PrefetchInventsRecords, _) => {
-                    let key = key.to_vec();
-                    state.map.entry(place).or_insert((Record { key, ..Record::default() }, Lsn(0)));
-                }
-                _ => {}
-            }
-        }
     }
 
     fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {

@@ -556,21 +556,26 @@ impl DataComponent for BwTreeDc {
         self.resolved(table, key, self.get_stored(table, key)?)
     }
 
-    fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Record>>, DcError> {
+    fn get_many(
+        &self,
+        table: TableId,
+        keys: &[&[u8]],
+        bytes_max: usize,
+    ) -> Result<Vec<Option<Record>>, DcError> {
         let mut records = Vec::with_capacity(keys.len());
+        let mut bytes = 0;
         for keys in keys.chunks(LOADS_AT_ONCE) {
-            self.get_together(table, keys, &mut records)?;
+            for (key, stored) in keys.iter().zip(self.get_together(table, keys)?) {
+                let value = stored.as_ref().and_then(|record| record.value.as_deref());
+                // Before a large one is read.
+                bytes += value.map_or(0, stored_value::value_bytes);
+                if bytes > bytes_max as u64 && !records.is_empty() {
+                    return Ok(records);
+                }
+                records.push(self.resolved(table, key, stored)?);
+            }
         }
         Ok(records)
-    }
-
-    fn prefetch(&self, table: TableId, keys: &[&[u8]]) {
-        let Some(tree) = self.live_tree(table) else { return };
-        let missing = tree.missing_pages(keys, self.pages_ahead_max());
-        // A single page is loaded no later by the read that needs it.
-        if missing.len() > 1 {
-            missing.chunks(LOADS_AT_ONCE).for_each(|pages| self.load_ahead(tree, pages));
-        }
     }
 
     fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {

@@ -158,26 +158,21 @@ impl BwTreeDc {
         Ok(Some((record.timestamp, is_value)))
     }
 
-    /// As [`DataComponent::get`](deuteron_contract::DataComponent::get) of each of `keys`, which are few, read together.
+    /// As [`DataComponent::get`](deuteron_contract::DataComponent::get) of each of `keys`, which are few, read together; but their values are
+    /// [as the tree keeps them](stored_value).
     pub(crate) fn get_together(
         &self,
         table: TableId,
         keys: &[&[u8]],
-        records: &mut Vec<Option<Record>>,
-    ) -> Result<(), DcError> {
-        let first = records.len();
-        records.resize(first + keys.len(), None);
-        let Some(tree) = self.live_tree(table) else { return Ok(()) };
+    ) -> Result<Vec<Option<Record>>, DcError> {
+        let mut found = vec![None; keys.len()];
+        let Some(tree) = self.live_tree(table) else { return Ok(found) };
         self.make_room_for_reads();
-        let found = &mut records[first..];
         let left = tree.get_each(keys, &mut |place, record| found[place] = record.map(record_of));
         for place in left {
             found[place] = self.look_in(tree, keys[place], record_of)?;
         }
-        for (record, key) in found.iter_mut().zip(keys) {
-            *record = self.resolved(table, key, record.take())?;
-        }
-        Ok(())
+        Ok(found)
     }
 
     /// What the tree keeps of `key`, with its value if that is a large one.

@@ -182,6 +182,16 @@ pub(crate) fn decode(value: &[u8]) -> Option<StoredValue<'_>> {
     }
 }
 
+/// How long the value is that is kept as `value`.
+pub(crate) fn value_bytes(value: &[u8]) -> u64 {
+    match decode(value) {
+        Some(StoredValue::Plain(value)) => value.len() as u64,
+        Some(StoredValue::Large(large)) => large.length,
+        // Whoever reads it says what is wrong.
+        None => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,9 +202,11 @@ mod tests {
         let large = LargeValue { number, length: 1 << 26, chunk_bytes: 1 << 18 };
         let reference = large.encode();
         assert_eq!(decode(&reference), Some(StoredValue::Large(large)));
+        assert_eq!((value_bytes(&reference), value_bytes(&MARK)), (1 << 26, 0));
         for value in [&b""[..], b"x", &MARK, &MARK[..15], &reference, &escape(&reference)] {
             let kept = if is_marked(value) { escape(value) } else { value.to_vec() };
             assert_eq!(decode(&kept), Some(StoredValue::Plain(value)));
+            assert_eq!(value_bytes(&kept), value.len() as u64);
             assert!(kept.len() <= value.len() + ESCAPE_BYTES);
         }
         assert_eq!(decode(&MARK), None);

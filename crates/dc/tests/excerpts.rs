@@ -73,7 +73,7 @@ impl Bed {
     fn read_many(&self, numbers: &[u64]) {
         let keys: Vec<_> = numbers.iter().map(|&number| key(number)).collect();
         let keys: Vec<_> = keys.iter().map(|key| &key[..]).collect();
-        let found = self.dc.get_many(TABLE, &keys).unwrap();
+        let found = self.dc.get_many(TABLE, &keys, usize::MAX).unwrap();
         assert_eq!(found.len(), numbers.len());
         for (&number, found) in numbers.iter().zip(found) {
             self.check(number, found);
@@ -211,5 +211,5 @@ fn keys_that_are_read_together_are_read_at_once_and_displace_nothing() {
     disk.set_faults((0..1000).fold(FaultPlan::new(), refuse));
     let keys: Vec<_> = (0..64).map(|at| key(40 + at * 200)).collect();
     let keys: Vec<_> = keys.iter().map(|key| &key[..]).collect();
-    assert!(bed.dc.get_many(TABLE, &keys).is_err());
+    assert!(bed.dc.get_many(TABLE, &keys, usize::MAX).is_err());
 }

@@ -393,3 +393,30 @@ fn a_value_of_64_mib_passes_through_a_memory_of_8() {
     assert!(after <= full / 2, "{full} {after}");
     assert_eq!(scan(&dc, 1000, Direction::Forward), [(b"small".to_vec(), b"1".to_vec())]);
 }
+
+#[test]
+fn of_several_keys_as_many_are_answered_as_their_values_fit_and_a_large_one_beyond_is_not_read() {
+    let disk = SimulatedDisk::new(1);
+    let dc = open_in(Arc::new(disk.directory())).unwrap();
+    let values = [value(1, 20 * CHUNK), value(2, 10), value(3, 20 * CHUNK)];
+    for (number, value) in (1..).zip(&values) {
+        write(&dc, &[number], Some(value), number.into()).unwrap();
+    }
+    dc.redo_scan_start_point(Lsn(10)).unwrap();
+    let dc = open_in(Arc::new(disk.crash(CrashPolicy::LoseAll))).unwrap();
+    let get_many = |bytes_max| {
+        let before = dc.llama().statistics().bytes_read;
+        let found = dc.get_many(TABLE, &[&[1], &[9], &[2], &[3]], bytes_max).unwrap();
+        let found: Vec<_> = found.into_iter().map(|record| record.and_then(|record| record.value)).collect();
+        (found, dc.llama().statistics().bytes_read - before)
+    };
+    let [first, second, third] = values.map(Some);
+    let all = [first.clone(), None, second.clone(), third];
+    assert!(get_many(0).0 == all[..1]);
+    assert!(get_many(20 * CHUNK + 9).0 == all[..2]);
+    let (found, read) = get_many(40 * CHUNK + 9);
+    assert!(found == all[..3]);
+    let (found, read_all) = get_many(40 * CHUNK + 10);
+    assert!(found == all);
+    assert!(read_all > read, "{read_all} bytes, {read} of them before the last");
+}

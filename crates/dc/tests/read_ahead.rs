@@ -1,4 +1,4 @@
-//! What is brought to memory before it is read: by a hint, and by scans.
+//! What is read together: several keys, and the leaves that a scan will come to.
 
 use deuteron_contract::{DataComponent, DcError, Direction, Lsn, Operation, ScanRequest, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
@@ -41,58 +41,46 @@ fn cold(options: &DcOptions) -> (SimulatedDisk, Arc<BwTreeDc>) {
     (disk, dc)
 }
 
-fn prefetch(dc: &BwTreeDc, table: TableId, numbers: &[u64]) {
+fn get_many(dc: &BwTreeDc, table: TableId, numbers: &[u64]) -> Result<Vec<Option<Vec<u8>>>, DcError> {
     let keys: Vec<_> = numbers.iter().map(|&number| key(number)).collect();
-    dc.prefetch(table, &keys.iter().map(|key| &key[..]).collect::<Vec<_>>());
+    let keys: Vec<_> = keys.iter().map(|key| &key[..]).collect();
+    let found = dc.get_many(table, &keys, usize::MAX)?;
+    Ok(found.into_iter().map(|record| record?.value).collect())
 }
 
 #[test]
-fn what_was_prefetched_is_read_without_the_device() {
+fn keys_that_are_read_together_come_with_one_request() {
     let (disk, dc) = cold(&options());
     let numbers: Vec<u64> = (0..KEYS).step_by(97).collect();
-    prefetch(&dc, TABLE, &numbers);
+    let expected: Vec<_> = numbers.iter().map(|&number| Some(vec![number as u8; 100])).collect();
+    assert_eq!(get_many(&dc, TABLE, &numbers).unwrap(), expected);
     let loaded = dc.llama().statistics();
     assert_eq!((loaded.loads, loaded.loads_together), (numbers.len() as u64, 1));
+    // All is there now.
     let reads = disk.count(DeviceOperation::Read);
-    for &number in &numbers {
-        let found = dc.get(TABLE, &key(number)).unwrap().unwrap();
-        assert_eq!(found.value.unwrap(), [number as u8; 100]);
-    }
+    assert_eq!(get_many(&dc, TABLE, &numbers).unwrap(), expected);
     assert_eq!(disk.count(DeviceOperation::Read), reads);
-    // All is there already.
-    prefetch(&dc, TABLE, &numbers);
+    // And these are nowhere.
+    assert_eq!(get_many(&dc, TABLE, &[]).unwrap(), []);
+    assert_eq!(get_many(&dc, TableId(9), &[5, 1000]).unwrap(), [None, None]);
     assert_eq!(disk.count(DeviceOperation::Read), reads);
 }
 
 #[test]
-fn a_hint_that_helps_nobody_reads_nothing() {
-    let (disk, dc) = cold(&options());
-    let reads = disk.count(DeviceOperation::Read);
-    prefetch(&dc, TABLE, &[]);
-    prefetch(&dc, TABLE, &[5]);
-    prefetch(&dc, TABLE, &[5, 5]);
-    prefetch(&dc, TableId(9), &[5, 1000]);
-    assert_eq!(disk.count(DeviceOperation::Read), reads);
-}
-
-#[test]
-fn a_hint_too_large_for_the_memory_is_followed_in_part() {
+fn more_than_the_memory_has_room_for_can_be_read_together() {
     let options = DcOptions { memory_bytes: 128 << 10, ..options() };
     let (_disk, dc) = cold(&options);
-    prefetch(&dc, TABLE, &(0..KEYS).collect::<Vec<_>>());
+    let found = get_many(&dc, TABLE, &(0..KEYS).collect::<Vec<_>>()).unwrap();
+    assert!(found.into_iter().eq((0..KEYS).map(|number| Some(vec![number as u8; 100]))));
     let statistics = dc.llama().statistics();
-    assert_eq!(statistics.loads, (128 << 10) / 8 / 2048);
     assert!(statistics.memory_bytes <= 128 << 10, "{statistics:?}");
-    for number in 0..KEYS {
-        assert!(dc.get(TABLE, &key(number)).unwrap().is_some());
-    }
 }
 
 #[test]
-fn a_failing_device_is_told_by_the_read_and_not_by_the_hint() {
+fn a_failing_device_is_told() {
     let (disk, dc) = cold(&options());
     disk.set_faults(FaultPlan::new().fail_from(DeviceOperation::Read, 0, FaultKind::Refuse));
-    prefetch(&dc, TABLE, &[1, 1000]);
+    assert!(matches!(get_many(&dc, TABLE, &[1, 1000]), Err(DcError::Device { .. })));
     assert!(matches!(dc.get(TABLE, &key(1)), Err(DcError::Device { .. })));
     let request = ScanRequest {
         table: TABLE,

@@ -316,7 +316,7 @@ impl Transaction {
     /// # db.close()?;
     /// # Ok::<(), deuteron::Error>(())
     /// ```
-    pub fn prefetch<K: AsRef<[u8]>>(&self, table: &Table, reads: &[K], writes: &[K]) {
+    pub fn prefetch<K: AsRef<[u8]>>(&mut self, table: &Table, reads: &[K], writes: &[K]) {
         if table.database == self.engine.database() {
             self.inner.prefetch(table.id, reads, writes);
         }

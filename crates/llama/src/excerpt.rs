@@ -160,6 +160,9 @@ impl Llama {
             wanted.push((page, extent));
             purposes.push((Some(purpose), places));
         }
+        if wanted.len() > 1 {
+            self.counters.loads_together.add(1);
+        }
         self.read_pages(&wanted, InFlight::Many, &mut |index, read| {
             let (purpose, places) = &mut purposes[index];
             match purpose.take().expect("a page is told of once") {

@@ -109,7 +109,7 @@ counters! {
     flushes_held,
     /// Pages loaded.
     loads,
-    /// Times that several pages were loaded together.
+    /// Times that several pages were loaded together, or read for [excerpts](crate::Llama::excerpts).
     loads_together,
     /// Times that pages were read together ahead of the flush that needed them.
     rows_prepared,

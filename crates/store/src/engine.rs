@@ -135,7 +135,7 @@ impl Engine {
 
     pub(crate) fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         self.usable()?;
-        let records = self.component.get_many(table, keys)?;
+        let records = self.component.get_many(table, keys, usize::MAX)?;
         Ok(records.into_iter().map(|record| record?.value).collect())
     }
 

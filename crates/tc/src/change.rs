@@ -477,7 +477,8 @@ impl Transaction {
                 Attempt::Miss { generation } => {
                     drop(guard);
                     workspace.counts.add(Counter::Misses);
-                    fetched = Some(core.fetch(hashed, generation, reader.at)?);
+                    let ahead = &mut workspace.ahead;
+                    fetched = Some(core.fetch_unless_ahead(ahead, hashed, generation, reader.at)?);
                     continue;
                 }
                 Attempt::TooOld => return Err(Failure::TooOld),

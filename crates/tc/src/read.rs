@@ -1,5 +1,6 @@
 //! Which version a reader sees, and how it makes sure that it stays the one (rules R2, R3, R12 to R14).
 
+use crate::ahead::Ahead;
 use crate::core::Core;
 use crate::error::{ConflictCause, TcError};
 use crate::linked::Linked;
@@ -14,7 +15,7 @@ use crate::status::Status;
 use crate::sync::{Ordering, publication_fence};
 use crate::transaction_table::SlotIndex;
 use crate::version::{PRUNED, Payload, Version, VersionState};
-use deuteron_contract::{Lsn, Timestamp};
+use deuteron_contract::{Lsn, Record as DcRecord, Timestamp};
 use deuteron_epoch::Guard;
 use deuteron_log::{LogError, Record as LogRecord};
 use std::ptr;
@@ -370,6 +371,30 @@ impl Core {
     pub(crate) fn fetch(&self, key: KeyRef<'_>, generation: u64, at: Timestamp) -> Result<Fetched, Failure> {
         point();
         let record = self.versions.get(key.table, key.key).map_err(TcError::DataComponent)?;
+        self.take_fetched(record, generation, at)
+    }
+
+    /// As [`Core::fetch`], unless the answer waits in `ahead`.
+    pub(crate) fn fetch_unless_ahead(
+        &self,
+        ahead: &mut Ahead,
+        key: KeyRef<'_>,
+        generation: u64,
+        at: Timestamp,
+    ) -> Result<Fetched, Failure> {
+        match ahead.take(key, generation) {
+            Some(record) => self.take_fetched(record, generation, at),
+            None => self.fetch(key, generation, at),
+        }
+    }
+
+    /// What the data component has answered, as of this generation.
+    fn take_fetched(
+        &self,
+        record: Option<DcRecord>,
+        generation: u64,
+        at: Timestamp,
+    ) -> Result<Fetched, Failure> {
         point();
         // R11: looked at after the data component.
         if at < self.forced_horizon() {

@@ -641,7 +641,7 @@ fn keys_named_before_are_asked_for_side_by_side() {
     bed.put(b"a", &[7; 600]);
     bed.put(b"b", b"short");
     bed.put(b"b", b"shorter");
-    let tx = bed.begin();
+    let mut tx = bed.begin();
     let ((record_a, version_a), (record_b, version_b)) = (places(&bed, b"a"), places(&bed, b"b"));
     let found = asked(|| tx.prefetch(TABLE, &[b"a", b"b"], &[]));
     // Two buckets, then the records behind them, then the versions, and the value that is in the log.

@@ -295,15 +295,28 @@ impl Transaction {
     }
 
     /// Says which keys will be read and which will be written next: their ways from memory overlap, and what of the former this
-    /// component has no record of is brought to memory by the data component, all at once. (A write needs no read.) Worth it for
+    /// component has no record of is asked for from the data component, all at once. (A write needs no read.) Worth it for
     /// two keys and more. A hint: it counts as no read and fails on nothing. It may block on storage.
-    pub fn prefetch<K: AsRef<[u8]>>(&self, table: TableId, reads: &[K], writes: &[K]) {
-        let core = &self.workspace.core;
+    pub fn prefetch<K: AsRef<[u8]>>(&mut self, table: TableId, reads: &[K], writes: &[K]) {
         let mut stored: Vec<&[u8]> = Vec::new();
-        core.prefetch_keys(table, reads, writes, |key| stored.push(key));
+        self.workspace.core.prefetch_keys(table, reads, writes, |key| stored.push(key));
         // A single one is read no later by the read itself.
         if stored.len() > 1 {
-            core.versions.prefetch_stored(table, &stored);
+            self.fetch_ahead(table, &stored);
+        }
+    }
+
+    /// Asks the data component for `keys`, so that the reads which will miss them need not (R14).
+    fn fetch_ahead(&mut self, table: TableId, keys: &[&[u8]]) {
+        let Workspace { core, ahead, .. } = &mut **self.workspace;
+        let bytes_max = ahead.make_room();
+        // Before the data component is asked.
+        let hashed: Vec<_> = keys.iter().map(|key| core.table.key(table, key)).collect();
+        let generations: Vec<_> = hashed.iter().map(|key| core.table.stripe(key.hash).generation()).collect();
+        // Whoever reads what cannot be read is told.
+        let Ok(records) = core.versions.get_many(table, keys, bytes_max) else { return };
+        for ((key, generation), record) in hashed.into_iter().zip(generations).zip(records) {
+            ahead.put(key, generation, record);
         }
     }
 
@@ -382,7 +395,8 @@ impl Transaction {
                     if reader.protection == Protection::Published {
                         workspace.core.make_room()?;
                     }
-                    fetched = Some(workspace.core.fetch(hashed, generation, reader.at)?);
+                    let Workspace { core, ahead, .. } = workspace;
+                    fetched = Some(core.fetch_unless_ahead(ahead, hashed, generation, reader.at)?);
                     continue;
                 }
                 Attempt::TooOld => return Err(Failure::TooOld),

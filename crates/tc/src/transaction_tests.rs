@@ -34,16 +34,24 @@ fn with(options: TcOptions) -> Arc<Bed> {
 #[derive(Default)]
 struct Noting {
     map: MemoryDc,
-    prefetched: Mutex<Vec<usize>>,
+    alone: Mutex<usize>,
+    together: Mutex<Vec<usize>>,
     scanned: Mutex<Vec<usize>>,
 }
 
 impl DataComponent for Noting {
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
+        *self.alone.lock().unwrap() += 1;
         self.map.get(table, key)
     }
-    fn prefetch(&self, _: TableId, keys: &[&[u8]]) {
-        self.prefetched.lock().unwrap().push(keys.len());
+    fn get_many(
+        &self,
+        table: TableId,
+        keys: &[&[u8]],
+        bytes_max: usize,
+    ) -> Result<Vec<Option<Record>>, DcError> {
+        self.together.lock().unwrap().push(keys.len());
+        self.map.get_many(table, keys, bytes_max)
     }
     fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {
         self.scanned.lock().unwrap().push(request.bytes_max);
@@ -91,27 +99,55 @@ fn noting(options: TcOptions, count: u8) -> (Arc<Bed>, Arc<Noting>) {
 }
 
 #[test]
-fn keys_without_a_record_are_named_to_the_data_component_unless_it_is_a_single_one() {
-    let (bed, dc) = noting(TcOptions::default(), 0);
+fn keys_without_a_record_are_fetched_together_unless_it_is_a_single_one() {
+    let (bed, dc) = noting(TcOptions::default(), 4);
     bed.put(b"here", b"1");
-    let take = || std::mem::take(&mut *dc.prefetched.lock().unwrap());
-    let tx = bed.begin();
+    let together = || std::mem::take(&mut *dc.together.lock().unwrap());
+    let alone = || std::mem::take(&mut *dc.alone.lock().unwrap());
+    let mut tx = bed.begin();
     tx.prefetch(TABLE, &[&b"here"[..], b"a"], &[]);
-    assert_eq!(take(), []);
-    tx.prefetch(TABLE, &[&b"here"[..], b"a", b"b"], &[]);
-    assert_eq!(take(), [2]);
+    assert_eq!(together(), []);
+    tx.prefetch(TABLE, &[&b"here"[..], b"a", b"k\x01"], &[]);
+    assert_eq!(together(), [2]);
     tx.prefetch(TABLE, &[], &[b"a", b"b"]);
-    assert_eq!(take(), [], "a write needs no read");
+    assert_eq!(together(), [], "a write needs no read");
+    alone();
+    // The reads find what was fetched, once; then there is a record.
+    for _ in 0..2 {
+        assert_eq!(tx.get(TABLE, b"a").unwrap(), None);
+        assert_eq!(tx.get(TABLE, b"k\x01").unwrap(), Some(vec![7; 20]));
+    }
+    assert_eq!(alone(), 0);
+    tx.get(TABLE, b"k\x02").unwrap();
+    assert_eq!(alone(), 1);
     // Of many keys so many at a time.
     let keys: Vec<[u8; 2]> = (0..130u16).map(u16::to_be_bytes).collect();
     let mut tx = bed.begin();
     tx.get_many(TABLE, &keys, |_, value| assert!(value.is_none())).unwrap();
-    assert_eq!(take(), [64, 64, 2]);
+    assert_eq!((together(), alone()), (vec![64, 64, 2], 0));
     for key in &keys {
         tx.add(TableId(2), key, 1).unwrap();
     }
     tx.commit().unwrap();
-    assert_eq!(take(), [64, 64, 2]);
+    assert_eq!((together(), alone()), (vec![64, 64, 2], 0));
+}
+
+#[test]
+fn what_was_fetched_ahead_is_fetched_again_if_its_stripe_has_evicted_since() {
+    let (bed, dc) = noting(TcOptions::default(), 4);
+    let mut tx = bed.begin();
+    tx.prefetch(TABLE, &[b"k\x01", b"k\x02"], &[]);
+    let now = *dc.alone.lock().unwrap();
+    // What was evicted may have been a newer version.
+    let table = &bed.tc().core.table;
+    table.stripe(table.key(TABLE, b"k\x01").hash).begin_generation();
+    assert_eq!(tx.get(TABLE, b"k\x01").unwrap(), Some(vec![7; 20]));
+    assert_eq!(*dc.alone.lock().unwrap(), now + 1);
+    // The next transaction finds nothing of it.
+    drop(tx);
+    let mut tx = bed.begin();
+    tx.get(TABLE, b"k\x03").unwrap();
+    assert_eq!(*dc.alone.lock().unwrap(), now + 2);
 }
 
 #[test]

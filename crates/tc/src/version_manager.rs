@@ -118,9 +118,14 @@ impl VersionManager {
         self.data_component.get(table, key)
     }
 
-    /// Says that `keys` will be asked for next. Never under a guard.
-    pub(crate) fn prefetch_stored(&self, table: TableId, keys: &[&[u8]]) {
-        self.data_component.prefetch(table, keys);
+    /// The first of `keys`, or all of them, together. Never under a guard.
+    pub(crate) fn get_many(
+        &self,
+        table: TableId,
+        keys: &[&[u8]],
+        bytes_max: usize,
+    ) -> Result<Vec<Option<Record>>, DcError> {
+        self.data_component.get_many(table, keys, bytes_max)
     }
 
     pub(crate) fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), DcError> {

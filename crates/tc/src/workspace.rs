@@ -8,6 +8,7 @@
 //! A workspace holds the component, so that beginning a transaction touches no shared reference count. The cycle (the
 //! component holds the pool) is broken by [`Pool::close`], when the last user of the component goes.
 
+use crate::ahead::Ahead;
 use crate::change::Changes;
 use crate::core::Core;
 use crate::entries::Entries;
@@ -96,6 +97,8 @@ pub(crate) struct Workspace {
     pub(crate) written_bytes: usize,
     /// The value read last.
     pub(crate) value: Vec<u8>,
+    /// What has been fetched before the reads that need it.
+    pub(crate) ahead: Ahead,
     /// The batches read last, of scans in either direction.
     pub(crate) scanned: [Entries; 2],
     /// Where a scan looks for a place for its range first.
@@ -144,6 +147,7 @@ impl Workspace {
             recycler: Recycler::new(),
             written_bytes: 0,
             value: Vec::new(),
+            ahead: Ahead::default(),
             scanned: Default::default(),
             range_place: shard_of_thread() * RANGE_PLACES_APART,
             counts: Counts::default(),
@@ -241,6 +245,7 @@ impl Workspace {
         self.next_ordinal = 0;
         self.savepoints.clear();
         self.changes.clear();
+        self.ahead.clear();
         self.written_bytes = 0;
         self.read_lsn = Lsn(0);
         self.reads_forgotten = false;

@@ -100,13 +100,20 @@ fn gets(component: &dyn DataComponent, done: &[AtomicU64], stop: &AtomicBool) ->
     let mut random = SplitMix::new(11);
     while !stop.load(Ordering::SeqCst) {
         let index = random.below(KEYS);
-        if random.sometimes(20) {
-            let keys: Vec<Vec<u8>> = (index..KEYS).map(key).collect();
-            component.prefetch(TABLE, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let end = if random.sometimes(20) { KEYS } else { index + 1 };
+        let at_least: Vec<u64> = done.iter().map(|round| round.load(Ordering::SeqCst)).collect();
+        let keys: Vec<Vec<u8>> = (index..end).map(key).collect();
+        let found = match &keys[..] {
+            [key] => vec![component.get(TABLE, key).map_err(|error| Broken::error("get", &error))?],
+            keys => {
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let found = component.get_many(TABLE, &keys, usize::MAX);
+                found.map_err(|error| Broken::error("get_many", &error))?
+            }
+        };
+        for (index, found) in (index..end).zip(found) {
+            judge(index, found.as_ref(), at_least[(index % WRITERS) as usize], &mut seen[index as usize])?;
         }
-        let at_least = done[(index % WRITERS) as usize].load(Ordering::SeqCst);
-        let found = component.get(TABLE, &key(index)).map_err(|error| Broken::error("get", &error))?;
-        judge(index, found.as_ref(), at_least, &mut seen[index as usize])?;
     }
     Ok(())
 }

@@ -60,7 +60,6 @@ fn execute(harness: &dyn Harness, history: &History) -> Result<(), Broken> {
                 changes.iter().for_each(|change| model.apply(change));
             }
             Step::Maintain(seed) => instance.maintain(*seed),
-            Step::Prefetch(seed) => prefetch(component, history, &mut SplitMix::new(*seed)),
             Step::RedoScanStartPoint(lsn) => {
                 if *lsn <= model.redo_scan_start_point {
                     continue;
@@ -80,16 +79,6 @@ fn execute(harness: &dyn Harness, history: &History) -> Result<(), Broken> {
 fn apply(component: &dyn DataComponent, changes: &[&Change]) -> Result<(), Broken> {
     let operations: Vec<Operation<'_>> = changes.iter().map(|change| change.operation()).collect();
     component.apply(&operations).map_err(|error| Broken::error("apply", &error))
-}
-
-/// Any keys: written or never, some twice, some that no component would take.
-fn prefetch(component: &dyn DataComponent, history: &History, random: &mut SplitMix) {
-    let table = TableId(random.below(u64::from(history.tables) + 1) as u32);
-    let mut keys = any_keys(history, random);
-    if random.sometimes(20) {
-        keys.extend([&[][..], &[0xff; 10_000][..]]);
-    }
-    component.prefetch(table, &keys);
 }
 
 fn get(component: &dyn DataComponent, table: TableId, key: &[u8]) -> Result<Option<Record>, Broken> {
@@ -223,7 +212,7 @@ fn compare(
     Ok(())
 }
 
-/// Several keys read together, in any order, some of them twice.
+/// Several keys read together, in any order, some of them twice, some that no component would take.
 fn compare_together(
     component: &dyn DataComponent,
     model: &Model,
@@ -231,14 +220,32 @@ fn compare_together(
     table: TableId,
     random: &mut SplitMix,
 ) -> Result<(), Broken> {
-    let keys = any_keys(history, random);
-    let found = component.get_many(table, &keys).map_err(|error| Broken::error("get_many", &error))?;
-    if found.len() != keys.len() {
-        return Err(Broken::new("get", format!("{} answers for {} keys", found.len(), keys.len())));
+    let mut keys = any_keys(history, random);
+    if random.sometimes(20) {
+        keys.insert(random.index(keys.len() + 1), &[0xff; 10_000]);
+        keys.insert(random.index(keys.len() + 1), &[]);
     }
-    for (key, found) in keys.into_iter().zip(found) {
-        let expected = model.newest.get(&(table, key.to_vec()));
-        compare_record(model, expected, found.as_ref(), table, key)?;
+    let bytes_max = [0, 50, 700, usize::MAX][random.index(4)];
+    let found =
+        component.get_many(table, &keys, bytes_max).map_err(|error| Broken::error("get_many", &error))?;
+    let expected = |key: &&[u8]| model.newest.get(&(table, key.to_vec()));
+    let bytes = |key: &&[u8]| expected(key).and_then(|change| change.value.as_ref()).map_or(0, Vec::len);
+    let mut sum = 0usize;
+    let fit = keys.iter().map(bytes).take_while(|bytes| {
+        sum = sum.saturating_add(*bytes);
+        sum <= bytes_max
+    });
+    let count = fit.count().max(keys.len().min(1));
+    if found.len() != count {
+        let what = format!(
+            "{} answers for {} keys, {count} of which have {bytes_max} bytes",
+            found.len(),
+            keys.len()
+        );
+        return Err(Broken::new("get", what));
+    }
+    for (key, found) in keys.iter().zip(found) {
+        compare_record(model, expected(key), found.as_ref(), table, key)?;
     }
     Ok(())
 }
