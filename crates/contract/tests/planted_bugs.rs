@@ -59,7 +59,10 @@ enum Bug {
     EmptyValueIsADelete,
     ValueAndTimestampAreTornApart,
     ApplyReturnsBeforeItIsVisible,
-    /// What was prefetched comes from the last checkpoint.
+    /// What was read together comes from the last checkpoint from then on.
+    SeveralKeysForgetWhatIsNotDurable,
+    /// As if the places of absent keys were kept, and taken for records.
+    SeveralKeysInventRecords,
     /// As if the pages were sorted, and nobody put the answers back.
     SeveralKeysAreAnsweredInTheirOwnOrder,
     OfSeveralEqualKeysOneIsAnswered,
@@ -107,6 +110,8 @@ const BUGS: &[Bug] = &[
     EmptyValueIsADelete,
     ValueAndTimestampAreTornApart,
     ApplyReturnsBeforeItIsVisible,
+    SeveralKeysForgetWhatIsNotDurable,
+    SeveralKeysInventRecords,
     SeveralKeysAreAnsweredInTheirOwnOrder,
     OfSeveralEqualKeysOneIsAnswered,
     SeveralKeysAreAnsweredBeyondTheirBytes,
@@ -195,6 +200,29 @@ impl Broken {
     }
 }
 
+impl Broken {
+    /// What reading several keys does to those that are read next.
+    fn spoil(&self, table: TableId, keys: &[&[u8]]) {
+        let mut state = self.state.lock().unwrap();
+        for key in keys {
+            let place = (table, key.to_vec());
+            match (self.bug, state.durable.get(&place).cloned()) {
+                (SeveralKeysForgetWhatIsNotDurable, Some(durable)) => {
+                    state.map.insert(place, durable);
+                }
+                (SeveralKeysForgetWhatIsNotDurable, None) => {
+                    state.map.remove(&place);
+                }
+                (SeveralKeysInventRecords, _) => {
+                    let key = key.to_vec();
+                    state.map.entry(place).or_insert((Record { key, ..Record::default() }, Lsn(0)));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
 impl DataComponent for Broken {
     fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Record>, DcError> {
         let table = if self.bug == TablesShareTheirKeys { TableId(0) } else { table };
@@ -234,6 +262,7 @@ impl DataComponent for Broken {
             _ => fit.count().max(1),
         };
         records.truncate(count);
+        self.spoil(table, &keys);
         Ok(records)
     }
 

@@ -363,21 +363,24 @@ impl Segments {
             Err(error) => return Err(error),
         }
         let length = self.pieces(self.start(index), bytes);
-        if let Some(length) = self.recycle(index, length)? {
-            return Ok(length);
-        }
-        let file = self.directory.open(&name, OpenMode::CreateNew, self.direct)?;
-        let made = file
-            .allocate(length)
-            .and_then(|()| file.write_durable_at(&self.header(index), 0))
-            .and_then(|()| file.sync())
-            .and_then(|()| self.directory.sync());
-        if let Err(error) = made {
+        let made = match self.recycle(index, length) {
+            Ok(None) => self.make(index, length),
+            Ok(Some(length)) => Ok(length),
+            Err(error) => Err(error),
+        };
+        made.and_then(|length| self.open(index, OpenMode::ReadWrite).map(|_| length)).inspect_err(|_| {
             // Gives the space back. If this fails too, the next attempt or the next opening does it.
             let _ = self.directory.remove(&name);
-            return Err(error);
-        }
-        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(index, file);
+        })
+    }
+
+    /// Makes the file of a segment, of this length, durably.
+    fn make(&self, index: u64, length: u64) -> Result<u64, DeviceError> {
+        let file = self.directory.open(&segment_name(index), OpenMode::CreateNew, self.direct)?;
+        file.allocate(length)?;
+        file.write_durable_at(&self.header(index), 0)?;
+        file.sync()?;
+        self.directory.sync()?;
         Ok(length)
     }
 
@@ -445,17 +448,20 @@ impl Segments {
     /// A crash may leave the first pieces of it, the header with them: a segment like one that was never filled, in which nothing is
     /// live either. Who is still reading what was live a moment ago holds the file, which is not cut then.
     pub(crate) fn remove(&self, index: u64) -> Result<(), DeviceError> {
-        let name = segment_name(index);
-        // From here on nobody comes to hold it who does not.
-        match self.remove_file(&name, self.take_file(index)) {
+        self.remove_taken(index, self.take_file(index))
+    }
+
+    /// The file of a segment, which is not to be found any more: nobody comes to hold it who does not.
+    pub(crate) fn take_file(&self, index: u64) -> Option<Arc<dyn File>> {
+        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&index)
+    }
+
+    /// As [`Segments::remove`], of a segment whose file was taken.
+    pub(crate) fn remove_taken(&self, index: u64, file: Option<Arc<dyn File>>) -> Result<(), DeviceError> {
+        match self.remove_file(&segment_name(index), file) {
             Err(error) if error.is_not_found() => Ok(()),
             other => other,
         }
-    }
-
-    /// The file of a segment, which is not to be found any more.
-    pub(crate) fn take_file(&self, index: u64) -> Option<Arc<dyn File>> {
-        self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&index)
     }
 
     /// Removes a file piece by piece, unless it could not be opened, or somebody else has it.

@@ -17,7 +17,7 @@
 use crate::segments::{Segments, segment_name};
 use crate::statistics::Counter;
 use crate::sync::{Mutex, MutexGuard};
-use deuteron_device::{DeviceError, OpenMode};
+use deuteron_device::{DeviceError, File, OpenMode};
 use std::sync::{Arc, PoisonError};
 
 /// What a spare is called that was segment `index`.
@@ -53,29 +53,44 @@ impl Spares {
 
     /// Bytes of their files.
     pub(crate) fn bytes(&self) -> u64 {
-        self.lock().iter().map(|spare| spare.bytes).sum()
+        bytes_of(&self.lock())
     }
+}
+
+fn bytes_of(spares: &[Spare]) -> u64 {
+    spares.iter().map(|spare| spare.bytes).sum()
 }
 
 impl Segments {
     /// Gives up a segment in which nothing is needed. Its file becomes a spare if nobody reads it and all spares take `spares_bytes_max` at most then;
     /// else it is [removed](Segments::remove).
     pub(crate) fn retire(&self, index: u64, spares_bytes_max: u64) -> Result<(), DeviceError> {
-        // From here on nobody comes to hold it who does not.
-        let Some(mut file) = self.take_file(index) else { return self.remove(index) };
-        let (from, name) = (segment_name(index), spare_name(index));
-        let bytes = file.length()?;
-        let is_kept = Arc::get_mut(&mut file).is_some()
-            && self.spares.bytes() + bytes <= spares_bytes_max
-            && self.directory.rename(&from, &name).is_ok();
-        if !is_kept {
-            return self.remove_file(&from, Some(file));
+        let mut file = self.take_file(index);
+        match file
+            .as_mut()
+            .and_then(Arc::get_mut)
+            .is_some_and(|file| self.keep(index, file, spares_bytes_max))
+        {
+            true => Ok(()),
+            false => self.remove_taken(index, file),
         }
-        self.spares.lock().push(Spare { name, bytes });
-        Ok(())
     }
 
-    /// Makes a segment out of a spare, with room for `length` bytes, durably; the length of its file. `None` if there is no spare.
+    /// Makes a spare of a segment whose file nobody else has; whether it did.
+    fn keep(&self, index: u64, file: &dyn File, spares_bytes_max: u64) -> bool {
+        // Whatever is in the way of keeping it, it can be removed.
+        let Ok(bytes) = file.length() else { return false };
+        let mut spares = self.spares.lock();
+        let name = spare_name(index);
+        let is_kept = bytes_of(&spares) + bytes <= spares_bytes_max
+            && self.directory.rename(&segment_name(index), &name).is_ok();
+        if is_kept {
+            spares.push(Spare { name, bytes });
+        }
+        is_kept
+    }
+
+    /// Makes the file of a segment out of a spare, with room for `length` bytes, durably; its length. `None` if there is no spare.
     pub(crate) fn recycle(&self, index: u64, length: u64) -> Result<Option<u64>, DeviceError> {
         let Some(spare) = self.spares.lock().pop() else { return Ok(None) };
         let renew = || {
@@ -86,28 +101,25 @@ impl Segments {
                 file.allocate(length)?;
                 file.sync()?;
             }
-            file.write_durable_at(&self.header(index), 0)
+            file.write_durable_at(&self.header(index), 0)?;
+            self.directory.rename(&spare.name, &segment_name(index))?;
+            self.directory.sync()
         };
-        if let Err(error) = renew() {
-            // Gives the space back. If this fails too, the next opening does it.
+        renew().inspect_err(|_| {
+            // Gives the space back, unless it has its new name. If this fails too, the next opening does it.
             let _ = self.directory.remove(&spare.name);
-            return Err(error);
-        }
-        self.directory.rename(&spare.name, &segment_name(index))?;
-        self.directory.sync()?;
-        self.open(index, OpenMode::ReadWrite)?;
+        })?;
         self.spares.recycled.add(1);
         Ok(Some(spare.bytes.max(length)))
     }
 
     /// Removes a spare, if they take more than `spares_bytes_max`; whether it did.
     pub(crate) fn release_spare(&self, spares_bytes_max: u64) -> Result<bool, DeviceError> {
-        let mut spares = self.spares.lock();
-        if spares.iter().map(|spare| spare.bytes).sum::<u64>() <= spares_bytes_max {
-            return Ok(false);
-        }
-        let spare = spares.pop().expect("there are some bytes of them");
-        drop(spares);
+        let spare = {
+            let mut spares = self.spares.lock();
+            if bytes_of(&spares) <= spares_bytes_max { None } else { spares.pop() }
+        };
+        let Some(spare) = spare else { return Ok(false) };
         let file = self.directory.open(&spare.name, OpenMode::ReadWrite, self.direct);
         self.remove_file(&spare.name, file.ok())?;
         Ok(true)
@@ -191,18 +203,28 @@ mod tests {
 
     #[test]
     fn the_space_of_a_spare_that_cannot_be_used_is_given_back() {
-        for (operation, is_left) in
-            [(Operation::SyncDirectory, false), (Operation::Write, false), (Operation::Rename, true)]
-        {
+        for (operation, nth) in [
+            (Operation::SyncDirectory, 0),
+            (Operation::SyncDirectory, 1),
+            (Operation::Write, 0),
+            (Operation::Rename, 0),
+        ] {
             let disk = SimulatedDisk::new(1);
             let segments = segments(&disk);
             segments.retire(0, SEGMENT).unwrap();
-            disk.set_faults(FaultPlan::new().fail(operation, 0, FaultKind::Refuse));
+            disk.set_faults(FaultPlan::new().fail(operation, nth, FaultKind::Refuse));
             assert!(segments.create(2, BLOCK).is_err() && segments.file(2).is_none());
-            assert_eq!(names(&disk).len(), 1 + usize::from(is_left), "{operation:?}");
-            segments.remove_left_spares().unwrap();
-            assert_eq!(names(&disk), [segment_name(1)]);
+            assert_eq!(names(&disk), [segment_name(1)], "{operation:?} {nth}");
         }
+    }
+
+    #[test]
+    fn spares_of_an_earlier_life_are_removed() {
+        let disk = SimulatedDisk::new(1);
+        segments(&disk).retire(0, SEGMENT).unwrap();
+        let later = Segments::new(Arc::new(disk.directory()), 7, SEGMENT, false);
+        later.remove_left_spares().unwrap();
+        assert_eq!(names(&disk), [segment_name(1)]);
     }
 
     #[test]

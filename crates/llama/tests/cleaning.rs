@@ -176,9 +176,10 @@ fn a_checkpoint_is_wanted_if_it_would_remove_segments_and_they_are_too_many() {
     checkpoint(&llama, &[page]);
     assert!(!llama.wants_checkpoint(110));
     let dead = figures.dead_segments;
+    while llama.release_spare().unwrap() {}
     let figures = llama.statistics();
     assert_eq!((figures.dead_segments, figures.segments_removed), (0, dead));
-    assert!(figures.disk_bytes - figures.spare_bytes <= SEGMENT);
+    assert!(figures.disk_bytes <= SEGMENT);
 }
 
 #[test]

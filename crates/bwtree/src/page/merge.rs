@@ -56,6 +56,8 @@ pub(crate) struct Place {
 }
 
 /// The record, its key cut behind the base's prefix if it lies so that it can be, and the head of what follows that.
+///
+/// Part of the loop over the deltas, whose instructions are counted: a call takes a twentieth of them.
 #[inline(always)]
 fn cut<'a>(base: &Run<'a>, mut record: RecordRef<'a>, scratch: &mut Vec<u8>) -> (u64, RecordRef<'a>) {
     let prefix_bytes = base.prefix().len();

@@ -60,6 +60,11 @@ fn execute(harness: &dyn Harness, history: &History) -> Result<(), Broken> {
                 changes.iter().for_each(|change| model.apply(change));
             }
             Step::Maintain(seed) => instance.maintain(*seed),
+            Step::Together(seed) => {
+                let random = &mut SplitMix::new(*seed);
+                let table = TableId(random.below(u64::from(history.tables) + 1) as u32);
+                compare_together(component, &model, history, table, random)?;
+            }
             Step::RedoScanStartPoint(lsn) => {
                 if *lsn <= model.redo_scan_start_point {
                     continue;

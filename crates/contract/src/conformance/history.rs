@@ -56,6 +56,7 @@ pub(super) enum Step {
     EndOfStableLog(Lsn),
     Apply(Vec<Change>),
     Maintain(u64),
+    Together(u64),
     RedoScanStartPoint(Lsn),
     Crash(u64),
     Check(u64),
@@ -76,6 +77,7 @@ impl fmt::Display for History {
             match step {
                 Step::EndOfStableLog(lsn) => writeln!(formatter, "end of stable log {lsn}")?,
                 Step::Maintain(seed) => writeln!(formatter, "maintain (seed {seed:#x})")?,
+                Step::Together(seed) => writeln!(formatter, "read several keys (seed {seed:#x})")?,
                 Step::RedoScanStartPoint(lsn) => writeln!(formatter, "redo scan start point {lsn}")?,
                 Step::Crash(seed) => writeln!(formatter, "crash, replay (seed {seed:#x})")?,
                 Step::Check(seed) => writeln!(formatter, "compare (seed {seed:#x})")?,
@@ -174,6 +176,9 @@ pub(super) fn generate(profile: &Profile, seed: u64, limits: Limits) -> History 
             steps.push(Step::Apply(deliver(&mut random, batch_max, &mut pending, &mut delivered, redo)));
             if random.sometimes(40) {
                 steps.push(Step::Maintain(random.next()));
+            }
+            if random.sometimes(30) {
+                steps.push(Step::Together(random.next()));
             }
             if random.sometimes(25) {
                 let applied = pending.iter().map(|change| change.lsn.0).min().unwrap_or(end);
