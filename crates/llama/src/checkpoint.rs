@@ -24,7 +24,7 @@
 //! and then the scan must find both.
 
 use crate::error::LlamaError;
-use crate::flush::{Flusher, Written};
+use crate::flush::{Flusher, Turn, Written};
 use crate::flush_buffer::{Position, Stream};
 use crate::fragments::Fragments;
 use crate::image::{ImagePage, ImageStart, ImageWriter, image_name, image_number};
@@ -48,7 +48,7 @@ pub enum CheckpointProgress {
     Wrote {
         /// Fragments in it.
         pages: usize,
-        /// Its length.
+        /// Their bytes.
         bytes: u64,
     },
     /// The pages that are left are held, or in another thread's hands for a moment. Go on later.
@@ -241,7 +241,7 @@ impl Llama {
         let mut tried = Vec::new();
         let pending = &mut round.pending;
         loop {
-            let written = self.flush_batch(self.lock_flusher(), Stream::Fresh, || {
+            let written = self.flush_batch(Turn::Alone, Stream::Fresh, || {
                 // What the rows of this round have made ready takes much memory. A clean page has been flushed since, by whomever.
                 let ready = if pending.is_empty() { None } else { self.next_ready() };
                 let pending = || std::iter::from_fn(|| pending.pop()).find(|&page| self.table.is_dirty(page));
@@ -249,21 +249,21 @@ impl Llama {
                 tried.push(page);
                 Some(page)
             });
-            let prepared = |written: Written<'_>| {
-                let (pages, bytes, skipped, unread) =
-                    (written.pages, written.bytes, written.skipped.clone(), written.unread());
+            let prepared = |written: Option<Written<'_>>| {
+                let written = written.expect("it is awaited");
+                let (pages, bytes, unread) = (written.pages, written.bytes, written.unread());
+                // Those that were left for later, or for want of room; the adopters of held pages among them.
+                let left = [&written.skipped[..], &written.begun].concat();
                 if let ([], Some(&page), 0) = (&written.rows[..], unread.first(), bytes) {
                     // Somebody else is reading it.
                     self.load(page)?;
                 }
-                self.prepare_rows(written.rows).map(|()| (pages, bytes, skipped, unread))
+                self.prepare_rows(written.rows).map(|()| (pages, bytes, left, unread))
             };
             match written.and_then(prepared) {
-                Ok((pages, bytes, skipped, unread)) => {
-                    // Those that were left for later, or for want of room; the adopters of held pages among them.
-                    pending.extend_from_slice(&skipped);
+                Ok((pages, bytes, left, unread)) => {
+                    pending.extend_from_slice(&left);
                     pending.extend_from_slice(&unread);
-                    pending.extend(self.lock_flusher().begun());
                     return Ok(match bytes {
                         0 if !unread.is_empty() => continue,
                         0 if pending.is_empty() => CheckpointProgress::Done,

@@ -10,7 +10,7 @@
 use crate::accounts::Victim;
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
-use crate::flush::{Flusher, Written};
+use crate::flush::{Flusher, Turn, Written};
 use crate::flush_buffer::Stream;
 use crate::fragments::Fragments;
 use crate::llama::Llama;
@@ -202,16 +202,16 @@ impl Llama {
         let _ = self.load_pages(&read, self.in_flight());
         let mut left = wanted;
         let moved = loop {
-            let flusher = self.lock_flusher();
             let next = || std::iter::from_fn(|| left.pop()).find(|&page| self.table.wants_rewrite(page));
-            let prepared = |written: Written<'_>| {
+            let prepared = |written: Option<Written<'_>>| {
+                let written = written.expect("it is awaited");
                 let (bytes, unread) = (written.bytes, written.unread());
                 self.prepare_rows(written.rows)?;
                 // Those that somebody else is reading, too.
                 let mut wanted = unread.iter().filter(|&&page| self.table.wants_rewrite(page));
                 wanted.try_for_each(|&page| self.load(page)).map(|()| (bytes, unread))
             };
-            match self.flush_batch(flusher, stream, next).and_then(prepared) {
+            match self.flush_batch(Turn::Awaited, stream, next).and_then(prepared) {
                 Ok((0, unread)) if unread.is_empty() => break Ok(()),
                 Ok((_, unread)) => left.extend(unread),
                 Err(error) => break Err(error),

@@ -22,7 +22,6 @@
 //! | 80 | | zeros |
 //! | 128 | | fragments, one behind the other, then zeros |
 
-use crate::flash_address::FlashAddress;
 use crate::fragment::{Defect, Fragment, read_u32, read_u64, write_u32, write_u64};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DBUF");
@@ -156,11 +155,6 @@ impl Position {
     }
 }
 
-/// Where a fragment of `length` bytes would lie in a buffer at `offset` that is filled up to `used`.
-pub(crate) fn fragment_address(offset: u64, used: usize, length: u64) -> FlashAddress {
-    FlashAddress::new(offset + used as u64, length)
-}
-
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
@@ -241,7 +235,6 @@ mod tests {
         let first = Position { sequence: 5, offsets: [4096, 8192], chain: 1 };
         assert_eq!(first.next(1, 12_288, 2), Position { sequence: 6, offsets: [4096, 12_288], chain: 2 });
         assert_eq!(first.next(0, 12_288, 3), Position { sequence: 6, offsets: [12_288, 8192], chain: 3 });
-        assert_eq!(fragment_address(4096, 128, 64), FlashAddress::new(4224, 64));
     }
 
     #[test]

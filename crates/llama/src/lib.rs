@@ -90,6 +90,7 @@ mod evict;
 mod excerpt;
 mod fetched;
 mod files;
+mod filling;
 mod flash_address;
 mod flush;
 mod flush_buffer;
@@ -124,6 +125,7 @@ mod sync;
 mod test_bed;
 mod unadopted;
 mod words;
+mod writing;
 
 pub use checkpoint::{Checkpoint, CheckpointProgress, FlushRound};
 pub use error::LlamaError;

@@ -3,8 +3,9 @@
 use crate::clean::Cleaning;
 use crate::excerpt::Lately;
 use crate::files::SegmentHolds;
-use crate::flush::{AccessMethod, Flusher, Writing};
-use crate::flush_buffer::MARKS;
+use crate::filling::Filling;
+use crate::flush::{AccessMethod, Flusher};
+use crate::flush_buffer::{MARKS, STREAMS};
 use crate::free_list::FreeList;
 use crate::loading::Loading;
 use crate::mapping_table::{Claim, MappingTable, Word};
@@ -18,7 +19,8 @@ use crate::segments::InFlight;
 use crate::snapshot::{PageState, Snapshot};
 use crate::statistics::{Counters, Statistics};
 use crate::store::Store;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, yield_now};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock, yield_now};
+use crate::writing::Writing;
 use deuteron_epoch::{Epochs, Guard};
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
@@ -46,6 +48,10 @@ pub struct Llama {
     pub(crate) counters: Counters,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
+    /// The buffer that is being filled. Locked for itself alone under the flush lock only.
+    pub(crate) filling: RwLock<Filling>,
+    /// See [`Llama::begun`].
+    pub(crate) begun: [Mutex<Vec<PageId>>; STREAMS],
     /// The segments that are being emptied, if any are. Locked before the flush lock, never after.
     pub(crate) cleaning: Mutex<Option<Cleaning>>,
     /// How many wait for the flush lock and cannot do something else meanwhile: nobody else begins to fill a buffer.

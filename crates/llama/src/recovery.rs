@@ -19,8 +19,9 @@ use crate::accounts::Accounts;
 use crate::by_page::ByPage;
 use crate::error::LlamaError;
 use crate::excerpt::Lately;
+use crate::filling::Filling;
 use crate::flash_address::FlashAddress;
-use crate::flush::{Flusher, Writing};
+use crate::flush::Flusher;
 use crate::flush_buffer::{BufferHeader, MARKS, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
 use crate::fragments::Fragments;
@@ -40,7 +41,8 @@ use crate::segments::{Segments, segment_index};
 use crate::statistics::Counters;
 use crate::store::Store;
 use crate::stretch::StretchReader;
-use crate::sync::{AtomicBool, AtomicU64, Mutex};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, RwLock};
+use crate::writing::Writing;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, Loss, OpenMode, OverlayDirectory, with_causes};
 use deuteron_epoch::Epochs;
 use std::collections::BTreeMap;
@@ -234,10 +236,10 @@ impl Llama {
         let pages = sorted(pages);
         let free = (1..next_page.0).rev().map(PageId).filter(|&page| known.get(page).is_none()).collect();
 
-        let mut flusher =
-            Flusher::new(position, incarnation + 1, accounts, images, options.flush_buffer_bytes);
+        let mut flusher = Flusher::new(position, incarnation + 1, accounts, images);
         flusher.image_start = image.start.start;
-        let writing = Writing::new(options.flush_buffer_bytes);
+        let (filling, writing) =
+            (Filling::new(options.flush_buffer_bytes), Writing::new(options.flush_buffer_bytes));
         let lately = Lately::new(options.memory_bytes);
         let llama = Llama {
             writing: Mutex::new(writing),
@@ -252,6 +254,8 @@ impl Llama {
             counters: Counters::default(),
             store: Store::new(segments, position),
             flusher: Mutex::new(flusher),
+            filling: RwLock::new(filling),
+            begun: Default::default(),
             cleaning: Mutex::default(),
             flusher_awaited: AtomicU64::new(0),
             hurried: AtomicU64::new(0),
@@ -679,6 +683,7 @@ fn put_on(fragments: &mut Fragments, previous: Option<FlashAddress>, address: Fl
 mod tests {
     use super::*;
     use crate::checkpoint::CheckpointProgress;
+    use crate::flush::Turn;
     use crate::flush_buffer::Stream;
     use crate::fragments::FRAGMENTS_MAX;
     use crate::segments::segment_name;
@@ -780,7 +785,7 @@ mod tests {
             let page = llama.allocate();
             put(&llama, page, &[7; 40_000]);
             let mut next = Some(page);
-            llama.flush_batch(llama.lock_flusher(), Stream::Moved, || next.take()).unwrap();
+            llama.flush_batch(Turn::Awaited, Stream::Moved, || next.take()).unwrap();
         }
         drop(llama);
         write(&directory, 1, BLOCK + 500, &[0xee]);

@@ -61,8 +61,12 @@ impl Store {
             let _ = write!(reason, ": {cause}");
             source = cause.source();
         }
-        // The first reason stays.
-        let _ = self.poison.set(reason.into());
+        self.poison(&reason);
         LlamaError::Device(error)
+    }
+
+    /// Refuses work from now on, for this reason unless there is one already.
+    pub(crate) fn poison(&self, reason: &str) {
+        let _ = self.poison.set(reason.into());
     }
 }

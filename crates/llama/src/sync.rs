@@ -5,7 +5,7 @@
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(shuttle))]
 pub(crate) use std::{
-    sync::{Condvar, Mutex, MutexGuard, RwLock},
+    sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard},
     thread::yield_now,
 };
 
@@ -15,7 +15,7 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, 
 #[cfg(shuttle)]
 pub(crate) use shuttle::{
     sync::{
-        Condvar, Mutex, MutexGuard, RwLock,
+        Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     thread::yield_now,
