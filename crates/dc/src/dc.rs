@@ -36,6 +36,9 @@ const LEAF_RECORDS_MIN: usize = 16;
 
 /// Flushes that come before the clock hand goes on where nearly everything is unflushed.
 const FLUSHES_INSTEAD: u64 = 16;
+/// Over the budget by such a part of it, whoever brings what must be flushed does one step of that and leaves the rest to whoever comes next: else one of
+/// them would flush what all of them bring. By more, all of it.
+const LITTLE_EXCESS: u64 = 64;
 
 /// Which mark of the store is the end of stable log.
 const END_OF_STABLE_LOG: usize = 0;
@@ -346,9 +349,14 @@ impl BwTreeDc {
         evicted
     }
 
+    /// Whether there is so much over the budget that who brings more must bring it back himself.
+    pub(crate) fn is_far_over_budget(&self) -> bool {
+        self.llama.is_over_budget_by(self.options.memory_bytes / LITTLE_EXCESS)
+    }
+
     /// Brings memory back into the budget: the work of [`BwTreeDc::maintain_step`], done by those who need the
     /// memory (paper 5.2). Returns when the budget is kept or nothing more can be done at the moment. Who brings what must be
-    /// flushed also waits for a flush that goes on.
+    /// flushed also waits for a flush that goes on, and does one step only unless it is [far over the budget](BwTreeDc::is_far_over_budget).
     #[cold]
     pub(crate) fn relieve(&self, waits: bool) -> Result<(), DcError> {
         // Background work, which counts anew as a rule, may be held up by a checkpoint.
@@ -364,12 +372,13 @@ impl BwTreeDc {
             if evicted.bytes > 0 {
                 fruitless = 0;
             } else if evicted.dirty > 0 {
-                // Those who only read leave it to others as long as these are at it.
-                if !waits && self.llama.is_writing() || !self.flush_step()? {
-                    // Another thread is writing; what it writes is evicted then. Meanwhile, what it will have to read.
-                    if waits && self.prepare_step()? {
-                        continue;
+                // Those who only read leave it to others as long as these are at it. While another thread is writing, what it will have to read.
+                let others_write = !waits && self.llama.is_writing();
+                if !others_write && self.flush_step()? || waits && self.prepare_step()? {
+                    if !self.is_far_over_budget() {
+                        return Ok(());
                     }
+                } else {
                     fruitless += 1;
                     if waits {
                         self.llama.await_flush();

@@ -67,6 +67,8 @@ impl BwTreeDc {
     /// Applies upserts, which are sorted by key, to a tree.
     pub(crate) fn upsert_all(&self, tree: &Tree, upserts: &[Upsert<'_>]) -> Result<(), DcError> {
         let mut rest = upserts;
+        // Whether a step has been done for the memory that this takes.
+        let mut has_helped = false;
         while !rest.is_empty() {
             let applied = tree.try_upsert(rest, &self.llama.pin());
             match applied {
@@ -77,8 +79,9 @@ impl BwTreeDc {
                     continue;
                 }
             }
-            if self.llama.over_budget() {
+            if self.llama.over_budget() && (!has_helped || self.is_far_over_budget()) {
                 self.relieve(true)?;
+                has_helped = true;
             }
         }
         Ok(())

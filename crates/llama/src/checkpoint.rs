@@ -249,23 +249,22 @@ impl Llama {
                 tried.push(page);
                 Some(page)
             });
-            let prepared = |written: Option<Written<'_>>| {
+            let prepared = |written: Option<Written>| {
                 let written = written.expect("it is awaited");
-                let (pages, bytes, unread) = (written.pages, written.bytes, written.unread());
-                // Those that were left for later, or for want of room; the adopters of held pages among them.
-                let left = [&written.skipped[..], &written.begun].concat();
-                if let ([], Some(&page), 0) = (&written.rows[..], unread.first(), bytes) {
+                let is_prepared = self.prepare_left()?;
+                if let (false, 0, Some(&page)) = (is_prepared, written.bytes, written.unread.first()) {
                     // Somebody else is reading it.
                     self.load(page)?;
                 }
-                self.prepare_rows(written.rows).map(|()| (pages, bytes, left, unread))
+                Ok((written, is_prepared))
             };
             match written.and_then(prepared) {
-                Ok((pages, bytes, left, unread)) => {
-                    pending.extend_from_slice(&left);
-                    pending.extend_from_slice(&unread);
+                Ok((Written { pages, bytes, begun, skipped, unread }, is_prepared)) => {
+                    // Those that were left for later, or for want of room; the adopters of held pages among them.
+                    let is_read = is_prepared || !unread.is_empty();
+                    [skipped, begun, unread].into_iter().for_each(|left| pending.extend(left));
                     return Ok(match bytes {
-                        0 if !unread.is_empty() => continue,
+                        0 if is_read => continue,
                         0 if pending.is_empty() => CheckpointProgress::Done,
                         0 => CheckpointProgress::Blocked { pages: pending.len() },
                         bytes => CheckpointProgress::Wrote { pages, bytes },

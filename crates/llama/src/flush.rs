@@ -34,9 +34,8 @@ use crate::llama::{Llama, chain};
 use crate::mapping_table::Word;
 use crate::node::{NodeKind, NodeRef};
 use crate::page_id::PageId;
-use crate::rows::{LEFT_MAX, Row};
 use crate::segments::Segments;
-use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard, yield_now};
 use crate::unadopted::Unadopted;
 use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
@@ -95,7 +94,7 @@ pub(crate) struct Flusher {
 }
 
 /// What one thread puts into flush buffers.
-struct Batch<'l> {
+struct Batch {
     stream: usize,
     /// A page to be flushed, above it one of its adoptees, and so on.
     stack: Vec<PageId>,
@@ -105,12 +104,11 @@ struct Batch<'l> {
     fragments: usize,
     bytes: u64,
     skipped: Vec<PageId>,
-    rows: Vec<Row<'l>>,
-    passed: Vec<PageId>,
+    unread: Vec<PageId>,
 }
 
 /// What [`Llama::flush_batch`] has done.
-pub(crate) struct Written<'l> {
+pub(crate) struct Written {
     pub(crate) pages: usize,
     /// Of them.
     pub(crate) bytes: u64,
@@ -118,17 +116,8 @@ pub(crate) struct Written<'l> {
     pub(crate) begun: Vec<PageId>,
     /// Pages left for later, dirty as before.
     pub(crate) skipped: Vec<PageId>,
-    /// What must be read before it can be flushed, by [`Llama::prepare_rows`].
-    pub(crate) rows: Vec<Row<'l>>,
-    /// Pages that were passed as somebody else is reading them.
-    pub(crate) passed: Vec<PageId>,
-}
-
-impl Written<'_> {
-    /// Pages that could not be written as they must be read before.
-    pub(crate) fn unread(&self) -> Vec<PageId> {
-        self.rows.iter().map(Row::due).chain(self.passed.iter().copied()).collect()
-    }
+    /// Pages that must be read before, and whose rows are left for [`Llama::prepare_left`], or in the making.
+    pub(crate) unread: Vec<PageId>,
 }
 
 /// One who fills the open buffer.
@@ -252,7 +241,12 @@ impl Llama {
                 drop(flusher);
                 let _ = self.write(unwritten);
             }
-            _ => self.note_durable(&mut flusher, &mut self.writing()),
+            _ => {
+                self.note_durable(&mut flusher, &mut self.writing());
+                drop(flusher);
+                // Whoever has the next turn may be about to take the lock.
+                yield_now();
+            }
         }
     }
 
@@ -285,9 +279,8 @@ impl Llama {
             })?;
             self.begun(Stream::Fresh as usize).extend(fetched.rest());
             let Some(written) = written else { return Ok(FlushProgress::Busy) };
-            let awaited = written.passed.last().copied().or(awaited);
-            let is_reading = !written.rows.is_empty();
-            self.prepare_rows(written.rows)?;
+            let awaited = written.unread.last().copied().or(awaited);
+            let is_reading = self.prepare_left()?;
             match (written.bytes, awaited) {
                 (0, _) if is_reading => {}
                 // All that is left is with others, who are about to have it ready.
@@ -308,7 +301,7 @@ impl Llama {
         turn: Turn,
         stream: Stream,
         mut next: impl FnMut() -> Option<PageId>,
-    ) -> Result<Option<Written<'_>>, LlamaError> {
+    ) -> Result<Option<Written>, LlamaError> {
         let stream = stream as usize;
         // What a fragment takes for which there was no room in an empty buffer.
         let mut wanted = 0;
@@ -319,8 +312,7 @@ impl Llama {
             fragments: 0,
             bytes: 0,
             skipped: Vec::new(),
-            rows: Vec::new(),
-            passed: Vec::new(),
+            unread: Vec::new(),
         };
         let mut begun = Vec::new();
         let filled = loop {
@@ -348,8 +340,8 @@ impl Llama {
             };
         };
         filled?;
-        let Batch { fragments, bytes, skipped, rows, passed, .. } = batch;
-        Ok(Some(Written { pages: fragments, bytes, begun, skipped, rows, passed }))
+        let Batch { fragments, bytes, skipped, unread, .. } = batch;
+        Ok(Some(Written { pages: fragments, bytes, begun, skipped, unread }))
     }
 
     /// Pages whose flush has begun, and waits for room or for the one above; kept between steps, so that a long row of splits that were never flushed is walked once. They
@@ -435,10 +427,10 @@ impl Llama {
 
     /// Puts pages into the buffer until it is sealed, or there are none but such as must be read before. The length of a fragment for which there was no
     /// room, if that is so.
-    fn fill<'l>(
-        &'l self,
+    fn fill(
+        &self,
         joined: &mut Joined<'_>,
-        batch: &mut Batch<'l>,
+        batch: &mut Batch,
         next: &mut dyn FnMut() -> Option<PageId>,
     ) -> Result<Option<u64>, LlamaError> {
         while joined.filling.used() < self.options.flush_buffer_bytes as u64 && !joined.filling.is_sealed() {
@@ -466,14 +458,11 @@ impl Llama {
                 Marshalled::First(adoptee) => batch.stack.push(adoptee),
                 // Nothing is read meanwhile. It is alone: what was never flushed is in memory, and so are its adopters.
                 Marshalled::Load => {
-                    match self.row_for_flush(page) {
-                        Some(row) => batch.rows.push(row),
-                        None => batch.passed.push(page),
-                    }
-                    batch.stack.pop();
-                    if batch.rows.len() == LEFT_MAX {
+                    if !self.leave_row(page) {
                         break;
                     }
+                    batch.unread.push(page);
+                    batch.stack.pop();
                 }
                 Marshalled::Long => {
                     batch.asked = Some(page);
@@ -498,7 +487,7 @@ impl Llama {
     }
 
     /// Copies the unflushed part of `page` into the buffer.
-    fn marshal(&self, joined: &mut Joined<'_>, batch: &mut Batch<'_>, page: PageId) -> Marshalled {
+    fn marshal(&self, joined: &mut Joined<'_>, batch: &mut Batch, page: PageId) -> Marshalled {
         let guard = self.epochs.pin();
         let Some(claim) = self.table.try_claim(page) else { return Marshalled::Later };
         self.table.take_dirty(page);

@@ -550,6 +550,20 @@ impl Llama {
         self.memory.about() > self.pages_bytes_max()
     }
 
+    /// Whether they exceed it by more than so many bytes.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert!(!llama.is_over_budget_by(1 << 20));
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    #[inline]
+    pub fn is_over_budget_by(&self, bytes: u64) -> bool {
+        self.memory.about() > self.pages_bytes_max() + bytes
+    }
+
     /// Says that somebody waits for memory until the answer is dropped. Flushes and cleaning then read and write with as much in flight as the device takes;
     /// otherwise with little, so that those who only read do not wait behind them.
     ///

@@ -93,17 +93,22 @@ impl Llama {
 
     /// As [`Llama::load_many`], with so much in flight.
     pub(crate) fn load_pages(&self, pages: &[PageId], in_flight: InFlight) -> Result<(), LlamaError> {
+        let loaded = self.load_once(pages, in_flight);
+        // Those that others were loading, and those that changed meanwhile. No ticket is held while one is waited for.
+        pages.iter().fold(loaded, |result, &page| result.and(self.load(page)))
+    }
+
+    /// Loads those of the pages that are missing and nobody else is loading. One that changes meanwhile may be missing still, or again if memory is short.
+    pub(crate) fn load_once(&self, pages: &[PageId], in_flight: InFlight) -> Result<(), LlamaError> {
         let ticketed: Vec<_> =
             pages.iter().filter_map(|&page| Some((self.loading.begin(page)?, page))).collect();
         if ticketed.len() > 1 {
             self.counters.loads_together.add(1);
         }
-        let loaded = self.load_ticketed(ticketed, in_flight);
-        // Those that others were loading, and those that changed meanwhile. No ticket is held while one is waited for.
-        pages.iter().fold(loaded, |result, &page| result.and(self.load(page)))
+        self.load_ticketed(ticketed, in_flight)
     }
 
-    /// Loads those of the pages that are missing, once: one that changes meanwhile may be missing still.
+    /// Loads those of the pages that are missing, once.
     fn load_ticketed(
         &self,
         pages: Vec<(LoadTicket<'_>, PageId)>,

@@ -7,8 +7,9 @@
 //! the full fragments in a few long reads, and of each flush since what lies in one or two blocks. Pages are rewritten a little before they are due, for
 //! a tenth of the reads.
 //!
-//! A row is read and consolidated without the flush lock, by whoever has time ([`Llama::prepare_step`]): those who write more than is flushed; or
-//! by the flusher that comes to one of its pages, which fills its buffer with others first. While a row is *in the making* the flush passes its
+//! A row is read and consolidated without the flush lock, by whoever has time ([`Llama::prepare_step`]): those who write more than is flushed. Where a flush comes to a page
+//! that is due it *leaves* its row and goes on; each flush prepares one of those that are left, when it has filled its buffer with others: so none takes
+//! much longer than others, and memory does not grow by several rows at once. While a row is left, or *in the making*, the flush passes its
 //! pages; once it is *ready* they are what is flushed next, wherever the flush is in its revolution. Whole pages in memory take as much as twenty
 //! deltas: left to the next revolution, those that the flush has passed meanwhile would take the memory that deltas are to gather in.
 //! Several rows may be in the making. A consolidated page is a new base, which the flush writes in full
@@ -31,12 +32,14 @@ const TAKEN_ALONG: usize = 4;
 const SHARE: u64 = 64;
 /// Rows that wait for the flush at most.
 const AHEAD_MAX: usize = 4;
+/// How often the pages of a row are read together at most.
+const LOADED_TIMES: usize = 2;
 /// How far ahead of the flush they are looked for.
 const AHEAD_IDENTIFIERS: u64 = 8192;
 /// Dirty pages that one step looks at to find a row.
 const LOOKED_AT: usize = 1024;
-/// Rows that a flush leaves for when it has written its buffer, at most.
-pub(crate) const LEFT_MAX: usize = 4;
+/// Rows that flushes have left, at most.
+const LEFT_MAX: usize = 4;
 
 /// What is being prepared, and what is.
 #[derive(Default)]
@@ -45,30 +48,31 @@ pub(crate) struct Rows {
     hand: u64,
     /// Where the flush was seen last.
     seen: u64,
-    /// Rows that somebody is reading and consolidating, each in order.
-    making: Vec<Vec<PageId>>,
+    /// Rows that flushes have left, and nobody has begun to read.
+    left: VecDeque<Pages>,
+    /// Rows that somebody is reading and consolidating.
+    making: Vec<Pages>,
     /// Pages of rows that have been prepared and wait for the flush, row by row.
     ready: VecDeque<PageId>,
 }
 
-/// Pages to be read and consolidated together, by [`Llama::prepare_rows`]. As long as this lives nobody else does so.
-#[must_use]
-pub(crate) struct Row<'l> {
-    llama: &'l Llama,
+/// The pages of a row, in order.
+#[derive(Clone)]
+struct Pages {
+    /// The one for the sake of which it is prepared.
     due: PageId,
     pages: Vec<PageId>,
 }
 
-impl Row<'_> {
-    /// The page for the sake of which it is prepared.
-    pub(crate) fn due(&self) -> PageId {
-        self.due
-    }
+/// A row in the making.
+struct Row<'l> {
+    llama: &'l Llama,
+    row: Pages,
 }
 
 impl Drop for Row<'_> {
     fn drop(&mut self) {
-        self.llama.rows().making.retain(|pages| pages[0] != self.pages[0]);
+        self.llama.rows().making.retain(|row| row.due != self.row.due);
     }
 }
 
@@ -83,23 +87,28 @@ impl Rows {
         self.hand = self.hand.max(flush);
     }
 
-    fn is_in_the_making(&self, page: PageId) -> bool {
-        self.making.iter().any(|row| row.binary_search(&page).is_ok())
+    /// Whether `page` is of a row that is left, or in the making.
+    fn has(&self, page: PageId) -> bool {
+        self.left.iter().chain(&self.making).any(|row| row.pages.binary_search(&page).is_ok())
     }
 
     /// Pages that the flush has still to write.
     fn waiting(&self) -> usize {
-        self.making.iter().map(Vec::len).sum::<usize>() + self.ready.len()
+        let rows = self.left.iter().chain(&self.making);
+        rows.map(|row| row.pages.len()).sum::<usize>() + self.ready.len()
     }
 }
 
 impl Llama {
-    /// Reads and consolidates pages that the flush will soon come to and would have to read itself, unless enough of them wait; whether it
+    /// Reads and consolidates pages that a flush has left, or will soon come to and would have to leave, unless enough of them wait; whether it
     /// did. For those who would otherwise wait for the flush; any number of threads at once.
     ///
     /// # Errors
     /// As [`Llama::load_many`].
     pub fn prepare_step(&self) -> Result<bool, LlamaError> {
+        if self.prepare_left()? {
+            return Ok(true);
+        }
         let mut rows = self.rows();
         // Relaxed: a hint of where to look. Where nothing is dirty any more the flush goes on with the first page.
         let hand = PageId(self.flush_hand.load(Ordering::Relaxed));
@@ -117,12 +126,21 @@ impl Llama {
         let due = dirty
             .take(LOOKED_AT)
             .inspect(|page| behind = page.0 + 1)
-            .find(|&page| self.is_due(page) && !rows.is_in_the_making(page));
+            .find(|&page| self.is_due(page) && !rows.has(page));
         rows.hand = behind;
         let Some(due) = due else { return Ok(false) };
-        let row = self.begin_row(&mut rows, due);
-        drop(rows);
-        self.prepare_rows(vec![row]).map(|()| true)
+        let row = self.row_of(&mut rows, due);
+        self.prepare(rows, row).map(|()| true)
+    }
+
+    /// Reads and consolidates one of the rows that flushes have left, if there is one; whether it did. To be called without the flush lock.
+    ///
+    /// # Errors
+    /// As [`Llama::load`] of the page for the sake of which the row is prepared. What else fails is met again when it is its turn.
+    pub(crate) fn prepare_left(&self) -> Result<bool, LlamaError> {
+        let mut rows = self.rows();
+        let Some(row) = rows.left.pop_front() else { return Ok(false) };
+        self.prepare(rows, row).map(|()| true)
     }
 
     /// Reads and consolidates some pages that have more than one fragment, so that the flush writes them in full and what they had before is
@@ -173,43 +191,48 @@ impl Llama {
 
     /// Whether somebody is about to prepare `page`, so that a flush need not.
     pub(crate) fn is_in_the_making(&self, page: PageId) -> bool {
-        self.rows().is_in_the_making(page)
+        self.rows().has(page)
     }
 
-    /// The row of `page`, which a flush has come to and which must be read before. The caller prepares it. `None` if
-    /// somebody does so already.
-    pub(crate) fn row_for_flush(&self, page: PageId) -> Option<Row<'_>> {
+    /// Leaves the row of `page`, which a flush has come to and which must be read before, for [`Llama::prepare_left`], unless somebody is preparing it. `false` if too many
+    /// are left.
+    pub(crate) fn leave_row(&self, page: PageId) -> bool {
         let mut rows = self.rows();
-        (!rows.is_in_the_making(page)).then(|| self.begin_row(&mut rows, page))
+        if rows.has(page) {
+            return true;
+        }
+        let has_room = rows.left.len() < LEFT_MAX;
+        if has_room {
+            let row = self.row_of(&mut rows, page);
+            rows.left.push_back(row);
+        }
+        has_room
     }
 
-    fn begin_row(&self, rows: &mut Rows, due: PageId) -> Row<'_> {
+    /// The row of `due`, of which nobody has one yet.
+    fn row_of(&self, rows: &mut Rows, due: PageId) -> Pages {
         let (pages, end) = self.row(rows, due);
         if (due.0..end).contains(&rows.hand) {
             rows.hand = end;
         }
-        rows.making.push(pages.clone());
-        Row { llama: self, due, pages }
+        Pages { due, pages }
     }
 
-    /// Reads and consolidates `rows`, which are what is flushed next. To be called without the flush lock.
-    ///
-    /// # Errors
-    /// As [`Llama::load`] of the page for the sake of which a row is prepared. What else fails is met again when it is its turn.
-    pub(crate) fn prepare_rows(&self, rows: Vec<Row<'_>>) -> Result<(), LlamaError> {
-        let pages: Vec<PageId> = rows.iter().flat_map(|row| row.pages.iter().copied()).collect();
-        self.counters.rows_prepared.add(rows.len() as u64);
-        let loaded = self.load_and_consolidate(&pages);
-        self.rows().ready.extend(pages);
-        let due: Vec<PageId> = rows.iter().map(Row::due).collect();
+    /// Reads and consolidates `row`, which is what is flushed next.
+    fn prepare(&self, mut rows: MutexGuard<'_, Rows>, row: Pages) -> Result<(), LlamaError> {
+        rows.making.push(row.clone());
         drop(rows);
-        // Not without need: they may have been flushed, and have left memory.
+        let making = Row { llama: self, row };
+        self.counters.rows_prepared.add(1);
+        let loaded = self.load_and_consolidate(&making.row.pages);
+        self.rows().ready.extend(&making.row.pages);
+        let due = making.row.due;
+        drop(making);
+        // Not without need: it may have been flushed, and have left memory.
         loaded.or_else(|_| {
-            due.into_iter().try_for_each(|page| {
-                self.load(page).inspect_err(|_| {
-                    // The cleaner shall not come back to a page that cannot be read.
-                    self.table.clear_rewrite(page);
-                })
+            self.load(due).inspect_err(|_| {
+                // The cleaner shall not come back to a page that cannot be read.
+                self.table.clear_rewrite(due);
             })
         })
     }
@@ -218,11 +241,19 @@ impl Llama {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What of `pages` is missing then was evicted meanwhile, or written by somebody else: it is not read page by page.
     fn load_and_consolidate(&self, pages: &[PageId]) -> Result<(), LlamaError> {
         self.counters.rows_pages.add(pages.len() as u64);
-        let loaded = self.load_pages(pages, self.in_flight());
-        if let Some(method) = self.access_method.get().and_then(Weak::upgrade) {
-            pages.iter().for_each(|&page| method.consolidate(page));
+        let method = self.access_method.get().and_then(Weak::upgrade);
+        let mut loaded = Ok(());
+        let mut left = pages.to_vec();
+        // Again, as those that are not consolidated may be evicted while the others are read, where memory is short.
+        for _ in 0..LOADED_TIMES {
+            loaded = loaded.and(self.load_once(&left, self.in_flight()));
+            if let Some(method) = &method {
+                left.iter().for_each(|&page| method.consolidate(page));
+            }
+            left.retain(|&page| self.is_missing(page));
         }
         loaded
     }
@@ -234,7 +265,7 @@ impl Llama {
         let room_of_all = self.options.memory_bytes / SHARE;
         let (mut row, mut room) = (Vec::new(), room_of_all);
         let wanted = (from..end).map(PageId).filter(|&page| {
-            page == due || (self.is_due(page) || self.is_taken_along(page)) && !rows.is_in_the_making(page)
+            page == due || (self.is_due(page) || self.is_taken_along(page)) && !rows.has(page)
         });
         for page in wanted {
             let bytes = self.bytes_on_flash(page);
