@@ -276,9 +276,9 @@ impl Llama {
                     }
                     awaited = Some(page);
                 }
-            })?;
+            });
             self.begun(Stream::Fresh as usize).extend(fetched.rest());
-            let Some(written) = written else { return Ok(FlushProgress::Busy) };
+            let Some(written) = written? else { return Ok(FlushProgress::Busy) };
             let awaited = written.unread.last().copied().or(awaited);
             let is_reading = self.prepare_left()?;
             match (written.bytes, awaited) {

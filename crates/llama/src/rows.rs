@@ -8,8 +8,8 @@
 //! a tenth of the reads.
 //!
 //! A row is read and consolidated without the flush lock, by whoever has time ([`Llama::prepare_step`]): those who write more than is flushed. Where a flush comes to a page
-//! that is due it *leaves* its row and goes on; each flush prepares one of those that are left, when it has filled its buffer with others: so none takes
-//! much longer than others, and memory does not grow by several rows at once. While a row is left, or *in the making*, the flush passes its
+//! that is due it *leaves* its row and goes on; each flush prepares one of those that are left (or a few, until they fill a buffer), when it has filled its buffer with others:
+//! so none takes much longer than others, and memory does not grow by several rows at once. While a row is left, or *in the making*, the flush passes its
 //! pages; once it is *ready* they are what is flushed next, wherever the flush is in its revolution. Whole pages in memory take as much as twenty
 //! deltas: left to the next revolution, those that the flush has passed meanwhile would take the memory that deltas are to gather in.
 //! Several rows may be in the making. A consolidated page is a new base, which the flush writes in full
@@ -49,30 +49,33 @@ pub(crate) struct Rows {
     /// Where the flush was seen last.
     seen: u64,
     /// Rows that flushes have left, and nobody has begun to read.
-    left: VecDeque<Pages>,
+    left: VecDeque<Row>,
     /// Rows that somebody is reading and consolidating.
-    making: Vec<Pages>,
+    making: Vec<Row>,
     /// Pages of rows that have been prepared and wait for the flush, row by row.
     ready: VecDeque<PageId>,
 }
 
-/// The pages of a row, in order.
+/// A row.
 #[derive(Clone)]
-struct Pages {
-    /// The one for the sake of which it is prepared.
+struct Row {
+    /// The page for the sake of which it is prepared.
     due: PageId,
+    /// In order.
     pages: Vec<PageId>,
+    /// What their fragments take.
+    bytes: u64,
 }
 
-/// A row in the making.
-struct Row<'l> {
+/// Rows in the making.
+struct Making<'l> {
     llama: &'l Llama,
-    row: Pages,
+    due: Vec<PageId>,
 }
 
-impl Drop for Row<'_> {
+impl Drop for Making<'_> {
     fn drop(&mut self) {
-        self.llama.rows().making.retain(|row| row.due != self.row.due);
+        self.llama.rows().making.retain(|row| !self.due.contains(&row.due));
     }
 }
 
@@ -130,17 +133,23 @@ impl Llama {
         rows.hand = behind;
         let Some(due) = due else { return Ok(false) };
         let row = self.row_of(&mut rows, due);
-        self.prepare(rows, row).map(|()| true)
+        self.prepare(rows, vec![row]).map(|()| true)
     }
 
-    /// Reads and consolidates one of the rows that flushes have left, if there is one; whether it did. To be called without the flush lock.
+    /// Reads and consolidates a row that flushes have left, or a few small ones, if there is one; whether it did. To be called without the flush lock.
     ///
     /// # Errors
     /// As [`Llama::load`] of the page for the sake of which the row is prepared. What else fails is met again when it is its turn.
     pub(crate) fn prepare_left(&self) -> Result<bool, LlamaError> {
         let mut rows = self.rows();
-        let Some(row) = rows.left.pop_front() else { return Ok(false) };
-        self.prepare(rows, row).map(|()| true)
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while bytes < self.options.flush_buffer_bytes as u64
+            && let Some(row) = rows.left.pop_front()
+        {
+            bytes += row.bytes;
+            taken.push(row);
+        }
+        if taken.is_empty() { Ok(false) } else { self.prepare(rows, taken).map(|()| true) }
     }
 
     /// Reads and consolidates some pages that have more than one fragment, so that the flush writes them in full and what they had before is
@@ -210,29 +219,32 @@ impl Llama {
     }
 
     /// The row of `due`, of which nobody has one yet.
-    fn row_of(&self, rows: &mut Rows, due: PageId) -> Pages {
-        let (pages, end) = self.row(rows, due);
+    fn row_of(&self, rows: &mut Rows, due: PageId) -> Row {
+        let (row, end) = self.row(rows, due);
         if (due.0..end).contains(&rows.hand) {
             rows.hand = end;
         }
-        Pages { due, pages }
+        row
     }
 
-    /// Reads and consolidates `row`, which is what is flushed next.
-    fn prepare(&self, mut rows: MutexGuard<'_, Rows>, row: Pages) -> Result<(), LlamaError> {
-        rows.making.push(row.clone());
+    /// Reads and consolidates `taken`, which are what is flushed next.
+    fn prepare(&self, mut rows: MutexGuard<'_, Rows>, taken: Vec<Row>) -> Result<(), LlamaError> {
+        let due: Vec<PageId> = taken.iter().map(|row| row.due).collect();
+        let pages: Vec<PageId> = taken.iter().flat_map(|row| row.pages.iter().copied()).collect();
+        rows.making.extend(taken);
         drop(rows);
-        let making = Row { llama: self, row };
-        self.counters.rows_prepared.add(1);
-        let loaded = self.load_and_consolidate(&making.row.pages);
-        self.rows().ready.extend(&making.row.pages);
-        let due = making.row.due;
+        let making = Making { llama: self, due: due.clone() };
+        self.counters.rows_prepared.add(due.len() as u64);
+        let loaded = self.load_and_consolidate(&pages);
+        self.rows().ready.extend(pages);
         drop(making);
-        // Not without need: it may have been flushed, and have left memory.
+        // Not without need: they may have been flushed, and have left memory.
         loaded.or_else(|_| {
-            self.load(due).inspect_err(|_| {
-                // The cleaner shall not come back to a page that cannot be read.
-                self.table.clear_rewrite(due);
+            due.into_iter().try_for_each(|page| {
+                self.load(page).inspect_err(|_| {
+                    // The cleaner shall not come back to a page that cannot be read.
+                    self.table.clear_rewrite(page);
+                })
             })
         })
     }
@@ -258,27 +270,26 @@ impl Llama {
         loaded
     }
 
-    /// The pages of the row of `due`, and the identifier behind it.
-    fn row(&self, rows: &Rows, due: PageId) -> (Vec<PageId>, u64) {
+    /// The row of `due`, and the identifier behind it.
+    fn row(&self, rows: &Rows, due: PageId) -> (Row, u64) {
         let from = due.0 - due.0 % STRETCH;
         let end = self.pages.end().0.min(from + STRETCH);
-        let room_of_all = self.options.memory_bytes / SHARE;
-        let (mut row, mut room) = (Vec::new(), room_of_all);
+        let bytes_max = self.options.memory_bytes / SHARE;
+        let mut row = Row { due, pages: Vec::new(), bytes: 0 };
         let wanted = (from..end).map(PageId).filter(|&page| {
             page == due || (self.is_due(page) || self.is_taken_along(page)) && !rows.has(page)
         });
         for page in wanted {
             let bytes = self.bytes_on_flash(page);
-            if bytes > room {
+            if row.bytes + bytes > bytes_max {
                 if page > due {
                     return (row, page.0);
                 }
                 // What lies before is left for its own row.
-                row.clear();
-                room = room_of_all;
+                (row.pages, row.bytes) = (Vec::new(), 0);
             }
-            room = room.saturating_sub(bytes);
-            row.push(page);
+            row.bytes += bytes;
+            row.pages.push(page);
         }
         (row, end)
     }
