@@ -201,6 +201,71 @@ fn padding(used: u64, length: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn open(room: u64) -> Filling {
+        let mut filling = Filling::new(4 * BLOCK_BYTES);
+        filling.open(1, 1 << 20, room, false);
+        filling
+    }
+
+    fn taken(page: u64, address: FlashAddress) -> Taken {
+        let (dead, adopts, disowns) = (Vec::new(), Vec::new(), Vec::new());
+        Taken {
+            page: PageId(page),
+            address,
+            crc: 0,
+            dead,
+            has_changed: true,
+            place: None,
+            adopts,
+            disowns,
+            root: false,
+        }
+    }
+
+    #[test]
+    fn rooms_follow_each_other_as_long_as_they_fit() {
+        let mut filling = open(1024);
+        assert!(filling.is_empty() && filling.close().is_none());
+        let mut filling = open(1024);
+        for (number, length) in [(1, 256), (2, 512)] {
+            let room = filling.reserve(length).unwrap();
+            room.bytes.fill(number);
+            filling.note(&mut vec![taken(number.into(), room.address)]);
+        }
+        assert!(filling.reserve(256).is_none() && !filling.is_sealed());
+        let last = filling.reserve(128).unwrap();
+        assert_eq!(last.address, FlashAddress::new((1 << 20) + 128 + 256 + 512, 128));
+        filling.note(&mut vec![taken(3, last.address)]);
+        assert!(filling.seal() && !filling.seal() && filling.reserve(16).is_none());
+        let (stream, buffer, used, taken) = filling.close().unwrap();
+        assert_eq!((stream, used), (1, 1024));
+        assert!(
+            buffer[128..384].iter().all(|&byte| byte == 1) && buffer[384..896].iter().all(|&byte| byte == 2)
+        );
+        assert_eq!(taken.iter().map(|taken| taken.page.0).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(filling.close().is_none() && filling.is_empty());
+    }
+
+    #[test]
+    fn what_is_put_into_a_buffer_is_noted_in_the_order_of_its_places() {
+        let mut filling = open(4096);
+        let rooms: [FlashAddress; 3] = std::array::from_fn(|_| filling.reserve(64).unwrap().address);
+        filling.note(&mut vec![taken(2, rooms[1])]);
+        filling.note(&mut vec![taken(1, rooms[0]), taken(3, rooms[2])]);
+        let (.., taken) = filling.close().unwrap();
+        assert_eq!(taken.iter().map(|taken| taken.page.0).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_buffer_takes_pages_of_its_stream_from_others_unless_it_is_filled_alone() {
+        let mut filling = open(4096);
+        assert!(filling.takes(1, None) && !filling.takes(0, None));
+        filling.close();
+        assert!(!filling.takes(1, None));
+        let own = filling.open(0, 0, 4096, true);
+        assert!(filling.takes(0, Some(own)) && !filling.takes(0, None) && !filling.takes(0, Some(own - 1)));
+    }
+
     #[test]
     fn a_fragment_that_nearly_fills_its_block_is_lengthened_to_its_end() {
         let block = BLOCK_BYTES as u64;
@@ -214,3 +279,6 @@ mod tests {
         assert_eq!(padding(128, 2 * block - 192), 0);
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
