@@ -4,7 +4,8 @@
 //! multiples of [`BLOCK_BYTES`], and so is the address of the buffer (use `AlignedBuffer`). Implementations
 //! check this with a typed error in every mode, so that a test on memory finds what a disk would refuse.
 
-use crate::{DeviceError, ReadRequest};
+use crate::durable_write::Ended;
+use crate::{DeviceError, DurableWrite, ReadRequest, WriteInFlight};
 use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -140,6 +141,24 @@ pub trait Directory: Send + Sync {
     /// How many reads [`Directory::read_many`] has in flight at the same time: 1 if one after the other.
     fn reads_at_once(&self) -> usize {
         1
+    }
+
+    /// Begins a durable write, which goes on while whoever has begun it does something else, where the device can; else it has ended when this returns. In which order writes that
+    /// are under way become durable nobody knows.
+    ///
+    /// ```
+    /// # use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, DurableWrite, MemoryDirectory, OpenMode};
+    /// # let directory = MemoryDirectory::new();
+    /// let file = directory.open("words", OpenMode::CreateNew, true)?;
+    /// let buffer = AlignedBuffer::zeroed(BLOCK_BYTES);
+    /// let write = directory.begin_write(DurableWrite { file, buffer, length: BLOCK_BYTES, offset: 0 });
+    /// let (buffer, outcome) = write.wait();
+    /// outcome?;
+    /// assert_eq!(buffer.len(), BLOCK_BYTES);
+    /// # Ok::<(), deuteron_device::DeviceError>(())
+    /// ```
+    fn begin_write(&self, write: DurableWrite) -> Box<dyn WriteInFlight> {
+        Box::new(Ended::of(write))
     }
 
     /// Does one long read in pieces, at the same time where the device can: most devices need several requests at once to be as

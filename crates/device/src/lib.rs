@@ -10,7 +10,7 @@
 //! | [`AdverseDirectory`] | real files whose device fails, or whose machine loses its power |
 //! | [`OverlayDirectory`] | another directory with writes kept in memory: what would happen, without its happening |
 //!
-//! [`Directory::read_many`] does several reads at the same time, through io_uring where the kernel has it.
+//! [`Directory::read_many`] does several reads at the same time, and [`Directory::begin_write`] does not wait for a write, through io_uring where the kernel has it.
 //!
 //! This crate is not a file system and no cache: it neither buffers nor retries. A failed sync is reported once;
 //! what to do about it (stop) is the caller's business.
@@ -36,6 +36,7 @@ mod aligned_buffer;
 mod checks;
 mod damaged;
 mod directory;
+mod durable_write;
 mod error;
 mod image;
 mod memory;
@@ -48,6 +49,7 @@ pub use adverse::{AdverseDirectory, Adversity};
 pub use aligned_buffer::AlignedBuffer;
 pub use damaged::{DamagedFile, Loss};
 pub use directory::{BLOCK_BYTES, Directory, File, OpenMode};
+pub use durable_write::{DurableWrite, WriteInFlight};
 pub use error::{DeviceError, MachineStopped, MisalignedAccess, Operation, with_causes};
 pub use memory::MemoryDirectory;
 pub use os::OsDirectory;

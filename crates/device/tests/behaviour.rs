@@ -1,8 +1,8 @@
 //! What every implementation does alike: the same checks over real files, memory and the simulated disk.
 
 use deuteron_device::{
-    AdverseDirectory, Adversity, AlignedBuffer, BLOCK_BYTES, Directory, File, MemoryDirectory, OpenMode,
-    OsDirectory, OverlayDirectory, ReadRequest, SimulatedDisk,
+    AdverseDirectory, Adversity, AlignedBuffer, BLOCK_BYTES, Directory, DurableWrite, File, MemoryDirectory,
+    OpenMode, OsDirectory, OverlayDirectory, ReadRequest, SimulatedDisk,
 };
 use deuteron_encryption::{EncryptedDirectory, Key, Keys};
 use std::io::ErrorKind;
@@ -73,6 +73,9 @@ behaviour! {
     more_reads_than_go_at_once_are_all_done
     each_read_is_told_of_once_with_what_it_read
     a_long_read_is_that_of_its_pieces
+    writes_that_are_begun_are_each_as_one
+    a_write_that_cannot_be_done_is_told_of_when_it_is_waited_for
+    a_write_that_nobody_waits_for_is_done_all_the_same
 }
 
 /// Runs `test` on a thread to which the kernel refuses io_uring, as seccomp filters of containers do.
@@ -349,6 +352,69 @@ fn large_transfers_are_whole(directory: &dyn Directory) {
     let mut read = AlignedBuffer::zeroed(4 << 20);
     file.read_at(&mut read, 0).unwrap();
     assert!(read[..] == written[..]);
+}
+
+/// More writes than a ring has room for, on two files, waited for from another thread and in another order, with other writes meanwhile.
+fn writes_that_are_begun_are_each_as_one(directory: &dyn Directory) {
+    const BLOCKS: usize = 24;
+    let files = [("a", true), ("b", false)]
+        .map(|(name, direct)| directory.open(name, OpenMode::CreateNew, direct).unwrap());
+    let written = pattern(BLOCKS * BLOCK_BYTES, 5);
+    let begun = written.chunks(2 * BLOCK_BYTES).enumerate().map(|(index, bytes)| {
+        let file = Arc::clone(&files[index % 2]);
+        // The rest of the buffer is not written.
+        let mut buffer = AlignedBuffer::zeroed(3 * BLOCK_BYTES);
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        let offset = (index * 2 * BLOCK_BYTES) as u64;
+        directory.begin_write(DurableWrite { file, buffer, length: bytes.len(), offset })
+    });
+    let mut begun: Vec<_> = begun.collect();
+    files[0].write_durable_at(&pattern(BLOCK_BYTES, 9), (BLOCKS * BLOCK_BYTES) as u64).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ended = begun.iter_mut().filter_map(|write| write.is_done().then_some(())).count();
+            assert!(ended <= BLOCKS / 2);
+            while let Some(write) = begun.pop() {
+                let (buffer, outcome) = write.wait();
+                outcome.unwrap();
+                assert_eq!(buffer.len(), 3 * BLOCK_BYTES);
+            }
+        });
+    });
+    for (index, bytes) in written.chunks(2 * BLOCK_BYTES).enumerate() {
+        let mut buffer = AlignedBuffer::zeroed(bytes.len());
+        files[index % 2].read_at(&mut buffer, (index * 2 * BLOCK_BYTES) as u64).unwrap();
+        assert!(buffer[..] == *bytes, "{index}");
+    }
+}
+
+fn a_write_that_cannot_be_done_is_told_of_when_it_is_waited_for(directory: &dyn Directory) {
+    drop(directory.open("a", OpenMode::CreateNew, true).unwrap());
+    let opened = |mode| directory.open("a", mode, true).unwrap();
+    let (read_only, file) = (opened(OpenMode::Read), opened(OpenMode::ReadWrite));
+    let write = |file: &Arc<dyn File>, length, offset| {
+        let buffer = AlignedBuffer::zeroed(BLOCK_BYTES);
+        directory.begin_write(DurableWrite { file: Arc::clone(file), buffer, length, offset }).wait().1
+    };
+    assert_eq!(write(&read_only, BLOCK_BYTES, 0).unwrap_err().source.kind(), ErrorKind::PermissionDenied);
+    assert!(write(&file, 100, 0).unwrap_err().misaligned().is_some());
+    assert!(write(&file, BLOCK_BYTES, 512).unwrap_err().misaligned().is_some());
+    write(&file, 0, 0).unwrap();
+    write(&file, BLOCK_BYTES, 0).unwrap();
+}
+
+fn a_write_that_nobody_waits_for_is_done_all_the_same(directory: &dyn Directory) {
+    let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    file.allocate(3 * BLOCK_BYTES as u64).unwrap();
+    let mut buffer = AlignedBuffer::zeroed(BLOCK_BYTES);
+    buffer.fill(7);
+    let write =
+        DurableWrite { file: Arc::clone(&file), buffer, length: BLOCK_BYTES, offset: BLOCK_BYTES as u64 };
+    // By a thread that has ended then.
+    std::thread::scope(|scope| scope.spawn(|| directory.begin_write(write)).join().map(drop).unwrap());
+    let mut read = AlignedBuffer::zeroed(BLOCK_BYTES);
+    file.read_at(&mut read, BLOCK_BYTES as u64).unwrap();
+    assert!(read.iter().all(|&byte| byte == 7));
 }
 
 /// Two files, direct and not, and every way in which a read can fail: each request ends as it does alone.

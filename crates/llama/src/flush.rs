@@ -229,7 +229,7 @@ impl Llama {
             // A failure poisons the store, and is told of to whoever wants something of it.
             let _ = self.write(unwritten);
         }
-        self.note_durable(flusher, &mut self.writing());
+        self.settle_written(flusher, &mut self.writing());
     }
 
     /// Waits for the flush that goes on, if one does.
@@ -242,15 +242,17 @@ impl Llama {
                 let _ = self.write(unwritten);
             }
             _ => {
-                self.note_durable(&mut flusher, &mut self.writing());
+                self.settle_written(&mut flusher, &mut self.writing());
                 drop(flusher);
                 // Whoever has the next turn may be about to take the lock.
                 yield_now();
             }
         }
+        self.evict_durable();
     }
 
-    /// Writes one flush buffer of dirty pages, if there are any, durably.
+    /// Writes one flush buffer of dirty pages, if there are any, durably. (While somebody [hurries](Llama::hurry) it may be on its way still when this returns, and durable when
+    /// the next one is written, or [awaited](Llama::await_flush).)
     ///
     /// # Errors
     /// [`LlamaError::Device`] if the write fails, which poisons the store, or no segment can be made because the
@@ -318,6 +320,7 @@ impl Llama {
         let filled = loop {
             self.store.check()?;
             let Some(mut joined) = self.join(turn, stream, wanted)? else { return Ok(None) };
+            self.evict_durable();
             batch.stack = std::mem::take(&mut *self.begun(stream));
             let filled = self.fill(&mut joined, &mut batch, &mut next);
             let is_sealer = joined.filling.seal();
@@ -397,7 +400,7 @@ impl Llama {
     ) -> Result<(), LlamaError> {
         if self.pages.has_returned() {
             // A page is not to be forgotten before what was written of it has been noted.
-            self.note_durable(flusher, &mut self.writing());
+            self.settle_written(flusher, &mut self.writing());
             self.recycle(flusher);
         } else {
             self.settle_if_written(flusher);
@@ -422,6 +425,7 @@ impl Llama {
         if let Some(mut flusher) = self.try_fill() {
             self.settle_if_written(&mut flusher);
         }
+        self.evict_durable();
         Ok(())
     }
 

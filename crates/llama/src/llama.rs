@@ -58,6 +58,8 @@ pub struct Llama {
     pub(crate) flusher_awaited: AtomicU64,
     /// The buffer that is being written.
     pub(crate) writing: Mutex<Writing>,
+    /// See [`Llama::evict_durable`].
+    pub(crate) flushed: Mutex<Vec<PageId>>,
     /// How many wait for memory: see [`Llama::hurry`].
     pub(crate) hurried: AtomicU64,
     /// Pages that have been read ahead of the flush.

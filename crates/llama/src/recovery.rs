@@ -243,6 +243,7 @@ impl Llama {
         let lately = Lately::new(options.memory_bytes);
         let llama = Llama {
             writing: Mutex::new(writing),
+            flushed: Mutex::default(),
             memory: ByteCounter::new(options.memory_bytes),
             budget: AtomicU64::new(options.memory_bytes),
             pages_bytes_max: AtomicU64::new(options.memory_bytes),

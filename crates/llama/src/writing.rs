@@ -1,7 +1,8 @@
 //! [`Writing`]: the flush buffer that is being written, and what follows when it is durable.
 //!
-//! Without guard, claim or flush lock the buffer is written by one durable write, or some one after the other, and `durable_end` is raised. The next one may be filled
-//! meanwhile, and is written after that. An
+//! Without guard, claim or flush lock the buffer is written by one durable write, or some one after the other, and then `durable_end` is raised. The next one may be filled
+//! meanwhile, and is written after that: so one at most is in doubt. Where somebody [waits for memory](Llama::hurry) the write is begun, and goes on while who has begun it does something else:
+//! whoever comes next takes notice of its end. An
 //! address at or above `durable_end` is only reserved: eviction leaves such a page alone. If the write fails the
 //! store is poisoned, `durable_end` never moves again, and so no page leaves memory whose bytes might be lost.
 //!
@@ -22,7 +23,7 @@ use crate::llama::Llama;
 use crate::page_id::PageId;
 use crate::segments::InFlight;
 use crate::sync::{MutexGuard, RwLockWriteGuard};
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, File};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DurableWrite, File, WriteInFlight};
 use std::mem;
 use std::sync::{Arc, PoisonError, TryLockError};
 
@@ -31,17 +32,19 @@ pub(crate) const WAITING_KEPT: usize = 1024;
 /// In so many pieces a buffer is written while nobody waits for memory: a read beside 256 KiB waits half as long as beside 1 MiB.
 const WRITE_PIECES: usize = 4;
 
-/// The buffer that is being written. Its lock is held meanwhile, and taken under the flush lock, so that buffers are written in order;
+/// The buffer that is being written. Its lock is held while somebody waits for that, and taken under the flush lock, so that buffers are written in order;
 /// whoever writes does not take the flush lock.
 pub(crate) struct Writing {
+    /// Empty while it is in flight.
     buffer: AlignedBuffer,
-    /// What has become durable and has not been [noted](Llama::note_durable) yet.
+    in_flight: Option<(Box<dyn WriteInFlight>, Sent)>,
+    /// What has become durable and has not been [noted](Llama::settle_written) yet.
     durable: Vec<(Taken, Position)>,
 }
 
 impl Writing {
     pub(crate) fn new(buffer_bytes: usize) -> Writing {
-        Writing { buffer: AlignedBuffer::zeroed(buffer_bytes), durable: Vec::new() }
+        Writing { buffer: AlignedBuffer::zeroed(buffer_bytes), in_flight: None, durable: Vec::new() }
     }
 
     /// As if a fragment of the first page of a tree had just become durable.
@@ -59,10 +62,22 @@ impl Writing {
 pub(crate) struct Unwritten<'l> {
     writing: MutexGuard<'l, Writing>,
     file: Arc<dyn File>,
+    sent: Sent,
+}
+
+/// What a buffer holds that is written.
+struct Sent {
     stream: usize,
     position: Position,
+    /// Bytes of it that are used.
     used: usize,
     taken: Vec<Taken>,
+}
+
+impl Sent {
+    fn length(&self) -> usize {
+        self.used.next_multiple_of(BLOCK_BYTES)
+    }
 }
 
 impl Llama {
@@ -72,15 +87,27 @@ impl Llama {
 
     /// Notes what has become durable, unless a buffer is being written.
     pub(crate) fn settle_if_written(&self, flusher: &mut Flusher) {
-        match self.writing.try_lock() {
-            Ok(mut writing) => self.note_durable(flusher, &mut writing),
-            Err(TryLockError::Poisoned(poisoned)) => self.note_durable(flusher, &mut poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
+        let mut writing = match self.writing.try_lock() {
+            Ok(writing) => writing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if writing.in_flight.as_mut().is_none_or(|(write, _)| write.is_done()) {
+            self.settle_written(flusher, &mut writing);
         }
     }
 
-    /// Draws the conclusions from what has become durable.
-    pub(crate) fn note_durable(&self, flusher: &mut Flusher, writing: &mut Writing) {
+    /// Waits for the buffer that is being written, and draws the conclusions from what has become durable.
+    pub(crate) fn settle_written(&self, flusher: &mut Flusher, writing: &mut Writing) {
+        if let Some((write, sent)) = writing.in_flight.take() {
+            let (buffer, outcome) = write.wait();
+            writing.buffer = buffer;
+            match outcome {
+                Ok(()) => self.note_written(writing, sent),
+                // Whoever wants something of the store is told of it.
+                Err(error) => drop(self.store.fail(error)),
+            }
+        }
         for (taken, position) in writing.durable.drain(..) {
             taken.disowns.iter().for_each(|&page| self.forget_disowned(flusher, page));
             self.note_adoptions(flusher, taken, position);
@@ -90,7 +117,11 @@ impl Llama {
 
     /// Whether a buffer is being written at the moment: who only needs room soon need not flush, too.
     pub fn is_writing(&self) -> bool {
-        matches!(self.writing.try_lock(), Err(TryLockError::WouldBlock))
+        match self.writing.try_lock() {
+            Ok(mut writing) => writing.in_flight.as_mut().is_some_and(|(write, _)| !write.is_done()),
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Poisoned(_)) => false,
+        }
     }
 
     /// Closes the buffer that has been filled, if there is anything in it, once the one before is durable: its place in the store is taken, and what was written into it
@@ -103,9 +134,9 @@ impl Llama {
         let segments = &self.store.segments;
         let Some((stream, buffer, used, taken)) = filling.close() else { return Ok(None) };
         let mut writing = self.writing();
+        self.settle_written(flusher, &mut writing);
         // If that one failed, none is written any more.
         self.store.check()?;
-        self.note_durable(flusher, &mut writing);
         taken.iter().for_each(|taken| self.note_taken(flusher, taken));
         let position = flusher.position;
         let offset = position.offsets[stream];
@@ -132,7 +163,7 @@ impl Llama {
             true => written,
             false => AlignedBuffer::zeroed(self.options.flush_buffer_bytes),
         });
-        Ok(Some(Unwritten { writing, file, stream, position, used, taken }))
+        Ok(Some(Unwritten { writing, file, sent: Sent { stream, position, used, taken } }))
     }
 
     /// Notes a fragment whose buffer is closed.
@@ -149,28 +180,46 @@ impl Llama {
         flusher.accounts.add(taken.address, times);
     }
 
-    /// Writes a buffer, and evicts what is durable then and nobody has read lately.
+    /// Writes a buffer; or begins to, if somebody waits for memory.
     pub(crate) fn write(&self, unwritten: Unwritten<'_>) -> Result<(), LlamaError> {
-        let Unwritten { mut writing, file, stream, position, used, taken } = unwritten;
+        let Unwritten { mut writing, file, sent } = unwritten;
         let segments = &self.store.segments;
-        let (offset, length) = (position.offsets[stream], used.next_multiple_of(BLOCK_BYTES));
-        let at_once = match self.in_flight() {
-            InFlight::Few => (self.options.flush_buffer_bytes / WRITE_PIECES).next_multiple_of(BLOCK_BYTES),
-            InFlight::Many => length,
-        };
-        for (piece, at) in writing.buffer[..length].chunks(at_once).zip((0..).step_by(at_once)) {
-            file.write_durable_at(piece, offset % segments.segment_bytes + at)
-                .map_err(|error| self.store.fail(error))?;
+        let (offset, length) = (sent.position.offsets[sent.stream] % segments.segment_bytes, sent.length());
+        if self.in_flight() == InFlight::Many {
+            let buffer = mem::replace(&mut writing.buffer, AlignedBuffer::zeroed(0));
+            let write = segments.directory.begin_write(DurableWrite { file, buffer, length, offset });
+            writing.in_flight = Some((write, sent));
+            return Ok(());
         }
-        self.store.set_durable_end(stream, offset + length as u64);
+        let piece_bytes = (self.options.flush_buffer_bytes / WRITE_PIECES).next_multiple_of(BLOCK_BYTES);
+        for (piece, at) in writing.buffer[..length].chunks(piece_bytes).zip((offset..).step_by(piece_bytes)) {
+            file.write_durable_at(piece, at).map_err(|error| self.store.fail(error))?;
+        }
+        self.note_written(&mut writing, sent);
+        Ok(())
+    }
+
+    /// A buffer has become durable.
+    fn note_written(&self, writing: &mut Writing, sent: Sent) {
+        let length = sent.length();
+        let Sent { stream, position, used, taken } = sent;
+        self.store.set_durable_end(stream, position.offsets[stream] + length as u64);
         self.counters.bytes_written.add(length as u64);
         self.counters.bytes_padded.add((HEADER_BYTES + length - used) as u64);
         self.counters.buffers_written.add(1);
-        let pages: Vec<PageId> = taken.iter().map(|taken| taken.page).collect();
+        self.flushed().extend(taken.iter().map(|taken| taken.page));
         writing.durable.extend(taken.into_iter().map(|taken| (taken, position)));
-        drop(writing);
-        self.evict_flushed(&pages);
-        Ok(())
+    }
+
+    /// Pages of buffers that have become durable, which may be evicted if memory is short.
+    fn flushed(&self) -> MutexGuard<'_, Vec<PageId>> {
+        self.flushed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Evicts what has become durable and nobody has read lately, if memory is short.
+    pub(crate) fn evict_durable(&self) {
+        let flushed = mem::take(&mut *self.flushed());
+        self.evict_flushed(&flushed);
     }
 
     /// A fragment at `position` has become durable.

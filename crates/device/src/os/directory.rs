@@ -2,15 +2,17 @@
 
 use super::file::{OsFile, Support};
 use super::ring;
+use super::write_ring::WriteRing;
 use crate::checks::{self, LOCK_NAME, Opened};
-use crate::{DeviceError, Directory, File, OpenMode, Operation, ReadRequest};
+use crate::durable_write::Ended;
+use crate::{DeviceError, Directory, DurableWrite, File, OpenMode, Operation, ReadRequest, WriteInFlight};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Files are the owner's alone: they hold whatever users keep in the database.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -37,6 +39,8 @@ pub struct OsDirectory {
     path: PathBuf,
     descriptor: OwnedFd,
     support: Arc<Support>,
+    /// Made with the first write.
+    writes: OnceLock<Option<Arc<WriteRing>>>,
 }
 
 impl OsDirectory {
@@ -71,10 +75,10 @@ impl OsDirectory {
         if !ring::is_available() {
             support.refuse_ring();
         }
-        OsDirectory { path: path.to_owned(), descriptor, support }
+        OsDirectory { path: path.to_owned(), descriptor, support, writes: OnceLock::new() }
     }
 
-    /// This directory without io_uring: [`Directory::read_many`] reads one after the other. For comparison, and where
+    /// This directory without io_uring: [`Directory::read_many`] reads one after the other, and [`Directory::begin_write`] waits. For comparison, and where
     /// the use of io_uring is a crime that the kernel punishes rather than refuses.
     ///
     /// ```
@@ -230,6 +234,21 @@ impl Directory for OsDirectory {
 
     fn reads_at_once(&self) -> usize {
         if self.support.ring_refused() { 1 } else { ring::ENTRIES }
+    }
+
+    fn begin_write(&self, write: DurableWrite) -> Box<dyn WriteInFlight> {
+        let ring = match self.support.ring_refused() {
+            true => None,
+            false => self.writes.get_or_init(WriteRing::new).as_ref(),
+        };
+        let declined = match ring {
+            Some(ring) => match ring.begin(write) {
+                Ok(begun) => return Box::new(begun),
+                Err(write) => write,
+            },
+            None => write,
+        };
+        Box::new(Ended::of(declined))
     }
 
     fn name(&self) -> String {

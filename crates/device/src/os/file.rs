@@ -59,6 +59,18 @@ impl OsFile {
         fits.then(|| self.descriptor.as_raw_fd())
     }
 
+    /// The descriptor for a durable write that is done elsewhere, if it is one that could go well.
+    pub(super) fn admit_durable_write(&self, buffer: &[u8], offset: u64) -> Option<RawFd> {
+        let fits = !buffer.is_empty() && self.opened.writable(buffer, offset).is_ok();
+        let may_be_durable = !self.support.durable_write_refused.load(Ordering::Relaxed);
+        (fits && may_be_durable).then(|| self.descriptor.as_raw_fd())
+    }
+
+    /// What is told of a write at `offset` that has failed.
+    pub(super) fn write_error(&self, offset: u64, source: Errno) -> DeviceError {
+        self.opened.error(Operation::Write, offset, source)
+    }
+
     /// Some file systems accept `O_DIRECT` at open and refuse each transfer. An access that we know to be aligned
     /// and that is refused as invalid is repeated once without it.
     fn with_fallback(&self, mut access: impl FnMut() -> io::Result<()>) -> io::Result<()> {

@@ -5,5 +5,6 @@ mod directory;
 mod file;
 mod ring;
 mod transfer;
+mod write_ring;
 
 pub use directory::OsDirectory;

@@ -1,4 +1,4 @@
-//! Several reads at once through io_uring.
+//! Several reads at once through io_uring. (Writes: [`write_ring`](super::write_ring).)
 //!
 //! Each thread that reads this way has a ring of its own, made when it first does: no lock, and no thread waits for
 //! another's reads. What is to be read goes to the kernel with one system call, as far as the ring has room, which also waits for the
@@ -183,7 +183,7 @@ impl Drop for Window<'_> {
 }
 
 /// Whether the kernel was only short of something.
-fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_passing(error: &io::Error) -> bool {
     [Errno::AGAIN, Errno::BUSY, Errno::NOMEM]
         .iter()
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

@@ -4,7 +4,8 @@ use super::file::SimulatedFile;
 use super::state::{Shared, lock};
 use super::watch::change;
 use crate::checks::{self, LOCK_NAME, Opened};
-use crate::{DeviceError, Directory, File, OpenMode, Operation};
+use crate::durable_write::Deferred;
+use crate::{DeviceError, Directory, DurableWrite, File, OpenMode, Operation, WriteInFlight};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -61,6 +62,11 @@ impl Directory for SimulatedDirectory {
             .take_lock(self.incarnation, LOCK_NAME)
             .map_err(|source| DeviceError::new(Operation::Lock, LOCK_NAME, 0, source))?;
         Ok(Box::new(Locked(self.clone())))
+    }
+
+    /// It is done when somebody looks whether it is: what is done meanwhile comes before it.
+    fn begin_write(&self, write: DurableWrite) -> Box<dyn WriteInFlight> {
+        Box::new(Deferred::new(write))
     }
 
     fn name(&self) -> String {

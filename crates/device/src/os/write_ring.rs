@@ -1,0 +1,182 @@
+//! Durable writes through io_uring, of which nobody waits for the end until he wants to know of it.
+//!
+//! One ring for a directory, under a lock: writes are few and long. Any thread begins one, and any takes notice of its end.
+//!
+//! As the [ring](super::ring) for reads it does only what goes well: what it could not begin, or what the kernel has not done for a reason that is not the device's,
+//! is left to [`File::write_durable_at`](crate::File::write_durable_at). A device that fails is told of, and the write not repeated.
+//!
+//! - **U2** The buffer of a write whose address was given to the kernel belongs to the [`RingWrite`], which neither touches it nor gives it up before the completion has been taken
+//!   from the ring, or the ring has been closed with the entry still in its queue. One that is forgotten keeps its buffer for ever.
+
+use super::file::OsFile;
+use super::ring::is_passing;
+use crate::{AlignedBuffer, DeviceError, DurableWrite, WriteInFlight};
+use io_uring::{IoUring, opcode, types};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::yield_now;
+
+/// Writes that are in flight at once.
+const ENTRIES: u32 = 8;
+
+/// The ring of a directory.
+pub(super) struct WriteRing(Mutex<Option<Ring>>);
+
+struct Ring {
+    ring: IoUring,
+    /// The number of the next write.
+    next: u64,
+    in_flight: usize,
+    /// The results of those that have ended and were not asked for yet.
+    ended: HashMap<u64, i32>,
+}
+
+impl Ring {
+    /// Takes notice of those that have ended.
+    fn look(&mut self) {
+        for completion in self.ring.completion() {
+            self.in_flight -= 1;
+            self.ended.insert(completion.user_data(), completion.result());
+        }
+    }
+
+    /// Waits until one has ended. `false` if the kernel has none of those in flight, and takes none.
+    fn wait(&mut self) -> bool {
+        if let Err(error) = self.ring.submit_and_wait(1)
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            if self.ring.submission().len() == self.in_flight && !is_passing(&error) {
+                return false;
+            }
+            yield_now();
+        }
+        true
+    }
+}
+
+impl fmt::Debug for WriteRing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("WriteRing")
+    }
+}
+
+impl WriteRing {
+    /// `None` if the kernel has no ring for us.
+    pub(super) fn new() -> Option<Arc<WriteRing>> {
+        let ring = IoUring::new(ENTRIES).ok()?;
+        let ring = Ring { ring, next: 0, in_flight: 0, ended: HashMap::new() };
+        Some(Arc::new(WriteRing(Mutex::new(Some(ring)))))
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Option<Ring>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a write, or gives it back if it is none for the ring.
+    pub(super) fn begin(self: &Arc<Self>, write: DurableWrite) -> Result<RingWrite, DurableWrite> {
+        let file: &dyn Any = &*write.file;
+        let bytes = &write.buffer[..write.length];
+        let admitted =
+            file.downcast_ref().and_then(|file: &OsFile| file.admit_durable_write(bytes, write.offset));
+        let Some((descriptor, length)) = admitted.zip(u32::try_from(write.length).ok()) else {
+            return Err(write);
+        };
+        let mut ring = self.ring();
+        let Some(Ring { ring, next, in_flight, .. }) = &mut *ring else { return Err(write) };
+        let flags = ReadWriteFlags::DSYNC.bits() as i32;
+        let entry = opcode::Write::new(types::Fd(descriptor), write.buffer.address().as_ptr(), length)
+            .offset(write.offset)
+            .rw_flags(flags)
+            .build()
+            .user_data(*next);
+        // SAFETY: the buffer and the file belong to the write, which is given to the `RingWrite` that is made at once, and outlives what the kernel does by U2.
+        if unsafe { ring.submission().push(&entry) }.is_err() {
+            return Err(write);
+        }
+        let number = *next;
+        (*next, *in_flight) = (number + 1, *in_flight + 1);
+        // If the kernel does not take it now, it is asked again by who waits.
+        let _ = ring.submit();
+        Ok(RingWrite { ring: Arc::clone(self), number, write: Some(write), result: None })
+    }
+}
+
+/// A write in a ring.
+pub(super) struct RingWrite {
+    ring: Arc<WriteRing>,
+    number: u64,
+    /// `None` once it has been given up.
+    write: Option<DurableWrite>,
+    /// What the kernel has said, once that has been taken from the ring; `None` within if it never began.
+    result: Option<Option<i32>>,
+}
+
+impl RingWrite {
+    /// Waits for the completion.
+    fn complete(&mut self) -> Option<i32> {
+        while self.result.is_none() && !self.look() {
+            let mut ring = self.ring.ring();
+            let is_usable =
+                ring.as_mut().is_some_and(|ring| ring.ended.contains_key(&self.number) || ring.wait());
+            if !is_usable {
+                // Closed with all that were in it, none of which had begun.
+                *ring = None;
+            }
+        }
+        self.result.flatten()
+    }
+
+    /// Whether it has ended.
+    fn look(&mut self) -> bool {
+        let mut ring = self.ring.ring();
+        match &mut *ring {
+            Some(ring) => {
+                ring.look();
+                if let Some(result) = ring.ended.remove(&self.number) {
+                    self.result = Some(Some(result));
+                }
+            }
+            None => self.result = self.result.or(Some(None)),
+        }
+        self.result.is_some()
+    }
+}
+
+impl WriteInFlight for RingWrite {
+    fn is_done(&mut self) -> bool {
+        self.result.is_some() || self.look()
+    }
+
+    fn wait(mut self: Box<Self>) -> (AlignedBuffer, Result<(), DeviceError>) {
+        let result = self.complete();
+        let write = self.write.take().expect("it is given up once");
+        let outcome = match result {
+            Some(written) if usize::try_from(written) == Ok(write.length) => Ok(()),
+            Some(error) if error < 0 && !is_declined(Errno::from_raw_os_error(-error)) => {
+                let file: &dyn Any = &*write.file;
+                let file: &OsFile = file.downcast_ref().expect("only such files are admitted");
+                Err(file.write_error(write.offset, Errno::from_raw_os_error(-error)))
+            }
+            // Not begun, or not as a whole.
+            _ => write.write(),
+        };
+        (write.buffer, outcome)
+    }
+}
+
+impl Drop for RingWrite {
+    /// As U2 wants it.
+    fn drop(&mut self) {
+        self.complete();
+    }
+}
+
+/// Whether the kernel has not done it for a reason that is not the device's: because the thread that began it has ended, or it wants it done otherwise.
+fn is_declined(error: Errno) -> bool {
+    [Errno::CANCELED, Errno::AGAIN, Errno::INTR, Errno::INVAL, Errno::OPNOTSUPP, Errno::NOMEM, Errno::BUSY]
+        .contains(&error)
+}
