@@ -84,7 +84,7 @@ impl WriteInFlight for Deferred {
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        if self.write.buffer.len() > 0 {
+        if !self.write.buffer.is_empty() {
             self.is_done();
         }
     }
