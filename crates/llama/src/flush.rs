@@ -47,12 +47,12 @@ use std::thread;
 /// The access method, as the store sees it.
 pub trait AccessMethod: Send + Sync {
     /// Replaces the chain of `page`, which is in memory, by a base (or splits it), if that can be done at once. Called
-    /// without a guard, on a thread that may have the flush lock: it must not flush, take part in a checkpoint, or ask for
+    /// without a guard, on a thread that may be filling a flush buffer: it must not flush, take part in a checkpoint, or ask for
     /// [`Llama::statistics`]. Whatever it does, the page is written afterwards.
     fn consolidate(&self, page: PageId);
 
     /// A Bloom filter of the keys in `delta`, the payload of one: whoever reads for a key whose bits are not all set in it need not read that delta
-    /// ([`Llama::excerpt`]). All bits, if nothing is known. Called under the flush lock.
+    /// ([`Llama::excerpt`]). All bits, if nothing is known. Called while a flush buffer is filled.
     fn filter(&self, delta: &[u8]) -> Filter {
         let _ = delta;
         ANYTHING
@@ -187,7 +187,7 @@ impl Flusher {
 }
 
 impl Llama {
-    /// The flush lock, if nobody has it. A buffer may be in the middle of being written.
+    /// The flush lock, if nobody has it. A buffer may be in the middle of being filled, or written.
     pub(crate) fn try_fill(&self) -> Option<MutexGuard<'_, Flusher>> {
         // Relaxed: a matter of turns.
         if self.flusher_awaited.load(Ordering::Relaxed) > 0 {
@@ -201,14 +201,14 @@ impl Llama {
         }
     }
 
-    /// The flush lock, if nobody has it. Waits for the buffer that is being written, and what is durable has been noted.
+    /// The flush lock, if nobody has it. Waits for the buffers that are being filled and written, and what is durable has been noted.
     pub(crate) fn try_flusher(&self) -> Option<MutexGuard<'_, Flusher>> {
         let mut flusher = self.try_fill()?;
         self.settle(&mut flusher);
         Some(flusher)
     }
 
-    /// The flush lock; waits for another thread's device I/O at most. No buffer is being written, and what is durable has been noted.
+    /// The flush lock; waits for another thread's device I/O at most. No buffer is being filled or written, and what is durable has been noted.
     pub(crate) fn lock_flusher(&self) -> MutexGuard<'_, Flusher> {
         // Those who flush take the lock again as soon as they have given it back, and the lock is not fair.
         self.flusher_awaited.fetch_add(1, Ordering::Relaxed);

@@ -368,7 +368,7 @@ impl MappingTable {
         self.cold(page).state.fetch_and(!CHANGED, Ordering::AcqRel) & CHANGED != 0
     }
 
-    /// The fragments of `page`. Exact for the holder of the store's flush lock, who alone changes them.
+    /// The fragments of `page`. Exact for who may change them (L1 of `lists`).
     pub(crate) fn fragments(&self, page: PageId) -> Fragments {
         let Cold { state, fragments } = self.cold(page);
         // Acquire as with the filters of the other fragments (L3 of `lists`).
@@ -433,7 +433,7 @@ impl MappingTable {
         count(state) >= max || deltas * ADDRESS_UNIT > full
     }
 
-    /// Notes the fragments of `page`: under its claim, and under the store's flush lock (M3).
+    /// Notes the fragments of `page`: under its claim (M3; L1 of `lists`).
     pub(crate) fn set_fragments(&self, page: PageId, fragments: Fragments) {
         let Cold { state, fragments: inline } = self.cold(page);
         state.fetch_or(FILTER, Ordering::AcqRel);

@@ -20,7 +20,7 @@
 //!
 //! ## Invariants
 //!
-//! - **L1** One thread at a time changes lists: whoever has the store's flush lock.
+//! - **L1** One thread at a time changes the list of a page: whoever has its claim, and may fill a flush buffer; or the store's flush lock, while nobody does.
 //! - **L2** Blocks live as long as the table, and are zeros while they are free. So who reads beside a change, which may lead it astray into the
 //!   block of another page, finds addresses of some page, and at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) of them: a guess.
 //! - **L3** Before an address in a word changes, the filters beside it become *anything*, and only then what the new ones are. An address that a list has lost it never gets
@@ -91,7 +91,7 @@ impl Lists {
         self.fresh.load(Ordering::Relaxed) * size_of::<Block>() as u64
     }
 
-    /// The list that begins in `inline`, `filter` being asked for that of its second word afterwards. For whoever has not the flush lock see L3.
+    /// The list that begins in `inline`, `filter` being asked for that of its second word afterwards. For whoever may not change it see L3.
     pub(super) fn read(&self, inline: &[AtomicU64; INLINE], filter: impl Fn() -> Filter) -> Fragments {
         self.walk(inline, |beside| match beside {
             None => u64::from(filter()) << FILTER_BITS | u64::from(ANYTHING),
@@ -100,7 +100,7 @@ impl Lists {
         })
     }
 
-    /// The list that begins in `inline`, each of which may hold anything; a guess for whoever has not the flush lock.
+    /// The list that begins in `inline`, each of which may hold anything; a guess for whoever may not change it.
     pub(super) fn guess(&self, inline: &[AtomicU64; INLINE]) -> Fragments {
         self.walk(inline, |_| ALL_ANYTHING)
     }
@@ -136,7 +136,7 @@ impl Lists {
         fragments
     }
 
-    /// Makes `fragments` the list that begins in `inline`, whose second word has *anything* for its filter meanwhile. Under the flush lock (L1). The filter
+    /// Makes `fragments` the list that begins in `inline`, whose second word has *anything* for its filter meanwhile. By who may (L1). The filter
     /// of that word, to be put in its place.
     pub(super) fn write(&self, inline: &[AtomicU64; INLINE], fragments: &Fragments) -> Filter {
         let mut left = fragments.with_filters();
