@@ -38,6 +38,8 @@ pub struct DeviceBench {
     pub seconds: Duration,
     /// Sets which blocks are read.
     pub seed: u64,
+    /// Whether several reads at once go through io_uring, where the kernel has it; else threads do them.
+    pub io_uring: bool,
 }
 
 /// How far a [`DeviceBench`] is.
@@ -58,7 +60,7 @@ pub struct DeviceReport {
     pub file_bytes: u64,
     /// Whether the page cache was bypassed. If it was not, these are figures of memory.
     pub direct: bool,
-    /// How many reads one thread can have in flight; 1 without io_uring.
+    /// How many reads one thread can have in flight; 16 without io_uring.
     pub reads_at_once: u64,
     /// Bytes written a second, in order, 1 MiB at a time, and synced at the end.
     pub write_bytes_per_second: f64,
@@ -81,7 +83,13 @@ pub struct ReadFigure {
 impl DeviceBench {
     /// Two seconds for each figure, over half a gibibyte.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), file_bytes: 512 << 20, seconds: Duration::from_secs(2), seed: 1 }
+        Self {
+            directory: directory.into(),
+            file_bytes: 512 << 20,
+            seconds: Duration::from_secs(2),
+            seed: 1,
+            io_uring: true,
+        }
     }
 
     /// Measures, and calls `progress` at the beginning and after each figure.
@@ -95,6 +103,7 @@ impl DeviceBench {
         }
         let directory =
             OsDirectory::open_or_create(&self.directory).map_err(BenchError::store("open the directory"))?;
+        let directory = if self.io_uring { directory } else { directory.without_io_uring() };
         let file = directory
             .open(FILE, OpenMode::CreateNew, true)
             .map_err(BenchError::store("create the file to measure with"))?;

@@ -647,6 +647,9 @@ pub struct DeviceArguments {
     /// Sets which blocks are read.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Have threads do several reads at once, as where the kernel has no io_uring.
+    #[arg(long)]
+    pub without_io_uring: bool,
 }
 
 /// Reads the size of a file to measure with.

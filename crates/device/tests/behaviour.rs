@@ -30,16 +30,16 @@ macro_rules! behaviour {
             let scratch = tempfile::tempdir().unwrap();
             super::$property(&super::OsDirectory::open_or_create(scratch.path().join("new/directory")).unwrap());
         })* }
-        mod os_one_read_at_a_time { $(#[test] fn $property() {
+        mod os_by_threads { $(#[test] fn $property() {
             let scratch = tempfile::tempdir().unwrap();
-            super::$property(&super::OsDirectory::open_or_create(scratch.path()).unwrap().one_read_at_a_time());
+            super::$property(&super::OsDirectory::open_or_create(scratch.path()).unwrap().without_io_uring());
         })* }
         /// Where io_uring is forbidden, as in many containers.
         mod os_forbidden { $(#[test] fn $property() {
             super::without_io_uring(|| {
                 let scratch = tempfile::tempdir().unwrap();
                 let directory = super::OsDirectory::open_or_create(scratch.path()).unwrap();
-                assert_eq!(super::Directory::reads_at_once(&directory), 1);
+                assert_eq!(super::Directory::reads_at_once(&directory), 16);
                 super::$property(&directory);
             });
         })* }

@@ -78,7 +78,7 @@ fn pages_of_many_fragments_are_loaded_together_neighbours_with_one_read() {
         Arc::new(disk.directory()),
         Arc::new(MemoryDirectory::new()),
         Arc::new(OsDirectory::open_or_create(scratch.path().join("ring")).unwrap()),
-        Arc::new(OsDirectory::open_or_create(scratch.path().join("alone")).unwrap().one_read_at_a_time()),
+        Arc::new(OsDirectory::open_or_create(scratch.path().join("alone")).unwrap().without_io_uring()),
     ];
     for directory in directories {
         let llama = open(directory);

@@ -250,6 +250,7 @@ fn device(arguments: &DeviceArguments, json: bool) -> Outcome {
         file_bytes: arguments.file_size,
         seconds: arguments.seconds,
         seed: arguments.seed,
+        io_uring: !arguments.without_io_uring,
     };
     let mut bar = None;
     let report = bench.run(&mut |progress| {

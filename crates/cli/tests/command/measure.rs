@@ -192,6 +192,9 @@ fn the_device_is_measured_and_nothing_is_left() {
     }
     assert!(report["write_bytes_per_second"].as_f64().unwrap() > 0.0);
     assert!(report["reads_at_once"].as_u64().unwrap() >= 1 && report["direct"].is_boolean());
+    let arguments = "bench device --without-io-uring --json --seconds 0.002 --file-size 2M --dir";
+    let report = run(arguments.split(' ').chain([directory.to_str().unwrap()])).ok().json();
+    assert_eq!(report["reads_at_once"], 16);
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
     for size in ["0", "100", "1025k", "65G", "x"] {
         run(["bench", "device", "--file-size", size]).fails(2, "--file-size");

@@ -1,10 +1,9 @@
 //! A directory of the operating system.
 
 use super::file::{OsFile, Support};
-use super::ring;
 use super::write_ring::WriteRing;
+use super::{ring, threads};
 use crate::checks::{self, LOCK_NAME, Opened};
-use crate::durable_write::Ended;
 use crate::{DeviceError, Directory, DurableWrite, File, OpenMode, Operation, ReadRequest, WriteInFlight};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
@@ -78,18 +77,18 @@ impl OsDirectory {
         OsDirectory { path: path.to_owned(), descriptor, support, writes: OnceLock::new() }
     }
 
-    /// This directory without io_uring: [`Directory::read_many`] reads one after the other, and [`Directory::begin_write`] waits. For comparison, and where
+    /// This directory without io_uring: [`Directory::read_many`] and [`Directory::begin_write`] have threads do it. For comparison, and where
     /// the use of io_uring is a crime that the kernel punishes rather than refuses.
     ///
     /// ```
     /// use deuteron_device::{Directory, OsDirectory};
     /// # let scratch = tempfile::tempdir().unwrap();
     /// # let path = scratch.path();
-    /// assert_eq!(OsDirectory::open_or_create(path)?.one_read_at_a_time().reads_at_once(), 1);
+    /// assert_eq!(OsDirectory::open_or_create(path)?.without_io_uring().reads_at_once(), 16);
     /// # Ok::<(), deuteron_device::DeviceError>(())
     /// ```
     #[must_use]
-    pub fn one_read_at_a_time(self) -> OsDirectory {
+    pub fn without_io_uring(self) -> OsDirectory {
         self.support.refuse_ring();
         self
     }
@@ -222,18 +221,19 @@ impl Directory for OsDirectory {
         reads: &mut [ReadRequest<'r>],
         done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
     ) {
-        // A single read is no faster through a ring.
-        if reads.len() > 1 && !self.support.ring_refused() {
-            return ring::read_each(reads, done);
-        }
-        for (index, read) in reads.iter_mut().enumerate() {
-            read.read();
-            done(index, read);
+        match reads {
+            // A single read is no faster through a ring.
+            [read] => {
+                read.read();
+                done(0, read);
+            }
+            reads if self.support.ring_refused() => threads::read_each(reads, done),
+            reads => ring::read_each(reads, done),
         }
     }
 
     fn reads_at_once(&self) -> usize {
-        if self.support.ring_refused() { 1 } else { ring::ENTRIES }
+        if self.support.ring_refused() { threads::READS } else { ring::ENTRIES }
     }
 
     fn begin_write(&self, write: DurableWrite) -> Box<dyn WriteInFlight> {
@@ -241,14 +241,14 @@ impl Directory for OsDirectory {
             true => None,
             false => self.writes.get_or_init(WriteRing::new).as_ref(),
         };
-        let declined = match ring {
-            Some(ring) => match ring.begin(write) {
-                Ok(begun) => return Box::new(begun),
-                Err(write) => write,
-            },
-            None => write,
+        let begun = match ring {
+            Some(ring) => ring.begin(write),
+            None => Err(write),
         };
-        Box::new(Ended::of(declined))
+        match begun {
+            Ok(begun) => Box::new(begun),
+            Err(write) => threads::begin_write(write),
+        }
     }
 
     fn name(&self) -> String {

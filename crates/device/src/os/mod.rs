@@ -4,6 +4,7 @@
 mod directory;
 mod file;
 mod ring;
+mod threads;
 mod transfer;
 mod write_ring;
 
