@@ -39,7 +39,7 @@ impl Support {
 
 pub(super) struct OsFile {
     opened: Opened,
-    descriptor: OwnedFd,
+    descriptor: Arc<OwnedFd>,
     /// The descriptor has `O_DIRECT`. Cleared for good if the first real transfer shows that it does not work.
     direct: AtomicBool,
     support: Arc<Support>,
@@ -50,7 +50,12 @@ const ZEROS_BYTES: usize = 1 << 20;
 
 impl OsFile {
     pub(super) fn new(opened: Opened, descriptor: OwnedFd, direct: bool, support: Arc<Support>) -> OsFile {
-        OsFile { opened, descriptor, direct: AtomicBool::new(direct), support }
+        OsFile { opened, descriptor: Arc::new(descriptor), direct: AtomicBool::new(direct), support }
+    }
+
+    /// The descriptor, for who may still use it when this file is closed.
+    pub(super) fn descriptor(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.descriptor)
     }
 
     /// The descriptor for a read that is done elsewhere, if it is one that could go well.
