@@ -241,7 +241,7 @@ impl Llama {
         let mut tried = Vec::new();
         let pending = &mut round.pending;
         loop {
-            let written = self.flush_batch(Turn::Alone, Stream::Fresh, || {
+            let written = self.flush_in_turn(Turn::Alone, Stream::Fresh, || {
                 // What the rows of this round have made ready takes much memory. A clean page has been flushed since, by whomever.
                 let ready = if pending.is_empty() { None } else { self.next_ready() };
                 let pending = || std::iter::from_fn(|| pending.pop()).find(|&page| self.table.is_dirty(page));
@@ -249,8 +249,7 @@ impl Llama {
                 tried.push(page);
                 Some(page)
             });
-            let prepared = |written: Option<Written>| {
-                let written = written.expect("it is awaited");
+            let prepared = |written: Written| {
                 let is_prepared = self.prepare_left()?;
                 if let (false, 0, Some(&page)) = (is_prepared, written.bytes, written.unread.first()) {
                     // Somebody else is reading it.

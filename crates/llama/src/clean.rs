@@ -203,16 +203,14 @@ impl Llama {
         let mut left = wanted;
         let moved = loop {
             let next = || std::iter::from_fn(|| left.pop()).find(|&page| self.table.wants_rewrite(page));
-            let prepared = |written: Option<Written>| {
-                let written = written.expect("it is awaited");
-                let Written { bytes, unread, begun, .. } = written;
+            let prepared = |Written { bytes, unread, begun, .. }: Written| {
                 // Rows that the ordinary flush has left, too.
                 while self.prepare_left()? {}
                 // Those that somebody else is reading.
                 let mut wanted = unread.iter().filter(|&&page| self.table.wants_rewrite(page));
                 wanted.try_for_each(|&page| self.load(page)).map(|()| (bytes, [unread, begun].concat()))
             };
-            match self.flush_batch(Turn::Awaited, stream, next).and_then(prepared) {
+            match self.flush_in_turn(Turn::Awaited, stream, next).and_then(prepared) {
                 Ok((0, unread)) if unread.is_empty() => break Ok(()),
                 Ok((_, unread)) => left.extend(unread),
                 Err(error) => break Err(error),

@@ -127,10 +127,10 @@ impl Filling {
         self.number
     }
 
-    /// Whether pages of `stream` may be put into it by somebody who has opened buffer `opened`.
-    pub(crate) fn takes(&self, stream: usize, opened: Option<u64>) -> bool {
+    /// Whether who wants to put pages of `stream` into it may: who has opened it, which is buffer `opened` then, and others unless one of both is `alone`.
+    pub(crate) fn takes(&self, stream: usize, opened: Option<u64>, alone: bool) -> bool {
         let is_own = opened == Some(self.number);
-        self.stream == stream && !self.is_sealed() && (is_own || !self.is_alone)
+        self.stream == stream && !self.is_sealed() && (is_own || !self.is_alone && !alone)
     }
 
     /// Bytes that are reserved, the header included.
@@ -259,11 +259,14 @@ mod tests {
     #[test]
     fn a_buffer_takes_pages_of_its_stream_from_others_unless_it_is_filled_alone() {
         let mut filling = open(4096);
-        assert!(filling.takes(1, None) && !filling.takes(0, None));
+        assert!(
+            filling.takes(1, None, false) && !filling.takes(0, None, false) && !filling.takes(1, None, true)
+        );
         filling.close();
-        assert!(!filling.takes(1, None));
+        assert!(!filling.takes(1, None, false));
         let own = filling.open(0, 0, 4096, true);
-        assert!(filling.takes(0, Some(own)) && !filling.takes(0, None) && !filling.takes(0, Some(own - 1)));
+        assert!(filling.takes(0, Some(own), true));
+        assert!(!filling.takes(0, None, false) && !filling.takes(0, Some(own - 1), true));
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub enum FlushProgress {
     },
     /// No page can be flushed: all are clean or held.
     Nothing,
-    /// Another thread is about to open or to close a buffer.
+    /// Another thread is about to open or to close a buffer, or fills one alone.
     Busy,
 }
 
@@ -298,7 +298,7 @@ impl Llama {
 
     /// Puts the pages that `next` names, and those that they need, into flush buffers for `stream` until one is full, and writes that, unless somebody else does so.
     /// `None` if that cannot be begun now, and need not.
-    pub(crate) fn flush_batch(
+    fn flush_batch(
         &self,
         turn: Turn,
         stream: Stream,
@@ -347,6 +347,17 @@ impl Llama {
         Ok(Some(Written { pages: fragments, bytes, begun, skipped, unread }))
     }
 
+    /// As [`Llama::flush_batch`], of a turn that is awaited.
+    pub(crate) fn flush_in_turn(
+        &self,
+        turn: Turn,
+        stream: Stream,
+        next: impl FnMut() -> Option<PageId>,
+    ) -> Result<Written, LlamaError> {
+        debug_assert!(turn != Turn::IfFree);
+        self.flush_batch(turn, stream, next).map(|written| written.expect("it is awaited"))
+    }
+
     /// Pages whose flush has begun, and waits for room or for the one above; kept between steps, so that a long row of splits that were never flushed is walked once. They
     /// are dirty, too.
     pub(crate) fn begun(&self, stream: usize) -> MutexGuard<'_, Vec<PageId>> {
@@ -355,11 +366,11 @@ impl Llama {
 
     /// Joins those who fill the open buffer, or opens one with room for a fragment of `wanted` bytes. `None` if it is not one's turn.
     fn join(&self, turn: Turn, stream: usize, wanted: u64) -> Result<Option<Joined<'_>>, LlamaError> {
+        let is_alone = turn == Turn::Alone;
         let mut opened = None;
         loop {
             if let Ok(filling) = self.filling.try_read()
-                && filling.takes(stream, opened)
-                && (turn != Turn::Alone || opened == Some(filling.number()))
+                && filling.takes(stream, opened, is_alone)
             {
                 return Ok(Some(Joined { llama: self, filling, taken: Vec::new() }));
             }
@@ -386,7 +397,7 @@ impl Llama {
             }
             self.prepare_buffer(&mut flusher, &mut filling, stream, wanted)?;
             let room = self.room(&flusher, &filling, stream);
-            opened = Some(filling.open(stream, flusher.position.offsets[stream], room, turn == Turn::Alone));
+            opened = Some(filling.open(stream, flusher.position.offsets[stream], room, is_alone));
         }
     }
 

@@ -16,10 +16,12 @@
 //! | `mapping_table`, `doubling`, `fragments`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
 //! | `load`, `loading`, `page_reader`, `read_buffer` | from flash into memory, once and together |
 //! | `excerpt` | of a page what may hold one key, past the cache |
-//! | `flush`, `flush_buffer`, `fragment`, `flash_address` | from memory to flash |
+//! | `flush`, `fetched`, `filling`, `writing`, `flush_buffer`, `fragment`, `flash_address` | from memory to flash: pages are taken, put into a buffer, written |
+//! | `rows` | what must be read before it can be flushed, read ahead and together |
+//! | `unadopted` | what is durable and does not count yet |
 //! | `evict`, `memory` | out of memory, within the budget |
 //! | `seal` | giving a page up |
-//! | `store`, `segments`, `accounts`, `clean` | the files, what lives in each, and emptying them |
+//! | `store`, `segments`, `spares`, `accounts`, `clean` | the files, what lives in each, and emptying them |
 //! | `checkpoint`, `image`, `images`, `recovery`, `stretch` | images of the mapping table, and the way back from them |
 //! | `files` | the files as of a moment, for a copy |
 //! | `salvage` | every readable fragment of a damaged store |

@@ -786,7 +786,7 @@ mod tests {
             let page = llama.allocate();
             put(&llama, page, &[7; 40_000]);
             let mut next = Some(page);
-            llama.flush_batch(Turn::Awaited, Stream::Moved, || next.take()).unwrap();
+            llama.flush_in_turn(Turn::Awaited, Stream::Moved, || next.take()).unwrap();
         }
         drop(llama);
         write(&directory, 1, BLOCK + 500, &[0xee]);

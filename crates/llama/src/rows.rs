@@ -183,7 +183,11 @@ impl Llama {
             page = PageId(page.0 + 1);
         }
         self.counters.rows_prepared.add(1);
-        self.load_and_consolidate(&row)?;
+        self.counters.rows_pages.add(row.len() as u64);
+        // All of them, however often one is evicted meanwhile: nobody comes back to a page that is left out.
+        let loaded = self.load_pages(&row, self.in_flight());
+        self.consolidate(&row);
+        loaded?;
         Ok((page < self.pages.end()).then_some(page))
     }
 
@@ -256,18 +260,21 @@ impl Llama {
     /// What of `pages` is missing then was evicted meanwhile, or written by somebody else: it is not read page by page.
     fn load_and_consolidate(&self, pages: &[PageId]) -> Result<(), LlamaError> {
         self.counters.rows_pages.add(pages.len() as u64);
-        let method = self.access_method.get().and_then(Weak::upgrade);
         let mut loaded = Ok(());
         let mut left = pages.to_vec();
         // Again, as those that are not consolidated may be evicted while the others are read, where memory is short.
         for _ in 0..LOADED_TIMES {
             loaded = loaded.and(self.load_once(&left, self.in_flight()));
-            if let Some(method) = &method {
-                left.iter().for_each(|&page| method.consolidate(page));
-            }
+            self.consolidate(&left);
             left.retain(|&page| self.is_missing(page));
         }
         loaded
+    }
+
+    fn consolidate(&self, pages: &[PageId]) {
+        if let Some(method) = self.access_method.get().and_then(Weak::upgrade) {
+            pages.iter().for_each(|&page| method.consolidate(page));
+        }
     }
 
     /// The row of `due`, and the identifier behind it.

@@ -160,16 +160,7 @@ impl Window<'_> {
     /// Hands what was begun to the kernel, and waits until so many have ended. `false` if the kernel has none of those in flight and
     /// takes none.
     fn wait(&mut self, count: usize) -> bool {
-        if let Err(error) = self.ring.submit_and_wait(count)
-            && error.kind() != io::ErrorKind::Interrupted
-        {
-            // Nothing was taken by this call. If all that is left is still ours, the ring is given up with it.
-            if self.ring.submission().len() == self.in_flight && !is_passing(&error) {
-                return false;
-            }
-            std::thread::yield_now();
-        }
-        true
+        submit_and_wait(self.ring, count, self.in_flight)
     }
 }
 
@@ -182,8 +173,23 @@ impl Drop for Window<'_> {
     }
 }
 
+/// Hands what was begun to the kernel, and waits until so many of those that are `in_flight` have ended. `false` if the kernel has none of them and
+/// takes none.
+pub(super) fn submit_and_wait(ring: &mut IoUring, count: usize, in_flight: usize) -> bool {
+    if let Err(error) = ring.submit_and_wait(count)
+        && error.kind() != io::ErrorKind::Interrupted
+    {
+        // Nothing was taken by this call. If all that is left is still ours, the ring is given up with it.
+        if ring.submission().len() == in_flight && !is_passing(&error) {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
 /// Whether the kernel was only short of something.
-pub(super) fn is_passing(error: &io::Error) -> bool {
+fn is_passing(error: &io::Error) -> bool {
     [Errno::AGAIN, Errno::BUSY, Errno::NOMEM]
         .iter()
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

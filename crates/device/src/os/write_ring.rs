@@ -9,16 +9,14 @@
 //!   from the ring, or the ring has been closed with the entry still in its queue. One that is forgotten keeps its buffer for ever.
 
 use super::file::OsFile;
-use super::ring::is_passing;
+use super::ring::submit_and_wait;
 use crate::{AlignedBuffer, DeviceError, DurableWrite, WriteInFlight};
 use io_uring::{IoUring, opcode, types};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::yield_now;
 
 /// Writes that are in flight at once.
 const ENTRIES: u32 = 8;
@@ -42,19 +40,6 @@ impl Ring {
             self.in_flight -= 1;
             self.ended.insert(completion.user_data(), completion.result());
         }
-    }
-
-    /// Waits until one has ended. `false` if the kernel has none of those in flight, and takes none.
-    fn wait(&mut self) -> bool {
-        if let Err(error) = self.ring.submit_and_wait(1)
-            && error.kind() != io::ErrorKind::Interrupted
-        {
-            if self.ring.submission().len() == self.in_flight && !is_passing(&error) {
-                return false;
-            }
-            yield_now();
-        }
-        true
     }
 }
 
@@ -120,8 +105,9 @@ impl RingWrite {
     fn complete(&mut self) -> Option<i32> {
         while self.result.is_none() && !self.look() {
             let mut ring = self.ring.ring();
-            let is_usable =
-                ring.as_mut().is_some_and(|ring| ring.ended.contains_key(&self.number) || ring.wait());
+            let is_usable = ring.as_mut().is_some_and(|ring| {
+                ring.ended.contains_key(&self.number) || submit_and_wait(&mut ring.ring, 1, ring.in_flight)
+            });
             if !is_usable {
                 // Closed with all that were in it, none of which had begun.
                 *ring = None;
