@@ -56,6 +56,7 @@ mod salvage;
 mod scan;
 mod signal;
 pub mod sizes;
+mod stall_host;
 mod statistics;
 mod superblock;
 mod table;

@@ -3,20 +3,20 @@
 use crate::background::Signals;
 use crate::engine::Parts;
 use crate::replay::{replay, round_bytes_max};
-use crate::signal::Signal;
+use crate::stall_host::StallHost;
 use crate::superblock::Superblock;
-use crate::{Background, Error, Options, deadline};
+use crate::{Background, Error, Options};
 use deuteron_contract::{DataComponent, DcError, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::{Directory, OsDirectory, OverlayDirectory};
 use deuteron_epoch::Epochs;
 use deuteron_log::{LogError, LogOpening, LogOptions, ReadMemory};
 use deuteron_proxy::{Progress, Proxy, ProxyHost};
-use deuteron_tc::{Host, Stall, TcOptions, TransactionComponent};
+use deuteron_tc::{TcOptions, TransactionComponent};
 use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -165,7 +165,7 @@ pub fn open(
         Arc::clone(&log),
         Arc::clone(&dc_for_proxy),
         Arc::clone(&epochs),
-        Arc::clone(&host) as Arc<dyn Host>,
+        Arc::clone(&host) as _,
     )
     .map_err(|error| Error::from_tc(error, |table| table.to_string()))?;
     let tc = Arc::new(tc);
@@ -307,87 +307,6 @@ impl ProxyHost for Beside {
             (1..self.threads()).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, work)));
             work();
         });
-    }
-}
-
-/// A transaction that waits for another yields so often before it sleeps: most are about to end.
-const YIELDS_MAX: u32 = 4;
-/// The longest sleep for another transaction's sake.
-const WRITER_WAIT_MAX: Duration = Duration::from_micros(200);
-
-/// The longest sleep of one that is not at the front of the turnstile's queue.
-const TURN_WAIT_MAX: Duration = Duration::from_millis(20);
-/// The sleep of the one that is.
-const FRONT_WAIT: Duration = Duration::from_micros(200);
-
-/// The transaction component's host: the engine, once there is one.
-pub struct StallHost {
-    engine: OnceLock<Weak<crate::engine::Engine>>,
-    signals: Arc<Signals>,
-    /// Raised when a transaction ends for which another waits; several transactions share one.
-    writers: [Signal; 64],
-}
-
-impl StallHost {
-    fn new(signals: Arc<Signals>) -> Self {
-        Self { engine: OnceLock::new(), signals, writers: std::array::from_fn(|_| Signal::default()) }
-    }
-
-    fn writers(&self, number: u32) -> &Signal {
-        &self.writers[number as usize % self.writers.len()]
-    }
-
-    /// From now on stalls are the engine's business.
-    pub fn attach(&self, engine: &Arc<crate::engine::Engine>) {
-        drop(self.engine.set(Arc::downgrade(engine)));
-    }
-}
-
-impl Host for StallHost {
-    fn stalled(&self, reason: Stall) -> Result<(), String> {
-        let Some(engine) = self.engine.get().and_then(Weak::upgrade) else {
-            return Err("the database is not open".into());
-        };
-        if deadline::has_passed(engine.now()) {
-            return Err("the deadline of the transaction has passed".into());
-        }
-        if let Stall::Writer { number, since, turn } = reason {
-            // Without threads of the database's own, whoever waits may be the only one who works: he does not sleep.
-            if turn < YIELDS_MAX || !engine.has_threads() {
-                std::thread::yield_now();
-            } else {
-                self.writers(number).wait(since, WRITER_WAIT_MAX);
-            }
-            return Ok(());
-        }
-        // A thread that does everything itself would wait for itself.
-        let sleeps = engine.has_threads();
-        match reason {
-            Stall::Turn { number, since } if sleeps => {
-                self.writers(number).wait(since, TURN_WAIT_MAX);
-                return Ok(());
-            }
-            Stall::Front if sleeps => {
-                std::thread::sleep(FRONT_WAIT);
-                return Ok(());
-            }
-            Stall::Turn { .. } | Stall::Front => {
-                std::thread::yield_now();
-                return Ok(());
-            }
-            _ => {}
-        }
-        let _work_of_others = deadline::Watch::new(None);
-        self.signals.keep.raise();
-        engine.stalled().map_err(|error| deuteron_device::with_causes(&error))
-    }
-
-    fn ends(&self, number: u32) -> u64 {
-        self.writers(number).observe()
-    }
-
-    fn ended(&self, number: u32) {
-        self.writers(number).raise();
     }
 }
 

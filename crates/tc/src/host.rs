@@ -1,5 +1,7 @@
 //! What the component asks of whoever runs it.
 
+use std::time::Duration;
+
 /// What an operation waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -44,6 +46,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// A reason why waiting is pointless, such as a poisoned log; the operation fails with it.
     fn stalled(&self, reason: Stall) -> Result<(), String>;
+
+    /// How long the calling thread has had a processor so far; `None` if nobody can tell. Asked twice for some of those transactions that
+    /// keep meeting others.
+    fn processor_time(&self) -> Option<Duration> {
+        None
+    }
 
     /// A count that has grown after each [`Host::ended`] for `number`.
     fn ends(&self, number: u32) -> u64 {

@@ -4,12 +4,13 @@
 //! transaction itself: the processor changes hands. So those that have met others lately, the *contenders*, pass a turnstile
 //! before they begin, when they hold nothing that others could want. It has a number of *places*; who finds none free waits in
 //! a queue. How many places are open follows from what happens behind it: each meeting closes some, and each transaction that
-//! ends without one opens a part of one.
+//! ends without one opens a part of one, unless it has waited for a processor: then there are more inside than processors.
 //!
 //! A place is free again when its transaction ends, and whoever comes first takes it, which as a rule is the very thread that
 //! left it, with its next transaction: nobody is woken for that. Only the *front* of the queue looks now and then, and if it has looked
 //! often enough, it takes a place that is taken. The transaction that had it goes on, it only has no place to give back. So the set
-//! of active threads changes slowly, as in Dice's Malthusian locks.
+//! of active threads changes slowly, as in Dice's Malthusian locks. If it had had the place for all that time, it waits for something
+//! else than a processor, as for its client, and another place is opened.
 //!
 //! # Invariants
 //!
@@ -34,7 +35,7 @@ const LIMIT_MAX: u32 = PLACES as u32 * ONE;
 
 /// How often the front of the queue waits before it takes a place that is taken.
 #[cfg(not(loom))]
-const LOOKS_MAX: u32 = 16;
+const LOOKS_MAX: u32 = 4;
 #[cfg(loom)]
 const LOOKS_MAX: u32 = 1;
 
@@ -119,13 +120,17 @@ impl Turnstile {
             std::hint::spin_loop();
         }
         let mut looks = 0;
+        let place = number as usize % self.open();
+        let owner = self.places[place].0.load(Ordering::Relaxed);
         let pass = loop {
             if let Some(pass) = self.try_enter(start, token) {
                 break pass;
             }
             if looks == LOOKS_MAX {
-                let place = number as usize % self.open();
-                self.places[place].0.store(token, Ordering::Relaxed);
+                if self.places[place].0.swap(token, Ordering::Relaxed) == owner {
+                    // It waits for something else, or is long: there is room for one more.
+                    self.open_parts(ONE);
+                }
                 break Pass { place, token };
             }
             looks += 1;
@@ -154,13 +159,27 @@ impl Turnstile {
         self.limit.0.store(limit.saturating_sub((ONE / 2).max(limit / 4)).max(ONE), Ordering::Relaxed);
     }
 
-    /// Contenders have done so much without meeting anybody: a part of a place is opened, one at most. What one more transaction at
+    /// Contenders have worked so long without meeting anybody: a part of a place is opened, one at most. What one more transaction at
     /// a time is worth grows with their length; what a meeting costs, two changes of the processor, does not.
-    pub(crate) fn widen(&self, work: Duration) {
+    fn widen(&self, work: Duration) {
+        let parts = (work.as_nanos() as u64 / WORK_NANOSECONDS).min(u64::from(ONE));
+        self.open_parts(parts as u32);
+    }
+
+    fn open_parts(&self, parts: u32) {
         let limit = self.limit.0.load(Ordering::Relaxed);
         if limit < LIMIT_MAX {
-            let parts = (work.as_nanos() as u64 / WORK_NANOSECONDS).min(u64::from(ONE));
-            self.limit.0.store((limit + parts as u32).min(LIMIT_MAX), Ordering::Relaxed);
+            self.limit.0.store((limit + parts).min(LIMIT_MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// One of `of` transactions inside has met nobody, took `elapsed`, and had a processor for `ran` of it, if that is known. If for less than
+    /// three quarters, those inside are more than the processors, and who has let another have its turn waits for it: as after a meeting, there are
+    /// places too many. Else their work opens some.
+    pub(crate) fn has_met_nobody(&self, elapsed: Duration, ran: Option<Duration>, of: u32) {
+        match ran {
+            Some(ran) if ran < elapsed * 3 / 4 => self.narrow(),
+            _ => self.widen(elapsed * of),
         }
     }
 }
@@ -198,9 +217,42 @@ mod tests {
         assert_eq!(looks.0.load(Order::Relaxed), LOOKS_MAX);
         assert_eq!(robber, Pass { place: idle.place, token: 2 });
         turnstile.leave(idle);
-        assert_eq!(turnstile.try_enter(0, 3), None, "who has been robbed gives nothing back");
+        assert_eq!(turnstile.open(), 2, "one that stays so long leaves room for another");
+        let other = turnstile.try_enter(0, 3).expect("the place that has been opened");
+        assert_eq!(turnstile.try_enter(0, 4), None, "who has been robbed gives nothing back");
         turnstile.leave(robber);
-        assert!(turnstile.try_enter(0, 3).is_some());
+        assert!(turnstile.try_enter(0, 4).is_some());
+        turnstile.leave(other);
+    }
+
+    /// Has the place change hands at each look.
+    struct Busy<'t>(&'t Turnstile, AtomicU32);
+
+    impl Host for Busy<'_> {
+        fn stalled(&self, _: Stall) -> Result<(), String> {
+            let next = u64::from(self.1.fetch_add(1, Order::Relaxed)) + 100;
+            self.0.places[0].0.store(next, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_place_that_changes_hands_is_taken_and_no_other_opened() {
+        let turnstile = narrow();
+        turnstile.places[0].0.store(1, Ordering::Relaxed);
+        let pass = turnstile.enter(0, 2, &Busy(&turnstile, AtomicU32::new(0)));
+        assert_eq!((pass, turnstile.open()), (Pass { place: 0, token: 2 }, 1));
+    }
+
+    #[test]
+    fn those_that_wait_for_a_processor_close_places() {
+        let of = |ran: Option<u64>| {
+            let turnstile = Turnstile::new();
+            turnstile.limit.0.store(4 * ONE, Ordering::Relaxed);
+            turnstile.has_met_nobody(Duration::from_micros(4), ran.map(Duration::from_micros), 16);
+            turnstile.limit.0.load(Ordering::Relaxed)
+        };
+        assert_eq!([None, Some(4), Some(3), Some(2), Some(0)].map(of), [320, 320, 320, 192, 192]);
     }
 
     #[test]
@@ -302,10 +354,10 @@ mod tests {
     #[test]
     fn the_next_in_the_queue_is_told_that_it_is_the_front() {
         let (turnstile, heard) = (narrow(), Heard::default());
-        for token in 1..4 {
+        for token in 1..5 {
             turnstile.enter(0, token, &heard);
         }
-        // The first found a free place; the others were at the front at once.
+        // The first found a free place, and the third the one that the second had opened; these two were at the front at once.
         assert_eq!(*heard.0.lock().unwrap(), [(1, true), (2, true)]);
         assert_eq!(turnstile.front.load(Ordering::SeqCst), 2);
     }

@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::ptr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[cfg(not(any(loom, shuttle)))]
 const POOL: usize = 64;
@@ -123,8 +123,8 @@ pub(crate) struct Workspace {
     pass: Option<Pass>,
     /// The transaction has met another.
     met: bool,
-    /// When it began, if it is one of those that are timed.
-    began: Option<Instant>,
+    /// When it began, and how long the thread had had a processor then, if it is one of those that are timed.
+    began: Option<(Instant, Option<Duration>)>,
     /// How often the turnstile has been passed.
     passes: u64,
 }
@@ -177,7 +177,7 @@ impl Workspace {
             let token = (u64::from(self.slot.0) + 1) << 32 | u64::from(self.passes as u32);
             self.pass = Some(core.turnstile.enter(self.shard, token, &*core.host));
             if self.passes.is_multiple_of(SAMPLED) {
-                self.began = Some(Instant::now());
+                self.began = Some((Instant::now(), core.host.processor_time()));
             }
         }
     }
@@ -221,8 +221,10 @@ impl Workspace {
         let began = self.began.take();
         if !self.met {
             self.contends -= 1;
-            if let Some(began) = began {
-                self.core.turnstile.widen(began.elapsed() * SAMPLED as u32);
+            if let Some((began, ran)) = began {
+                let elapsed = began.elapsed();
+                let ran = ran.and_then(|ran| Some(self.core.host.processor_time()?.saturating_sub(ran)));
+                self.core.turnstile.has_met_nobody(elapsed, ran, SAMPLED as u32);
             }
         }
         self.met = false;
