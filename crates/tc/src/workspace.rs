@@ -12,6 +12,7 @@ use crate::ahead::Ahead;
 use crate::change::Changes;
 use crate::core::Core;
 use crate::entries::Entries;
+use crate::host::Host;
 use crate::memory::shard_of_thread;
 use crate::record::{KeyHash, Record};
 use crate::recycler::Recycler;
@@ -26,6 +27,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::ptr;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 #[cfg(not(any(loom, shuttle)))]
@@ -80,6 +82,26 @@ pub(crate) struct ScanEntry {
     pub(crate) own: u64,
 }
 
+/// The begin of a transaction that is timed.
+struct Began {
+    at: Instant,
+    by: ThreadId,
+    /// How long that thread had had a processor.
+    ran: Option<Duration>,
+}
+
+impl Began {
+    fn now(host: &dyn Host) -> Began {
+        Began { at: Instant::now(), by: thread::current().id(), ran: host.processor_time() }
+    }
+
+    /// How long it has had a processor since, if it is the same thread that asks.
+    fn ran(&self, host: &dyn Host) -> Option<Duration> {
+        let ran = self.ran.filter(|_| self.by == thread::current().id())?;
+        Some(host.processor_time()?.saturating_sub(ran))
+    }
+}
+
 /// See the [module](self).
 pub(crate) struct Workspace {
     pub(crate) core: Arc<Core>,
@@ -123,8 +145,8 @@ pub(crate) struct Workspace {
     pass: Option<Pass>,
     /// The transaction has met another.
     met: bool,
-    /// When it began, and how long the thread had had a processor then, if it is one of those that are timed.
-    began: Option<(Instant, Option<Duration>)>,
+    /// If it is one of those that are timed.
+    began: Option<Began>,
     /// How often the turnstile has been passed.
     passes: u64,
 }
@@ -177,7 +199,7 @@ impl Workspace {
             let token = (u64::from(self.slot.0) + 1) << 32 | u64::from(self.passes as u32);
             self.pass = Some(core.turnstile.enter(self.shard, token, &*core.host));
             if self.passes.is_multiple_of(SAMPLED) {
-                self.began = Some((Instant::now(), core.host.processor_time()));
+                self.began = Some(Began::now(&*core.host));
             }
         }
     }
@@ -221,10 +243,9 @@ impl Workspace {
         let began = self.began.take();
         if !self.met {
             self.contends -= 1;
-            if let Some((began, ran)) = began {
-                let elapsed = began.elapsed();
-                let ran = ran.and_then(|ran| Some(self.core.host.processor_time()?.saturating_sub(ran)));
-                self.core.turnstile.has_met_nobody(elapsed, ran, SAMPLED as u32);
+            if let Some(began) = began {
+                let ran = began.ran(&*self.core.host);
+                self.core.turnstile.has_met_nobody(began.at.elapsed(), ran, SAMPLED as u32);
             }
         }
         self.met = false;
@@ -506,6 +527,29 @@ mod tests {
         let tx = bed.begin();
         assert_eq!(tx.workspace.contends, CONTENDS, "anew");
         assert!(!tx.workspace.met);
+    }
+
+    /// A thread that has had a processor a millisecond longer each time that one asks.
+    #[derive(Default)]
+    struct Clock(std::sync::atomic::AtomicU64);
+
+    impl Host for Clock {
+        fn stalled(&self, _: crate::Stall) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn processor_time(&self) -> Option<Duration> {
+            Some(Duration::from_millis(self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
+        }
+    }
+
+    #[test]
+    fn what_another_thread_has_run_says_nothing() {
+        let clock = Clock::default();
+        let began = Began::now(&clock);
+        assert_eq!(began.ran(&clock), Some(Duration::from_millis(1)));
+        thread::scope(|scope| assert_eq!(scope.spawn(|| began.ran(&clock)).join().unwrap(), None));
+        assert_eq!(Began { ran: None, ..began }.ran(&clock), None);
     }
 
     #[test]
