@@ -87,6 +87,7 @@ pub fn checkpoint_cost(quick: Quick) -> Result<Figure, String> {
             ycsb(quick.pick("4", "15"), &[&papers_records(quick)[..], &more].concat())?
                 .number("throughput_ops")
         })?;
+        eprintln!("  {reads} read: {with:.0} operations/s, {without:.0} without checkpoints");
         losses.push(100.0 * (1.0 - with / without));
     }
     let (mix, write_only) = (losses[0], losses[1]);
