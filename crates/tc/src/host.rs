@@ -31,7 +31,7 @@ pub enum Stall {
         /// What [`Host::ends`] returned for it before the transaction looked.
         since: u64,
     },
-    /// The transaction is at the front of that queue. The host sleeps for a fraction of a millisecond.
+    /// The transaction is at the front of that queue. The host sleeps for a millisecond or so.
     Front,
 }
 

@@ -120,19 +120,22 @@ impl Turnstile {
             std::hint::spin_loop();
         }
         let mut looks = 0;
-        let place = number as usize % self.open();
-        let owner = self.places[place].0.load(Ordering::Relaxed);
+        // The place that will be taken if none becomes free, unless places open or close meanwhile; and whose it is.
+        let mut first = None;
         let pass = loop {
             if let Some(pass) = self.try_enter(start, token) {
                 break pass;
             }
+            let place = number as usize % self.open();
             if looks == LOOKS_MAX {
-                if self.places[place].0.swap(token, Ordering::Relaxed) == owner {
+                let robbed = self.places[place].0.swap(token, Ordering::Relaxed);
+                if first == Some((place, robbed)) {
                     // It waits for something else, or is long: there is room for one more.
                     self.open_parts(ONE);
                 }
                 break Pass { place, token };
             }
+            first.get_or_insert_with(|| (place, self.places[place].0.load(Ordering::Relaxed)));
             looks += 1;
             point();
             let _ = host.stalled(Stall::Front);
@@ -242,6 +245,28 @@ mod tests {
         turnstile.places[0].0.store(1, Ordering::Relaxed);
         let pass = turnstile.enter(0, 2, &Busy(&turnstile, AtomicU32::new(0)));
         assert_eq!((pass, turnstile.open()), (Pass { place: 0, token: 2 }, 1));
+    }
+
+    /// Closes all places but one at the first look.
+    struct Closing<'t>(&'t Turnstile);
+
+    impl Host for Closing<'_> {
+        fn stalled(&self, _: Stall) -> Result<(), String> {
+            (0..100).for_each(|_| self.0.narrow());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_place_that_has_been_closed_is_not_taken() {
+        let turnstile = narrow();
+        turnstile.open_parts(ONE);
+        let _inside = [1, 2].map(|token| turnstile.try_enter(0, token).expect("a free place"));
+        // The first of the queue would take place 0, the second place 1.
+        turnstile.arrived.store(1, Ordering::SeqCst);
+        turnstile.front.store(1, Ordering::SeqCst);
+        let pass = turnstile.enter(0, 3, &Closing(&turnstile));
+        assert_eq!((pass, turnstile.open()), (Pass { place: 0, token: 3 }, 1));
     }
 
     #[test]
