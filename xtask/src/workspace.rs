@@ -18,12 +18,32 @@ pub fn target_directory() -> PathBuf {
 }
 
 /// A directory on the disk that holds the build, which unlike the usual temporary one is seldom memory; removed
-/// when dropped.
+/// when dropped, or by the next who wants one if the process was killed.
 pub fn scratch() -> Result<tempfile::TempDir, String> {
     let parent = target_directory().join("scratch");
     std::fs::create_dir_all(&parent)
         .map_err(|error| format!("cannot create {}: {error}", parent.display()))?;
-    tempfile::tempdir_in(&parent).map_err(|error| format!("cannot create a scratch directory: {error}"))
+    remove_orphans(&parent);
+    tempfile::Builder::new()
+        .prefix(&format!("{}-", std::process::id()))
+        .tempdir_in(&parent)
+        .map_err(|error| format!("cannot create a scratch directory: {error}"))
+}
+
+/// Removes what processes that are no more have left in `parent`, as far as that can be told and done.
+fn remove_orphans(parent: &Path) {
+    let processes = Path::new("/proc");
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    if !processes.join("self").exists() {
+        return;
+    }
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.split_once('-')?.0.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !processes.join(owner.to_string()).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// The cargo that started us, to be run at the root.

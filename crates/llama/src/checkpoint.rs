@@ -259,7 +259,7 @@ impl Llama {
             };
             match written.and_then(prepared) {
                 Ok((Written { pages, bytes, begun, skipped, unread }, is_prepared)) => {
-                    // Those that were left for later, or for want of room; the adopters of held pages among them.
+                    // Those that were left for later, or for want of room.
                     let is_read = is_prepared || !unread.is_empty();
                     [skipped, begun, unread].into_iter().for_each(|left| pending.extend(left));
                     return Ok(match bytes {
@@ -487,6 +487,7 @@ impl Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::node::{OwnedNode, PageDescriptor};
     use crate::options::Options;
     use crate::test_bed::{open, put, put_in_buffer};
 
@@ -503,6 +504,34 @@ mod tests {
             assert_eq!(checkpoint.start.map(|start| start.sequence), Some(2));
             put_in_buffer(&llama, |_| vec![7; 10]);
         }
+    }
+
+    #[test]
+    fn a_long_row_of_splits_that_were_never_flushed_makes_a_round_no_longer() {
+        let llama = open(Options { memory_bytes: 8 << 20, ..Options::tiny_for_tests() });
+        let pages: Vec<_> = (0..5000).map(|_| llama.allocate()).collect();
+        for (at, &page) in pages.iter().enumerate() {
+            let adopts = pages.get(at + 1).map_or(&[][..], std::slice::from_ref);
+            let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: at == 0 };
+            let guard = llama.pin();
+            let base = OwnedNode::base(b"payload", descriptor, adopts);
+            llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+        }
+        let mut round = llama.flush_round().unwrap();
+        let held = pages[4000];
+        llama.hold(held);
+        let mut step = || {
+            let progress = llama.flush_round_step(&mut round).unwrap();
+            assert!(round.pending.len() <= pages.len(), "{}", round.pending.len());
+            progress
+        };
+        while let CheckpointProgress::Wrote { pages: 1.., .. } = step() {}
+        // With those that adopt it.
+        assert_eq!(step(), CheckpointProgress::Blocked { pages: 4001 });
+        llama.release(held);
+        while let CheckpointProgress::Wrote { pages: 1.., .. } = step() {}
+        assert_eq!(step(), CheckpointProgress::Done);
+        assert!(pages.iter().all(|&page| llama.table.is_adopted(page)));
     }
 
     #[test]

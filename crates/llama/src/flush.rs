@@ -39,7 +39,7 @@ use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard, yield
 use crate::unadopted::Unadopted;
 use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ptr::NonNull;
 use std::sync::{PoisonError, TryLockError, Weak};
 use std::thread;
@@ -98,8 +98,12 @@ struct Batch {
     stream: usize,
     /// A page to be flushed, above it one of its adoptees, and so on.
     stack: Vec<PageId>,
+    /// Whether the lowest was named by who flushes this batch; else all were left by whoever came before.
+    is_named: bool,
     /// The page that consolidation was last asked for. Once is enough: it may have good reasons not to do it.
     asked: Option<PageId>,
+    /// Pages that were found to be held or claimed, and all that have to wait for them: not to be asked again for each that does.
+    waiting: HashSet<PageId>,
     /// Fragments, and their bytes.
     fragments: usize,
     bytes: u64,
@@ -112,12 +116,20 @@ pub(crate) struct Written {
     pub(crate) pages: usize,
     /// Of them.
     pub(crate) bytes: u64,
-    /// Pages that are to be flushed next, by whomever, as there was no room.
+    /// Of the pages that were named: those that have to wait for room, or for their adoptees to be flushed, which goes on with whoever comes next. The
+    /// adoptees are not among them: a row of splits that were never flushed may be a hundred thousand long, and one buffer takes a few hundred.
     pub(crate) begun: Vec<PageId>,
-    /// Pages left for later, dirty as before.
+    /// Those left for later, dirty as before.
     pub(crate) skipped: Vec<PageId>,
     /// Pages that must be read before, and whose rows are left for [`Llama::prepare_left`], or in the making.
     pub(crate) unread: Vec<PageId>,
+}
+
+impl Batch {
+    /// The page that was named and is not flushed yet.
+    fn named(&self) -> Option<PageId> {
+        self.stack.first().copied().filter(|_| self.is_named)
+    }
 }
 
 /// One who fills the open buffer.
@@ -310,7 +322,9 @@ impl Llama {
         let mut batch = Batch {
             stream,
             stack: Vec::new(),
+            is_named: false,
             asked: None,
+            waiting: HashSet::new(),
             fragments: 0,
             bytes: 0,
             skipped: Vec::new(),
@@ -322,6 +336,7 @@ impl Llama {
             let Some(mut joined) = self.join(turn, stream, wanted)? else { return Ok(None) };
             self.evict_durable();
             batch.stack = std::mem::take(&mut *self.begun(stream));
+            batch.is_named = false;
             let filled = self.fill(&mut joined, &mut batch, &mut next);
             let is_sealer = joined.filling.seal();
             let (number, is_empty) = (joined.filling.number(), joined.filling.is_empty());
@@ -331,7 +346,7 @@ impl Llama {
                     self.table.mark_dirty(page);
                 }
             }
-            begun.extend_from_slice(&batch.stack);
+            begun.extend(batch.named());
             self.begun(stream).append(&mut batch.stack);
             if is_sealer && !is_empty {
                 // An error must not leave addresses in nodes that no buffer will hold: what is in the buffer is written in any case.
@@ -453,21 +468,24 @@ impl Llama {
                 Some(&page) => page,
                 None => match next() {
                     Some(page) => {
+                        batch.is_named = true;
                         batch.stack.push(page);
                         page
                     }
                     None => break,
                 },
             };
-            match self.marshal(joined, batch, page) {
+            let is_waiting = !batch.waiting.is_empty() && batch.waiting.contains(&page);
+            match if is_waiting { Marshalled::Later } else { self.marshal(joined, batch, page) } {
                 Marshalled::Done => {
                     batch.stack.pop();
                 }
                 Marshalled::Later => {
                     // Whoever adopts it has to wait with it.
+                    batch.skipped.extend(batch.named());
                     for page in batch.stack.drain(..) {
                         self.table.mark_dirty(page);
-                        batch.skipped.push(page);
+                        batch.waiting.insert(page);
                     }
                 }
                 Marshalled::First(adoptee) => batch.stack.push(adoptee),
