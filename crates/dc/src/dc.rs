@@ -60,7 +60,7 @@ pub struct BwTreeDc {
     pub(crate) applied_at_reclaim: AtomicU64,
     pub(crate) idle_steps: AtomicU64,
     /// As many had been applied when the last round of flushing began.
-    applied_at_round: AtomicU64,
+    pub(crate) applied_at_round: AtomicU64,
     /// About how many pages the present round has still to write; 0 between rounds.
     pub(crate) round_pages: AtomicU64,
     /// Buffers flushed.
@@ -504,6 +504,7 @@ impl BwTreeDc {
         let promise = self.promise(lsn);
         let failed = |error| error::store("checkpoint", error);
         let mut round = self.llama.flush_round().map_err(failed)?;
+        self.round_is_taken_over();
         loop {
             match self.llama.flush_round_step(&mut round).map_err(failed)? {
                 // It may take so long that a recovery would have to scan too much before it is done.

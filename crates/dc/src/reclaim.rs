@@ -166,6 +166,12 @@ impl BwTreeDc {
         self.round_pages.store(self.llama.dirty_pages(), Ordering::Relaxed);
     }
 
+    /// A checkpoint writes every page that is dirty now: what is left of a round need not, and the next one is due as if one began here.
+    pub(crate) fn round_is_taken_over(&self) {
+        self.applied_at_round.fetch_max(self.applied_bytes.about(), Ordering::Relaxed);
+        self.round_pages.store(0, Ordering::Relaxed);
+    }
+
     /// Brings disk use down to about what the live data need: looks at every page, so that tombstones that may be forgotten
     /// are, and underfull pages are merged; then empties all but full segments. Reads and writes everything once or twice;
     /// others go on meanwhile. Which tombstones may be forgotten is up to the

@@ -84,6 +84,27 @@ fn after_most_records_are_deleted_the_disk_holds_less_than_twice_the_live_bytes(
 }
 
 #[test]
+fn a_checkpoint_stands_for_a_round_of_flushing() {
+    const MEMORY: u64 = 16 << 20;
+    let options = DcOptions { memory_bytes: MEMORY, dirty_percent_max: 25, ..DcOptions::default() };
+    let dc = open(Arc::new(MemoryDirectory::new()), options).unwrap();
+    // Each time three sixteenths of the memory, where a round is due after four.
+    let write = || write(&dc, 0..MEMORY * 3 / 16 / 108, Some(&[5; 100]), 1).unwrap();
+    let maintain = || {
+        let before = dc.statistics().bytes_written;
+        while dc.maintain_step().unwrap() {}
+        dc.statistics().bytes_written - before
+    };
+    write();
+    assert_eq!(maintain(), 0);
+    dc.redo_scan_start_point(Lsn(2)).unwrap();
+    write();
+    assert_eq!(maintain(), 0, "what was applied before the checkpoint does not count");
+    write();
+    assert!(maintain() > 0);
+}
+
+#[test]
 fn disk_use_is_bounded_while_there_is_always_something_to_flush() {
     const COUNT: u64 = 40_000;
     let options = DcOptions {
