@@ -59,6 +59,7 @@ impl Stats {
                 ("read_cache_bytes", tc.read_cache_bytes),
                 ("writes", tc.writes),
                 ("scan_batches", tc.scan_batches),
+                ("scans_shortened", tc.scans_shortened),
                 ("stalls", tc.stalls),
                 ("waits", tc.waits),
                 ("moves", tc.moves),

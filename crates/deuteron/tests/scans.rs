@@ -2,7 +2,7 @@
 
 use deuteron::device::MemoryDirectory;
 use deuteron::{Background, Db, Error, Options, Table, Transaction};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -151,4 +151,41 @@ fn without_a_limit_batches_grow_and_with_one_there_is_one() {
     assert_eq!((batches(Some(1)), batches(Some(50)), batches(Some(999))), (1, 1, 1));
     // 4, 8, 16, 32 KiB, and the rest of 107.
     assert_eq!(batches(None), 5);
+}
+
+#[test]
+fn who_takes_the_first_of_a_queue_does_not_walk_over_all_that_was_taken_before() {
+    let options = Options::new().memory(32 << 20).background(Background::Inline);
+    for options in [options, Options::tiny_for_tests().background(Background::Inline)] {
+        let db = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+        let table = db.table("queue").expect("a table");
+        let mut queue: BTreeSet<Vec<u8>> = (1000..1500).map(key).collect();
+        let jobs: Vec<_> = queue.iter().cloned().collect();
+        jobs.chunks(50).for_each(|jobs| {
+            db.transact(|tx| jobs.iter().try_for_each(|job| tx.put(&table, job, b"job"))).unwrap()
+        });
+        let shortened = || {
+            let counters = db.stats().counters;
+            counters.iter().find(|(name, _)| name == "tc.scans_shortened").expect("is counted").1
+        };
+        for round in 0..400 {
+            if round % 40 == 39 {
+                // Before all others, among what was taken.
+                let urgent = key(1000 + round / 2);
+                db.transact(|tx| tx.put(&table, &urgent, b"urgent")).unwrap();
+                queue.insert(urgent);
+            }
+            let taken = db.transact(|tx| {
+                let first = tx.scan(&table, ..)?.limit(1).next().expect("there are more")?.0;
+                tx.delete(&table, &first)?;
+                Ok(first)
+            });
+            assert_eq!(taken.ok(), queue.pop_first());
+            let _ = db.step().unwrap();
+        }
+        assert!(shortened() > 200, "{}", shortened());
+        let left: Vec<_> = db.begin().scan(&table, ..).unwrap().map(|entry| entry.unwrap().0).collect();
+        assert!(left.iter().eq(&queue));
+        db.close().unwrap();
+    }
 }

@@ -2,6 +2,7 @@
 //! the clock's ceiling, making room.
 
 use crate::clock::Clock;
+use crate::empty_ranges::EmptyRanges;
 use crate::error::TcError;
 use crate::fence::Fence;
 use crate::host::{Host, Stall};
@@ -49,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) table: MvccTable,
     pub(crate) index: OrderedIndex,
     pub(crate) ranges: RangeTimestamps,
+    /// R25.
+    pub(crate) empty: EmptyRanges,
     pub(crate) account: Arc<Account>,
     pub(crate) pool: Pool,
     pub(crate) counters: Counters,
@@ -92,6 +95,7 @@ impl Core {
             table,
             index: OrderedIndex::new(Arc::clone(&account)),
             ranges: RangeTimestamps::new(options.range_timestamps),
+            empty: EmptyRanges::new(),
             account,
             pool: Pool::new(),
             counters: Counters::new(),

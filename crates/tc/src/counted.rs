@@ -114,5 +114,5 @@ counted! {
     AtomicU16: u16 { fetch_or, fetch_and }
     AtomicU32: u32 { fetch_add }
     AtomicU64: u64 { fetch_add, fetch_sub, fetch_max, fetch_or }
-    AtomicUsize: usize { fetch_add }
+    AtomicUsize: usize { fetch_add, fetch_sub }
 }

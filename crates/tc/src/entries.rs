@@ -81,6 +81,20 @@ impl Entries {
         (0..self.len()).map(|index| self.get(index))
     }
 
+    /// Of the records that were read, how many known here and how many stored ones lie before the first entry of a scan that goes up.
+    pub(crate) fn passed(&self) -> (usize, usize) {
+        let Some(place) = self.places.first() else { return (self.known.len(), self.stored.len()) };
+        let (key, _) = self.get(0);
+        let is_before = |other: &[u8]| compare(other, key, Direction::Forward).is_lt();
+        if place & KNOWN != 0 {
+            let stored = (0..self.stored.len()).take_while(|&index| is_before(self.stored.get(index).key));
+            ((place & !KNOWN) as usize, stored.count())
+        } else {
+            let known = self.known.slots.iter().take_while(|slot| is_before(self.known.key(slot)));
+            (known.count(), *place as usize)
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.stored.clear();
         self.known.clear();
@@ -90,7 +104,7 @@ impl Entries {
     /// For the next transaction: memory that only a large batch takes goes.
     pub(crate) fn limit_memory(&mut self) {
         self.stored.limit_memory(KEPT_BYTES_MAX);
-        let Known { bytes, slots } = &mut self.known;
+        let Known { bytes, slots, .. } = &mut self.known;
         if bytes.capacity() + slots.capacity() * size_of::<Slot>() > KEPT_BYTES_MAX {
             self.known = Known::default();
         }
@@ -119,6 +133,8 @@ impl Entries {
 pub(crate) struct Known {
     bytes: Vec<u8>,
     slots: Vec<Slot>,
+    /// Where the first record is that has a version which the reader does not see, or only the reader: twice the number of slots before it, and one more if it has a slot itself.
+    unsettled: Option<usize>,
 }
 
 /// What it knows of one key. The value, if it is there, lies behind the key, or behind all the others.
@@ -147,6 +163,18 @@ impl Known {
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.slots.clear();
+        self.unsettled = None;
+    }
+
+    /// The record that is looked at now, which is about to get a slot or not, is unsettled.
+    #[inline]
+    pub(crate) fn note_unsettled(&mut self, gets_slot: bool) {
+        self.unsettled.get_or_insert(2 * self.slots.len() + usize::from(gets_slot));
+    }
+
+    /// Whether nothing before the slot at `index` is unsettled; nothing at all, if there is none.
+    pub(crate) fn is_settled_before(&self, index: usize) -> bool {
+        self.unsettled.is_none_or(|place| place > 2 * index)
     }
 
     pub(crate) fn len(&self) -> usize {

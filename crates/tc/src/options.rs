@@ -33,6 +33,9 @@ pub struct TcOptions {
     /// A batch of a scan looks at so many records of this component at most. The first ends with the sixteenth that is there, later ones with up to
     /// 64 times as many.
     pub scan_batch_records_max: usize,
+    /// A scan that passes so many records that are not there, before the first that is, notes that the range up to that one is empty (rule R25). More than
+    /// [`TcOptions::scan_batch_records_max`] in vain.
+    pub empty_records_min: usize,
     /// A transaction gives up after so many refreshes (rule R7).
     pub refreshes_max: usize,
     /// How often a transaction lets others have a turn, in all, for the sake of writers before it (rule R19).
@@ -57,6 +60,7 @@ impl Default for TcOptions {
             reads_max: 1 << 20,
             scan_batch_bytes: 4 << 10,
             scan_batch_records_max: 512,
+            empty_records_min: 8,
             refreshes_max: 16,
             patience: 64,
             retains: false,
@@ -81,6 +85,7 @@ impl TcOptions {
             reads_max: 64,
             scan_batch_bytes: 32,
             scan_batch_records_max: 2,
+            empty_records_min: 1,
             ..TcOptions::default()
         }
     }

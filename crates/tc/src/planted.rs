@@ -42,6 +42,12 @@ pub(crate) enum Bug {
     NoFence,
     /// R24: a refresh does not look whether a table that was read is dropped.
     NoDropCheck,
+    /// R25: writers do not forget the empty ranges into which they write.
+    KeepEmpty,
+    /// R25: what a scan has noted to be empty is known to be at once.
+    KnowAtOnce,
+    /// R25: a scan does not mind versions that it cannot see in what it finds empty.
+    IgnoreUnsettled,
     /// R10: scans read the data component first, and do not look again.
     DcFirst,
 }

@@ -11,6 +11,8 @@
 //!    index first, then the data component, for what leaves the index is at the data component by then.
 
 use crate::commit::{Changed, RefreshFailure};
+use crate::core::Core;
+use crate::empty_ranges::Front;
 use crate::entries::{Entries, up_to};
 use crate::error::{ConflictCause, ConflictPlace, TcError};
 use crate::range_timestamps::{KeyRange, Ticket};
@@ -56,6 +58,8 @@ struct Progress {
     /// The entry in the scan set, and how many versions the transaction had written.
     entry: Option<usize>,
     own: u64,
+    /// While nothing has been found.
+    front: Option<Front>,
 }
 
 impl ScanCursor {
@@ -254,9 +258,12 @@ impl Transaction {
         };
         let own = workspace.next_ordinal;
         let near = cursor.near().clone();
-        let progress = match cursor.progress.take() {
+        let mut progress = match cursor.progress.take() {
             Some(progress) if progress.transaction == begin => progress,
-            _ => Progress { transaction: begin, start: near, ticket: None, entry: None, own },
+            _ => {
+                let front = Core::front(cursor.direction, reader);
+                Progress { transaction: begin, start: near, ticket: None, entry: None, own, front }
+            }
         };
         let request = SegmentRequest {
             range: cursor.range(),
@@ -273,7 +280,8 @@ impl Transaction {
         let known_entry = progress.entry.filter(|_| progress.own == own && !workspace.reads_forgotten);
         let mut digest = known_entry.map_or([0; 2], |entry| workspace.scans[entry].digest);
         let folded = (remembers && !workspace.reads_forgotten).then_some(&mut digest);
-        let segment = workspace.core.read_segment(&request, reader, folded, entries)?;
+        let mut front = progress.front.take();
+        let segment = workspace.core.read_segment(&request, reader, folded, &mut front, entries)?;
         workspace.read_lsn = workspace.read_lsn.max(segment.read_lsn);
         workspace.range_place = segment.ticket.map_or(workspace.range_place, Ticket::next_start);
         let entry = if remembers {
@@ -282,7 +290,8 @@ impl Transaction {
             None
         };
         let Progress { start, .. } = progress;
-        cursor.progress = Some(Progress { transaction: begin, start, ticket: segment.ticket, entry, own });
+        let ticket = segment.ticket;
+        cursor.progress = Some(Progress { transaction: begin, start, ticket, entry, own, front });
         Ok(segment)
     }
 }
@@ -351,6 +360,7 @@ impl Workspace {
         };
         let (mut digest, mut ticket, mut read_lsn) = ([0; 2], None, Lsn(0));
         let (mut last, mut entries): (Option<Vec<u8>>, _) = (None, Entries::default());
+        let mut front = Core::front(entry.direction, reader);
         loop {
             let mut range = whole;
             if let Some(last) = &last {
@@ -374,7 +384,8 @@ impl Workspace {
                 entries_max: usize::MAX,
                 values: false,
             };
-            let segment = match self.core.read_segment(&request, reader, Some(&mut digest), &mut entries) {
+            let read = self.core.read_segment(&request, reader, Some(&mut digest), &mut front, &mut entries);
+            let segment = match read {
                 Ok(segment) => segment,
                 Err(failure) => return Err(failure.into_error(|cause, other| entry.failure(cause, other))),
             };

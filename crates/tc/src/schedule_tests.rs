@@ -187,6 +187,8 @@ struct World {
     events: AtomicU64,
     /// Now and then the horizon is forced and writers are aborted by others.
     rough: bool,
+    /// Whether clients take the first of a few keys and put some back.
+    is_queue: bool,
     next: AtomicUsize,
     ended: AtomicUsize,
     done: AtomicBool,
@@ -260,6 +262,11 @@ struct Outcome {
     writes: BTreeMap<u8, Effect>,
 }
 
+/// Of a client's operations.
+const SCAN: usize = 4;
+const DELETE: usize = 16;
+const PUT: usize = 17;
+
 fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<String> {
     let mut began = world.events.fetch_add(1, Ordering::SeqCst);
     let tc = world.tc.get().unwrap();
@@ -287,16 +294,28 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
         for step in 0..1 + random.below(6) {
             schedule::point();
             let key = random.below(keys as usize) as u8;
-            match random.below(if shares { 6 } else { 16 }) {
+            let operation = match random.below(if shares { 6 } else { 16 }) {
+                operation if !world.is_queue => operation,
+                0..7 => SCAN,
+                7..12 => DELETE,
+                _ => PUT,
+            };
+            // Most of what comes into a queue comes at its end.
+            let key = if operation == PUT && random.percent(60) { keys - 1 } else { key };
+            match operation {
                 0..4 => {
                     let value = tx.get(TABLE, &[key])?;
                     let before = writes.get(&key).map_or(Some(value.clone()), |own| own.before(value));
                     reads.extend(before.map(|value| (key, value)));
                 }
-                4..6 => {
+                SCAN..6 => {
                     let other = random.below(keys as usize) as u8;
-                    let (lower, upper) = (key.min(other), key.max(other) + 1);
-                    let direction = if random.percent(50) { Direction::Forward } else { Direction::Reverse };
+                    let (lower, upper) = match world.is_queue {
+                        true => (0, keys),
+                        false => (key.min(other), key.max(other) + 1),
+                    };
+                    let forward = world.is_queue || random.percent(50);
+                    let direction = if forward { Direction::Forward } else { Direction::Reverse };
                     let (from, to) = ([lower], [upper]);
                     let mut found = BTreeMap::new();
                     for entry in tx.scan(TABLE, Bound::Included(&from), Bound::Excluded(&to), direction) {
@@ -328,7 +347,7 @@ fn client(world: &World, name: usize, keys: u8, random: &mut Random) -> Option<S
                     tx.append(TABLE, &[key], &more)?;
                     writes.entry(key).or_insert(Effect::Append(Vec::new())).append(more);
                 }
-                _ if random.percent(25) => {
+                _ if operation == DELETE || operation != PUT && random.percent(25) => {
                     tx.delete(TABLE, &[key])?;
                     writes.insert(key, Effect::Set(None));
                 }
@@ -532,11 +551,13 @@ struct Totals {
     transactions: usize,
     committed: usize,
     pushed: usize,
+    shortened: u64,
 }
 
 fn run(
     seed: u64,
     bug: Option<Bug>,
+    is_queue: bool,
     concurrency_control: ConcurrencyControl,
     totals: &mut Totals,
 ) -> Result<(), String> {
@@ -556,7 +577,8 @@ fn run(
         clock_lease: 1 << 20,
         retains: true,
         range_timestamps: 1 + random.below(4),
-        scan_batch_records_max: 1 + random.below(3),
+        scan_batch_records_max: if is_queue { 8 } else { 1 + random.below(3) },
+        empty_records_min: 1,
         concurrency_control,
         patience: random.below(4) as u32,
         ..TcOptions::default()
@@ -583,12 +605,17 @@ fn run(
         dc,
         events: AtomicU64::new(0),
         rough: seed % 4 == 3,
+        is_queue,
         next: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         done: AtomicBool::new(false),
         history: Mutex::default(),
     };
-    let (keys, count, clients) = (1 + random.below(4) as u8, 2 + random.below(6), 1 + random.below(4));
+    let (keys, count) = match is_queue {
+        true => (2 + random.below(3) as u8, 6 + random.below(8)),
+        false => (1 + random.below(4) as u8, 2 + random.below(6)),
+    };
+    let clients = 1 + random.below(4);
     let turns = Arc::new(Turns::new(clients + 2, random.clone()));
     let violation = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -649,6 +676,7 @@ fn run(
     let history = world.history.lock().unwrap();
     totals.committed += history.len();
     totals.pushed += history.iter().filter(|outcome| outcome.pushed).count();
+    totals.shortened += world.tc.get().unwrap().statistics().scans_shortened;
     drop(history);
     match violation.into_inner().unwrap().or_else(|| check(&world)) {
         Some(found) => Err(format!("seed {seed}: {found}")),
@@ -660,11 +688,11 @@ fn schedules() -> u64 {
     std::env::var("TC_SCHEDULES").ok().and_then(|count| count.parse().ok()).unwrap_or(600)
 }
 
-fn are_strictly_serializable(concurrency_control: ConcurrencyControl) -> Totals {
+fn are_strictly_serializable(is_queue: bool, concurrency_control: ConcurrencyControl) -> Totals {
     let first = std::env::var("TC_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let mut totals = Totals::default();
     for seed in first..first + schedules() {
-        if let Err(violation) = run(seed, None, concurrency_control, &mut totals) {
+        if let Err(violation) = run(seed, None, is_queue, concurrency_control, &mut totals) {
             panic!("{violation} (TC_SEED={seed} TC_SCHEDULES=1)");
         }
     }
@@ -675,18 +703,25 @@ fn are_strictly_serializable(concurrency_control: ConcurrencyControl) -> Totals 
 
 #[test]
 fn random_schedules_are_strictly_serializable() {
-    assert!(are_strictly_serializable(ConcurrencyControl::Pushes).pushed > 0);
+    assert!(are_strictly_serializable(false, ConcurrencyControl::Pushes).pushed > 0);
+}
+
+#[test]
+fn random_schedules_over_a_queue_are_strictly_serializable() {
+    for concurrency_control in [ConcurrencyControl::Pushes, ConcurrencyControl::TimestampOrder] {
+        assert!(are_strictly_serializable(true, concurrency_control).shortened > 0);
+    }
 }
 
 #[test]
 fn random_schedules_in_pure_timestamp_order_are_strictly_serializable_and_commit_at_their_begins() {
-    assert_eq!(are_strictly_serializable(ConcurrencyControl::TimestampOrder).pushed, 0);
+    assert_eq!(are_strictly_serializable(false, ConcurrencyControl::TimestampOrder).pushed, 0);
 }
 
-fn is_caught(bug: Bug) {
+fn is_caught(bug: Bug, is_queue: bool) {
     let mut totals = Totals::default();
     for seed in 0..20 * schedules() {
-        if let Err(violation) = run(seed, Some(bug), ConcurrencyControl::Pushes, &mut totals) {
+        if let Err(violation) = run(seed, Some(bug), is_queue, ConcurrencyControl::Pushes, &mut totals) {
             println!("{bug:?} caught by {violation}");
             return;
         }
@@ -695,10 +730,10 @@ fn is_caught(bug: Bug) {
 }
 
 macro_rules! planted_bugs {
-    ($($name:ident: $bug:ident,)*) => {$(
+    ($($name:ident: $bug:ident $(over $queue:ident)?,)*) => {$(
         #[test]
         fn $name() {
-            is_caught(Bug::$bug);
+            is_caught(Bug::$bug, [$(stringify!($queue))?].contains(&"queue"));
         }
     )*};
 }
@@ -720,4 +755,7 @@ planted_bugs! {
     planted_no_relog_is_caught: NoRelog,
     planted_fold_early_is_caught: FoldEarly,
     planted_dc_first_is_caught: DcFirst,
+    planted_keep_empty_is_caught: KeepEmpty over queue,
+    planted_know_at_once_is_caught: KnowAtOnce over queue,
+    planted_ignore_unsettled_is_caught: IgnoreUnsettled over queue,
 }

@@ -1,6 +1,7 @@
 //! One batch of a scan: what this component knows of a range, merged with what the data component stores.
 
 use crate::core::Core;
+use crate::empty_ranges::{Entry, Found, Front};
 use crate::entries::{Entries, Known, What, compare, up_to};
 use crate::error::TcError;
 use crate::planted::{Bug, is_planted};
@@ -8,6 +9,7 @@ use crate::range_timestamps::{KeyRange, Ticket};
 use crate::read::{Failure, Lent, Protection, Reader, Visible};
 use crate::record::REMOVED;
 use crate::schedule::point;
+use crate::statistics::Counter;
 use crate::sync::Ordering;
 use crate::version::Version;
 use deuteron_contract::{Direction, Lsn, ScanBatch, ScanRequest, Timestamp};
@@ -15,6 +17,7 @@ use deuteron_epoch::Guard;
 use foldhash::fast::FixedState;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
+use std::ptr;
 
 /// What a batch has covered; its entries are in [`Entries`].
 pub(crate) struct Segment {
@@ -65,14 +68,16 @@ impl Core {
         request: &SegmentRequest<'_>,
         reader: Reader,
         mut digest: Option<&mut [u64; 2]>,
+        front: &mut Option<Front>,
         entries: &mut Entries,
     ) -> Result<Segment, Failure> {
         let mut ticket = request.ticket;
         let before = digest.as_deref().copied();
         loop {
             entries.clear();
+            let digest_here = digest.as_deref_mut();
             if let Some(segment) =
-                self.try_read_segment(request, reader, digest.as_deref_mut(), &mut ticket, entries)?
+                self.try_read_segment(request, reader, digest_here, &mut ticket, front, entries)?
             {
                 return Ok(segment);
             }
@@ -82,21 +87,37 @@ impl Core {
         }
     }
 
-    /// `None`: a value was recycled just then; start over.
+    /// `None`: a value was recycled just then, or something has come into an empty range; start over.
     fn try_read_segment(
         &self,
         request: &SegmentRequest<'_>,
         reader: Reader,
         digest: Option<&mut [u64; 2]>,
         ticket: &mut Option<Ticket>,
+        front: &mut Option<Front>,
         entries: &mut Entries,
     ) -> Result<Option<Segment>, Failure> {
         let direction = request.direction;
+        let begins = front.as_mut().filter(|front| !front.has_begun);
+        let known = begins.and_then(|front| self.find_empty(request, reader, front));
+        let range = match known {
+            Some(known) => KeyRange { lower: Bound::Included(&known.end), ..request.range },
+            None => request.range,
+        };
+        point();
         let departures = self.index.departures();
         point();
-        let mut last = self.scan_stored(request, request.range, &mut entries.stored)?;
+        let mut last = self.scan_stored(request, range, &mut entries.stored)?;
         point();
-        let walked_to = self.walk_index(request, reader, last.as_deref(), ticket, &mut entries.known)?;
+        let walked_to =
+            self.walk_index(request, range, reader, last.as_deref(), ticket, &mut entries.known)?;
+        if let Some(known) = known {
+            // J2: the range has been published.
+            if !self.empty.is_there(known, &self.epochs.pin()) {
+                return Ok(None);
+            }
+            self.counters.add(Counter::ScansShortened, 1);
+        }
         let stopped = walked_to.is_some();
         if stopped {
             last = walked_to;
@@ -105,7 +126,7 @@ impl Core {
         let left = self.index.departures() != departures && !is_planted(Bug::DcFirst);
         if left {
             // What has left the index may not have been at the data component when that was read.
-            let covered = up_to(request.range, direction, last.as_deref());
+            let covered = up_to(range, direction, last.as_deref());
             if let Some(key) = self.scan_stored(request, covered, &mut entries.stored)? {
                 last = Some(key);
             }
@@ -130,6 +151,9 @@ impl Core {
             }
             End::Reached => {}
         }
+        if front.is_some() {
+            *front = front.take().and_then(|front| self.learn_empty(request, reader, front, entries));
+        }
         Ok(Some(Segment { last, ticket: *ticket, read_lsn }))
     }
 
@@ -147,17 +171,79 @@ impl Core {
         Ok(stored.last_key().filter(|_| !stored.is_complete()).map(<[u8]>::to_vec))
     }
 
-    /// R4, then the walk. Adds what is known here up to `last`; returns how far the walk came if that is less.
+    /// R25: whether a scan in that direction may begin behind a range that is known to be empty, and find one: it goes up, and says what it reads.
+    pub(crate) fn front(direction: Direction, reader: Reader) -> Option<Front> {
+        let is_fit = direction == Direction::Forward && reader.protection == Protection::Published;
+        is_fit.then(Front::default)
+    }
+
+    /// R25: what is remembered at the bound from which the scan begins; the range that is known to be empty.
+    #[inline]
+    fn find_empty<'f>(
+        &self,
+        request: &SegmentRequest<'_>,
+        reader: Reader,
+        front: &'f mut Front,
+    ) -> Option<&'f Entry> {
+        let KeyRange { table, lower, .. } = request.range;
+        front.found = Found::default();
+        if self.empty.may_have(table) {
+            front.found = self.empty.find(table, lower, reader.at, &self.epochs.pin());
+        }
+        front.found.known.as_ref().filter(|known| request.range.contains(table, &known.end))
+    }
+
+    /// R25: remembers that nothing lies before the first entry, if many records do that are not there. The scan as it goes on, if it has found nothing yet.
+    #[inline]
+    fn learn_empty(
+        &self,
+        request: &SegmentRequest<'_>,
+        reader: Reader,
+        mut front: Front,
+        entries: &Entries,
+    ) -> Option<Front> {
+        let (known, stored) = entries.passed();
+        front.has_begun = true;
+        front.passed += known.max(stored);
+        if !entries.known.is_settled_before(known) && !is_planted(Bug::IgnoreUnsettled) {
+            return None;
+        }
+        if entries.is_empty() {
+            return Some(front);
+        }
+        let Front { passed, found, .. } = front;
+        if passed >= self.options.empty_records_min || found.noted.is_some() {
+            let (table, lower, guard) = (request.range.table, request.start, self.epochs.pin());
+            let (end, _) = entries.get(0);
+            if let Some(noted) = &found.noted {
+                let end = end.min(&noted.end);
+                self.empty.know(noted, end, reader.at, found.known.as_ref(), &guard);
+            } else {
+                self.empty.note(table, lower, end, &guard);
+            }
+            if is_planted(Bug::KnowAtOnce) {
+                let noted = self.empty.find(table, lower, reader.at, &guard).noted;
+                let know = |noted: &Entry| {
+                    self.empty.know(noted, end.min(&noted.end), reader.at, None, &guard);
+                };
+                noted.iter().for_each(know);
+            }
+        }
+        None
+    }
+
+    /// R4, then the walk. Adds what is known here of `range` up to `last`; returns how far the walk came if that is less.
     fn walk_index(
         &self,
         request: &SegmentRequest<'_>,
+        range: KeyRange<'_>,
         reader: Reader,
         last: Option<&[u8]>,
         ticket: &mut Option<Ticket>,
         known: &mut Known,
     ) -> Result<Option<Vec<u8>>, Failure> {
         let guard = self.epochs.pin();
-        let covered = up_to(request.range, request.direction, last);
+        let covered = up_to(range, request.direction, last);
         if reader.protection == Protection::Published {
             let published = match request.direction {
                 Direction::Forward => KeyRange { lower: request.start, ..covered },
@@ -181,6 +267,13 @@ impl Core {
                 return true;
             }
             looked_at += 1;
+            let visible = self.visible(head, reader, &guard).0;
+            match visible {
+                Visible::Committed { version, .. } if ptr::eq(version, head) => {}
+                Visible::Unresolved if head.is_null() => {}
+                Visible::Unresolved => known.note_unsettled(false),
+                _ => known.note_unsettled(true),
+            }
             let mut large = false;
             let mut add = |own: bool, version: &Version, at: Timestamp, commit_lsn: Lsn| {
                 known.push(record.key(), own, (at, commit_lsn), |bytes| {
@@ -190,7 +283,7 @@ impl Core {
                     what
                 });
             };
-            match self.visible(head, reader, &guard).0 {
+            match visible {
                 Visible::Own(version) => add(true, version, reader.at, Lsn(0)),
                 Visible::Committed { version, at, commit_lsn } => add(false, version, at, commit_lsn),
                 // The data component has it.

@@ -77,6 +77,8 @@ counters! {
     Writes, writes;
     /// Batches of scans.
     ScanBatches, scan_batches;
+    /// Of these, those that began behind a range that was known to be empty.
+    ScansShortened, scans_shortened;
     /// Operations that had to wait.
     Stalls, stalls;
     /// Turns that writers left to writers before them.

@@ -309,6 +309,8 @@ impl Workspace {
         point();
         core.index.note(record, self.shard, self.writes.len());
         point();
+        core.empty.forget(key.table, key.key, &guard);
+        point();
         if isolation == Isolation::Snapshot && below > at {
             return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(below)));
         }
