@@ -33,8 +33,7 @@ pub struct TcOptions {
     /// A batch of a scan looks at so many records of this component at most. The first ends with the sixteenth that is there, later ones with up to
     /// 64 times as many.
     pub scan_batch_records_max: usize,
-    /// A scan that passes so many records that are not there, before the first that is, notes that the range up to that one is empty (rule R25). More than
-    /// [`TcOptions::scan_batch_records_max`] in vain.
+    /// A scan that passes so many records that are not there, before the first that is, notes that the range up to that one is empty (rule R25).
     pub empty_records_min: usize,
     /// A transaction gives up after so many refreshes (rule R7).
     pub refreshes_max: usize,
