@@ -475,7 +475,7 @@ impl Llama {
                     None => break,
                 },
             };
-            let is_waiting = !batch.waiting.is_empty() && batch.waiting.contains(&page);
+            let is_waiting = batch.waiting.contains(&page);
             match if is_waiting { Marshalled::Later } else { self.marshal(joined, batch, page) } {
                 Marshalled::Done => {
                     batch.stack.pop();

@@ -21,12 +21,12 @@
 //! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
 //! | `mvcc_table`, `record`, `version`, `linked`, `recycler` | the latch-free hash table of records and their versions |
-//! | `segment`, `entries`, `range_timestamps`, `ordered_index`, `skip_list` | what scans need |
+//! | `segment`, `entries`, `range_timestamps`, `empty_ranges`, `ordered_index`, `skip_list` | what scans need |
 //! | `version_manager` | where values are, and what has been applied |
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
 //! | `planted`, `schedule`, `counted` | for the tests |
 //!
-//! `docs/design/transactions.md` states the rules R1 to R23 that the code cites, and proves them.
+//! `docs/design/transactions.md` states the rules R1 to R25 that the code cites, and proves them.
 //!
 //! What this crate is not: it starts no threads and never sleeps ([`Host`] waits for it); it stores nothing; it does not
 //! retry. It holds no epoch guard while anything waits, and none while the user's code runs.
