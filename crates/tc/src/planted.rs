@@ -1,6 +1,6 @@
 //! The planted bugs: each leaves out one rule, and must be caught by the crate's own tests.
 //!
-//! They are those of the executable model of the design, one for one. Some are canaries of the whole engine, too. Outside of tests and of
+//! Most are those of the executable model of the design. Some are canaries of the whole engine, too. Outside of tests and of
 //! builds with canaries [`is_planted`] is a constant and the rule sites compile to the rules.
 
 #[cfg(all(canary, not(all(test, not(loom)))))]
