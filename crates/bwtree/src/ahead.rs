@@ -6,8 +6,11 @@ use crate::page::key::KeyParts;
 use crate::page::run::RecordRef;
 use crate::{BwTreeError, Cursor, Tree};
 use deuteron_epoch::Guard;
-use deuteron_llama::{PageId, PageState};
+use deuteron_llama::{Excerpt, ExcerptReads, Filter, PageId, PageState};
 use std::ops::Bound;
+
+/// So many keys are looked at before reads are begun, if there are some to begin: the others are looked at while these are under way.
+const READ_FIRST: usize = 4;
 
 impl Tree {
     /// The pages that must be loaded before `keys` can be read, each once, at most `pages_max`. Meanwhile the processor is
@@ -60,8 +63,8 @@ impl Tree {
         missing
     }
 
-    /// Finds the newest version of each of `keys`, and tells `each` of it with the place of the key: first of those that are in memory, then, as they come, of those
-    /// that can be read past the cache, with all reads in flight at once. Returns the places of the others, most of whose pages have been loaded: they are read one by one.
+    /// Finds the newest version of each of `keys`, and tells `each` of it with the place of the key: of those that are in memory, and, as they come, of those
+    /// that can be read past the cache, with all reads in flight at once, the first while the other keys are being looked at. Returns the places of the others, most of whose pages have been loaded: they are read one by one.
     /// Blocks on the device; to be called without a guard. `each` should only copy out what it wants.
     ///
     /// ```
@@ -77,42 +80,21 @@ impl Tree {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn get_each(&self, keys: &[&[u8]], each: &mut dyn FnMut(usize, Option<RecordRef<'_>>)) -> Vec<usize> {
-        let mut missed: Vec<(PageId, usize)> = Vec::new();
-        for (chunk, first) in keys.chunks(FIND_EACH_MAX).zip((0..).step_by(FIND_EACH_MAX)) {
-            let guard = self.llama.pin();
-            let pages = self.index.find_each(chunk, &guard);
-            let pages = &pages[..chunk.len()];
-            pages.iter().for_each(|&page| self.llama.prefetch(page));
-            for &page in pages {
-                if let Some(head) = self.llama.snapshot(page, &guard).head() {
-                    head.prefetch(0..4);
-                }
-            }
-            for ((place, key), &page) in (first..).zip(chunk).zip(pages) {
-                match self.try_get_from(page, key, &guard) {
-                    Ok(found) => each(place, found),
-                    Err(Miss(page)) => missed.push((page, place)),
-                }
-            }
+        let mut gets = Gets { tree: self, keys, next: 0, each, missed: Vec::new(), missed_first: 0 };
+        // Where some will be missed the device is to have something to do early.
+        let mut count = if self.llama.has_room() { FIND_EACH_MAX } else { READ_FIRST };
+        while gets.missed.is_empty() && gets.next < keys.len() {
+            gets.look_at(count);
+            count = FIND_EACH_MAX;
         }
-        if missed.is_empty() {
+        if gets.missed.is_empty() {
             return Vec::new();
         }
-        // Those of one page together.
-        missed.sort_unstable();
-        let filtered: Vec<_> =
-            missed.iter().map(|&(page, place)| (page, KeyParts::whole(keys[place]).filter())).collect();
-        let mut left: Vec<Option<usize>> = missed.iter().map(|&(_, place)| Some(place)).collect();
-        self.llama.excerpts(&filtered, &mut |places, excerpt| {
-            for left in &mut left[places] {
-                let place = left.expect("each is told of once");
-                if let Some(found) = self.find_in_excerpt(excerpt, keys[place]) {
-                    each(place, found);
-                    *left = None;
-                }
-            }
-        });
-        left.into_iter().flatten().collect()
+        gets.missed.sort_unstable();
+        gets.missed_first = gets.missed.len();
+        let first: Vec<_> = gets.missed.iter().map(|missed| (missed.page, missed.bits)).collect();
+        self.llama.excerpts(&first, &mut gets);
+        gets.missed.iter().filter(|missed| !missed.is_found).map(|missed| missed.place).collect()
     }
 
     /// The pages among the `leaves` next ones that a scan comes to which are not in memory, in its order. The first is the
@@ -190,6 +172,86 @@ impl Tree {
             let page = pages.first().copied().unwrap_or(PageId::NONE);
             BwTreeError::Load { page, source }
         })
+    }
+}
+
+/// Keys that are read together.
+struct Gets<'g> {
+    tree: &'g Tree,
+    keys: &'g [&'g [u8]],
+    /// Which is looked at next.
+    next: usize,
+    each: &'g mut dyn FnMut(usize, Option<RecordRef<'_>>),
+    /// Those whose page is not in memory: some in its order, and behind them the others in its order.
+    missed: Vec<Missed>,
+    /// How many the first are.
+    missed_first: usize,
+}
+
+/// A key whose page is not in memory.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Missed {
+    page: PageId,
+    place: usize,
+    bits: Filter,
+    is_found: bool,
+}
+
+impl Gets<'_> {
+    /// Looks at the next `count` keys, of which those in memory are found.
+    fn look_at(&mut self, count: usize) {
+        let Gets { tree, next, .. } = *self;
+        let keys = &self.keys[next..self.keys.len().min(next + count)];
+        self.next += keys.len();
+        let guard = tree.llama.pin();
+        let pages = tree.index.find_each(keys, &guard);
+        let pages = &pages[..keys.len()];
+        pages.iter().for_each(|&page| tree.llama.prefetch(page));
+        for &page in pages {
+            if let Some(head) = tree.llama.snapshot(page, &guard).head() {
+                head.prefetch(0..4);
+            }
+        }
+        for ((place, key), &page) in (next..).zip(keys).zip(pages) {
+            match tree.try_get_from(page, key, &guard) {
+                Ok(found) => (self.each)(place, found),
+                Err(Miss(page)) => {
+                    let bits = KeyParts::whole(key).filter();
+                    self.missed.push(Missed { page, place, bits, is_found: false });
+                }
+            }
+        }
+    }
+}
+
+impl ExcerptReads for Gets<'_> {
+    fn more(&mut self) -> Vec<(PageId, Filter)> {
+        while self.next < self.keys.len() {
+            self.look_at(FIND_EACH_MAX);
+        }
+        let (first, others) = self.missed.split_at_mut(self.missed_first);
+        // Those of one page together.
+        others.sort_unstable();
+        // A page that is being read already may say all there is to know.
+        let is_read = |page| first.binary_search_by_key(&page, |missed| missed.page).is_ok();
+        let others = others.iter().filter(|missed| !is_read(missed.page));
+        others.map(|missed| (missed.page, missed.bits)).collect()
+    }
+
+    fn take(&mut self, page: PageId, excerpt: &Excerpt) {
+        let (first, others) = self.missed.split_at_mut(self.missed_first);
+        for missed in [first, others] {
+            let start = missed.partition_point(|missed| missed.page < page);
+            for missed in missed[start..].iter_mut().take_while(|missed| missed.page == page) {
+                if !excerpt.covers(missed.bits) {
+                    continue;
+                }
+                if let Some(found) = self.tree.find_in_excerpt(excerpt, self.keys[missed.place]) {
+                    (self.each)(missed.place, found);
+                    missed.is_found = true;
+                }
+            }
+        }
     }
 }
 

@@ -5,7 +5,8 @@
 //! check this with a typed error in every mode, so that a test on memory finds what a disk would refuse.
 
 use crate::durable_write::Ended;
-use crate::{DeviceError, DurableWrite, ReadRequest, WriteInFlight};
+use crate::read_request::Given;
+use crate::{DeviceError, DurableWrite, ReadRequest, Reads, WriteInFlight};
 use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -109,32 +110,24 @@ pub trait Directory: Send + Sync {
     ///
     /// One after the other unless an implementation knows better.
     fn read_many(&self, reads: &mut [ReadRequest<'_>]) {
-        self.read_each(reads, &mut |_, _| ());
+        self.read_each(&mut Given::new(reads));
     }
 
-    /// As [`Directory::read_many`], telling `done` of each read as soon as it is, with its place among `reads`: what that does, it does
-    /// while the others are in flight. In whatever order they end.
-    ///
-    /// ```
-    /// # use deuteron_device::{Directory, File, MemoryDirectory, OpenMode, ReadRequest};
-    /// # let directory = MemoryDirectory::new();
-    /// # let file = directory.open("words", OpenMode::CreateNew, false)?;
-    /// # file.write_at(b"hello world", 0)?;
-    /// let (mut first, mut second) = ([0; 5], [0; 5]);
-    /// let mut reads = [ReadRequest::new(&*file, 0, &mut first), ReadRequest::new(&*file, 6, &mut second)];
-    /// let mut letters = 0;
-    /// directory.read_each(&mut reads, &mut |_, read| letters += read.buffer.len());
-    /// assert_eq!(letters, 10);
-    /// # Ok::<(), deuteron_device::DeviceError>(())
-    /// ```
-    fn read_each<'r>(
-        &self,
-        reads: &mut [ReadRequest<'r>],
-        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
-    ) {
-        for (index, read) in reads.iter_mut().enumerate() {
-            read.read();
-            done(index, read);
+    /// As [`Directory::read_many`], telling of each read as soon as it is done, in whatever order they end, and asking for those that come later while the first are in flight: see
+    /// [`Reads`].
+    fn read_each<'r>(&self, reads: &mut dyn Reads<'r>) {
+        let mut requests = Vec::new();
+        let mut next = 0;
+        loop {
+            let more = reads.next(&mut requests);
+            for (index, read) in requests.iter_mut().enumerate().skip(next) {
+                read.read();
+                reads.done(index, read);
+            }
+            if !more {
+                return;
+            }
+            next = requests.len();
         }
     }
 

@@ -54,7 +54,7 @@ pub use error::{DeviceError, MachineStopped, MisalignedAccess, Operation, with_c
 pub use memory::MemoryDirectory;
 pub use os::OsDirectory;
 pub use overlay::OverlayDirectory;
-pub use read_request::ReadRequest;
+pub use read_request::{ReadRequest, Reads};
 pub use simulated::{
     CrashPolicy, FaultKind, FaultPlan, InjectedFault, SECTOR_BYTES, SimulatedDirectory, SimulatedDisk,
 };

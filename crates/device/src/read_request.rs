@@ -1,7 +1,78 @@
-//! [`ReadRequest`]: one of several reads that are asked for at once.
+//! [`Reads`]: several reads that are asked for at once. [`ReadRequest`]: one of them.
 
 use crate::{DeviceError, File};
-use std::fmt;
+use std::{fmt, mem, slice};
+
+/// Reads that [`Directory::read_each`](crate::Directory::read_each) has in flight at the same time: which they are, and what becomes of each. They come portion by
+/// portion, so that the first are under way while the others are prepared.
+///
+/// ```
+/// use deuteron_device::{Directory, File, MemoryDirectory, OpenMode, ReadRequest, Reads};
+///
+/// /// A letter a portion.
+/// struct Letters<'r> {
+///     file: &'r dyn File,
+///     places: std::slice::ChunksMut<'r, u8>,
+///     read: u64,
+/// }
+///
+/// impl<'r> Reads<'r> for Letters<'r> {
+///     fn next(&mut self, reads: &mut Vec<ReadRequest<'r>>) -> bool {
+///         let offset = reads.len() as u64;
+///         reads.extend(self.places.next().map(|place| ReadRequest::new(self.file, offset, place)));
+///         self.places.len() > 0
+///     }
+///
+///     fn done(&mut self, index: usize, read: &mut ReadRequest<'r>) {
+///         assert_eq!((read.offset, read.outcome.is_ok()), (index as u64, true));
+///         self.read += 1;
+///     }
+/// }
+///
+/// let directory = MemoryDirectory::new();
+/// let file = directory.open("words", OpenMode::CreateNew, false)?;
+/// file.write_at(b"hello", 0)?;
+/// let mut room = [0; 5];
+/// let mut letters = Letters { file: &*file, places: room.chunks_mut(1), read: 0 };
+/// directory.read_each(&mut letters);
+/// assert_eq!(letters.read, 5);
+/// assert_eq!(&room, b"hello");
+/// # Ok::<(), deuteron_device::DeviceError>(())
+/// ```
+pub trait Reads<'r> {
+    /// Appends the next reads to `reads`, in which those before are; whether there may be more. It should not take long: the device may be idle meanwhile.
+    fn next(&mut self, reads: &mut Vec<ReadRequest<'r>>) -> bool;
+
+    /// Is told of a read that has been done, by its place among those that were appended. What this does, it does while others are in flight.
+    fn done(&mut self, index: usize, read: &mut ReadRequest<'r>);
+}
+
+/// Reads that are all there from the beginning, each of which is told what became of it.
+pub(crate) struct Given<'g, 'r> {
+    reads: slice::IterMut<'g, ReadRequest<'r>>,
+    outcomes: Vec<&'g mut Result<(), DeviceError>>,
+}
+
+impl<'g, 'r> Given<'g, 'r> {
+    pub(crate) fn new(reads: &'g mut [ReadRequest<'r>]) -> Given<'g, 'r> {
+        let outcomes = Vec::with_capacity(reads.len());
+        Given { reads: reads.iter_mut(), outcomes }
+    }
+}
+
+impl<'g> Reads<'g> for Given<'g, '_> {
+    fn next(&mut self, reads: &mut Vec<ReadRequest<'g>>) -> bool {
+        for ReadRequest { file, offset, buffer, outcome } in self.reads.by_ref() {
+            reads.push(ReadRequest::new(*file, *offset, buffer));
+            self.outcomes.push(outcome);
+        }
+        false
+    }
+
+    fn done(&mut self, index: usize, read: &mut ReadRequest<'g>) {
+        *self.outcomes[index] = mem::replace(&mut read.outcome, Ok(()));
+    }
+}
 
 /// One of the reads that [`Directory::read_many`](crate::Directory::read_many) does at once.
 pub struct ReadRequest<'r> {

@@ -2,7 +2,7 @@
 
 use deuteron_device::{
     AdverseDirectory, Adversity, AlignedBuffer, BLOCK_BYTES, Directory, DurableWrite, File, MemoryDirectory,
-    OpenMode, OsDirectory, OverlayDirectory, ReadRequest, SimulatedDisk,
+    OpenMode, OsDirectory, OverlayDirectory, ReadRequest, Reads, SimulatedDisk,
 };
 use deuteron_encryption::{EncryptedDirectory, Key, Keys};
 use std::io::ErrorKind;
@@ -504,14 +504,46 @@ fn more_reads_than_go_at_once_are_all_done(directory: &dyn Directory) {
     });
 }
 
+/// Reads in portions of these lengths, over and over, and who is told of each.
+struct Portions<'t, 'r> {
+    reads: std::vec::IntoIter<ReadRequest<'r>>,
+    lengths: std::iter::Cycle<std::slice::Iter<'static, usize>>,
+    told: &'t mut dyn FnMut(usize, &mut ReadRequest<'r>),
+}
+
+impl<'r> Reads<'r> for Portions<'_, 'r> {
+    fn next(&mut self, reads: &mut Vec<ReadRequest<'r>>) -> bool {
+        let length = *self.lengths.next().unwrap();
+        reads.extend(self.reads.by_ref().take(length));
+        // That there may be more is said once too often if the last portion is a whole one.
+        self.reads.len() > 0 || length == 4
+    }
+
+    fn done(&mut self, index: usize, read: &mut ReadRequest<'r>) {
+        (self.told)(index, read);
+    }
+}
+
 fn each_read_is_told_of_once_with_what_it_read(directory: &dyn Directory) {
     const BLOCKS: usize = 300;
     let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
     let written = pattern(BLOCKS * BLOCK_BYTES, 5);
     file.write_durable_at(&written, 0).unwrap();
-    for (count, panic_at) in
-        [(0, 0), (1, 1), (5, 5), (BLOCKS, BLOCKS), (BLOCKS, 3), (BLOCKS, 0), (7, 0), (BLOCKS, BLOCKS)]
-    {
+    let cases: [(usize, usize, &'static [usize]); 12] = [
+        (0, 0, &[1]),
+        (0, 0, &[0, 4]),
+        (1, 1, &[1]),
+        (5, 5, &[9]),
+        (16, 16, &[4, 12]),
+        (16, 16, &[0, 3, 4, 9]),
+        (BLOCKS, BLOCKS, &[BLOCKS]),
+        (BLOCKS, 3, &[BLOCKS]),
+        (BLOCKS, 0, &[BLOCKS]),
+        (7, 0, &[2, 5]),
+        (BLOCKS, 70, &[4, 1, 30]),
+        (BLOCKS, BLOCKS, &[4, 0, 1, 7, 100]),
+    ];
+    for (count, panic_at, lengths) in cases {
         let mut buffer = AlignedBuffer::zeroed(count * BLOCK_BYTES);
         let (mut told, mut inner) = (vec![0; count], AlignedBuffer::zeroed(2 * BLOCK_BYTES));
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -519,11 +551,11 @@ fn each_read_is_told_of_once_with_what_it_read(directory: &dyn Directory) {
             let blocks = buffer.chunks_mut(BLOCK_BYTES).enumerate();
             // The last two lie behind the end.
             let beyond = |index| if index + 2 >= BLOCKS { (BLOCKS * BLOCK_BYTES) as u64 } else { 0 };
-            let mut reads: Vec<_> = blocks
+            let reads: Vec<_> = blocks
                 .map(|(index, block)| ReadRequest::new(&*file, place(index) + beyond(index), block))
                 .collect();
             let mut left = panic_at;
-            directory.read_each(&mut reads, &mut |index, read| {
+            let mut told = |index: usize, read: &mut ReadRequest<'_>| {
                 told[index] += 1;
                 let at = place(index) as usize;
                 match beyond(index) {
@@ -545,7 +577,9 @@ fn each_read_is_told_of_once_with_what_it_read(directory: &dyn Directory) {
                     0 => std::panic::resume_unwind(Box::new("no more")),
                     _ => left -= 1,
                 }
-            });
+            };
+            let (reads, lengths) = (reads.into_iter(), lengths.iter().cycle());
+            directory.read_each(&mut Portions { reads, lengths, told: &mut told });
         }));
         assert_eq!(outcome.is_ok(), panic_at == count, "{count} {panic_at}");
         assert_eq!(told.iter().sum::<usize>(), (panic_at + 1).min(count), "{told:?}");

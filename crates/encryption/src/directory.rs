@@ -1,15 +1,15 @@
 //! [`EncryptedDirectory`]: a directory whose files are encrypted in another.
 
-use crate::file::EncryptedFile;
+use crate::file::{EncryptedFile, Span};
 use crate::header::{self, HEADER_BYTES};
 use crate::unit::{Sealer, UNIT_BYTES};
 use crate::{EncryptionError, Keys};
-use deuteron_device::{BLOCK_BYTES, DeviceError, Directory, File, OpenMode, Operation, ReadRequest};
+use deuteron_device::{BLOCK_BYTES, DeviceError, Directory, File, OpenMode, Operation, ReadRequest, Reads};
 use std::any::Any;
-use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
+use std::{mem, slice};
 
 /// A directory over another whose files hold nothing but encrypted, authenticated blocks. See the [crate] documentation.
 ///
@@ -171,6 +171,35 @@ fn read_header(file: &dyn File) -> Result<Option<[u8; HEADER_BYTES]>, DeviceErro
     Ok(header.iter().any(|&byte| byte != 0).then_some(header))
 }
 
+/// Reads of the files below.
+struct Below<'b, 'r> {
+    reads: &'b mut dyn Reads<'r>,
+    requests: Vec<ReadRequest<'r>>,
+    /// Of each read below: which of the requests it is for, and what it needs of which file.
+    spans: Vec<(usize, &'r EncryptedFile, Span)>,
+    rooms: slice::IterMut<'b, Vec<u8>>,
+}
+
+impl<'b, 'r: 'b> Reads<'b> for Below<'b, 'r> {
+    fn next(&mut self, reads: &mut Vec<ReadRequest<'b>>) -> bool {
+        let wanted = self.spans.iter().zip(self.rooms.by_ref());
+        reads
+            .extend(wanted.map(|((_, file, span), room)| ReadRequest::new(&*file.inner, span.start(), room)));
+        false
+    }
+
+    fn done(&mut self, at: usize, below: &mut ReadRequest<'b>) {
+        let (index, file, ref span) = self.spans[at];
+        let read = &mut self.requests[index];
+        let outcome = mem::replace(&mut below.outcome, Ok(()));
+        read.outcome = match outcome {
+            Ok(()) => file.take(span, below.buffer, read.buffer),
+            Err(error) => Err(file.of_inner(error, read.offset)),
+        };
+        self.reads.done(index, read);
+    }
+}
+
 impl Directory for EncryptedDirectory {
     fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
         Ok(Arc::new(self.file(name, mode, direct)?))
@@ -196,15 +225,13 @@ impl Directory for EncryptedDirectory {
         self.inner.lock()
     }
 
-    fn read_each<'r>(
-        &self,
-        reads: &mut [ReadRequest<'r>],
-        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
-    ) {
-        // What each needs of the file below.
-        let mut spans = Vec::with_capacity(reads.len());
-        let mut rooms: Vec<Vec<u8>> = Vec::with_capacity(reads.len());
-        for (index, read) in reads.iter_mut().enumerate() {
+    /// All are asked for before the first is begun: for what each needs of the file below there must be room first.
+    fn read_each<'r>(&self, reads: &mut dyn Reads<'r>) {
+        let mut requests = Vec::new();
+        while reads.next(&mut requests) {}
+        let mut spans = Vec::with_capacity(requests.len());
+        let mut rooms: Vec<Vec<u8>> = Vec::with_capacity(requests.len());
+        for (index, read) in requests.iter_mut().enumerate() {
             let file: &dyn Any = read.file;
             let span = match file.downcast_ref::<EncryptedFile>() {
                 Some(file) => file.span(read.buffer, read.offset).map(|span| span.map(|span| (file, span))),
@@ -217,24 +244,11 @@ impl Directory for EncryptedDirectory {
                 }
                 other => {
                     read.outcome = other.map(drop);
-                    done(index, read);
+                    reads.done(index, read);
                 }
             }
         }
-        let wanted = spans.iter().zip(&mut rooms);
-        let mut below: Vec<ReadRequest<'_>> = wanted
-            .map(|((_, file, span), room)| ReadRequest::new(&*file.inner, span.start(), room))
-            .collect();
-        self.inner.read_each(&mut below, &mut |at, below| {
-            let (index, file, ref span) = spans[at];
-            let read = &mut reads[index];
-            let outcome = mem::replace(&mut below.outcome, Ok(()));
-            read.outcome = match outcome {
-                Ok(()) => file.take(span, below.buffer, read.buffer),
-                Err(error) => Err(file.of_inner(error, read.offset)),
-            };
-            done(index, read);
-        });
+        self.inner.read_each(&mut Below { reads, requests, spans, rooms: rooms.iter_mut() });
     }
 
     fn reads_at_once(&self) -> usize {

@@ -21,11 +21,10 @@ use crate::load::{OwnedChain, missing_in};
 use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
-use crate::page_reader::{Chosen, Extent};
+use crate::page_reader::{Chosen, Extent, Wanted};
 use crate::segments::{InFlight, ReadFragment};
 use crate::sync::{AtomicU64, Ordering};
-use std::mem;
-use std::ops::Range;
+use std::cell::{Cell, RefCell};
 
 /// Memory for one page in so many bytes of the budget is remembered as read lately: about as many as it can hold.
 const BYTES_A_PAGE: u64 = 8 << 10;
@@ -35,6 +34,7 @@ const WAYS: usize = 4;
 /// What a page says of one key, from [`Llama::excerpt`].
 pub struct Excerpt {
     chain: OwnedChain,
+    chosen: Chosen,
 }
 
 impl Excerpt {
@@ -48,6 +48,33 @@ impl Excerpt {
     pub fn head(&self) -> NodeRef<'_> {
         self.chain.head()
     }
+
+    /// Whether it says all that the page does of a key with these [bits](crate::AccessMethod::filter): surely of one that it was read for.
+    ///
+    /// ```
+    /// # fn example(excerpt: &deuteron_llama::Excerpt) {
+    /// if excerpt.covers(1 << 3) {
+    ///     // A key with this bit that is not there is not in the page.
+    /// }
+    /// # }
+    /// ```
+    pub fn covers(&self, bits: Filter) -> bool {
+        self.chosen.has_all(|filter| may_hold(filter, bits))
+    }
+}
+
+/// Whether a fragment of this filter may hold a key of these bits.
+fn may_hold(filter: Filter, bits: Filter) -> bool {
+    filter & bits == bits
+}
+
+/// Keys whose excerpts are [read](Llama::excerpts): which they are besides the first, and who is told.
+pub trait ExcerptReads {
+    /// The keys that are wanted besides the first, those of a page following each other. Asked for while the first are being read.
+    fn more(&mut self) -> Vec<(PageId, Filter)>;
+
+    /// Is told what a page says of all keys that it was wanted for with each other.
+    fn take(&mut self, page: PageId, excerpt: &Excerpt);
 }
 
 /// Pages of which an excerpt was made lately.
@@ -90,8 +117,8 @@ struct Plan {
 
 /// What for a page is read.
 enum Purpose<'l> {
-    /// With the nodes that lie above, newest first, and how many fragments are spared.
-    Excerpt(Vec<OwnedNode>, usize),
+    /// With what is read, and the nodes that lie above, newest first.
+    Excerpt(Plan),
     /// What is missing from this address on.
     Load(LoadTicket<'l>, FlashAddress),
 }
@@ -115,66 +142,87 @@ impl Llama {
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
     pub fn excerpt(&self, page: PageId, bits: Filter) -> Option<Excerpt> {
-        let Plan { chosen, mut copies } = self.plan(&[(page, bits)])?;
+        let plan = self.plan(&[(page, bits)])?;
         let mut found = None;
-        let spared = chosen.spared();
-        self.read_pages(&[(page, Extent::Chosen(chosen))], InFlight::Many, &mut |_, read| {
-            found = self.excerpt_of(mem::take(&mut copies), spared, read);
+        let wanted = vec![Wanted { page, extent: Extent::Chosen(plan.chosen.clone()), purpose: plan }];
+        self.read_pages(wanted, None, InFlight::Many, &mut |_, plan, read| {
+            found = self.excerpt_of(plan, read);
         });
         found
     }
 
-    /// As [`Llama::excerpt`] for each of several keys, all reads in flight together. Those of one page, which follow each other, have one excerpt: `each` is told of it,
-    /// and of which of `keys` it is. What is better loaded is loaded meanwhile; of that, and of what cannot be read, `each` is not told.
+    /// As [`Llama::excerpt`] for each of several keys, all reads in flight together: for those that are wanted `first` and for those that `keys` wants besides, which it is asked for when the
+    /// first reads are under way. Keys of one page that follow each other have one excerpt, of which `keys` is told. What is better loaded is loaded meanwhile; of that, and of what cannot be
+    /// read, it is not told.
     ///
     /// # Panics
     /// If one of the pages was never allocated.
     ///
     /// ```
+    /// # use deuteron_llama::{Excerpt, ExcerptReads, Filter, Llama, PageId};
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
     /// # let options = deuteron_llama::Options::default();
-    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
-    /// llama.excerpts(&[(llama.allocate(), 1), (llama.allocate(), 1)], &mut |_, _| panic!("there is nothing of them on flash"));
+    /// # let (llama, _) = Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// struct Keys(Vec<(PageId, Filter)>);
+    ///
+    /// impl ExcerptReads for Keys {
+    ///     fn more(&mut self) -> Vec<(PageId, Filter)> {
+    ///         std::mem::take(&mut self.0)
+    ///     }
+    ///
+    ///     fn take(&mut self, page: PageId, _: &Excerpt) {
+    ///         panic!("there is nothing of {page} on flash");
+    ///     }
+    /// }
+    ///
+    /// let mut keys = Keys(vec![(llama.allocate(), 1), (llama.allocate(), 1)]);
+    /// llama.excerpts(&[(llama.allocate(), 1)], &mut keys);
+    /// assert!(keys.0.is_empty());
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
-    pub fn excerpts(&self, keys: &[(PageId, Filter)], each: &mut dyn FnMut(Range<usize>, &Excerpt)) {
-        let mut wanted = Vec::with_capacity(keys.len());
-        let mut purposes = Vec::with_capacity(keys.len());
+    pub fn excerpts(&self, first: &[(PageId, Filter)], keys: &mut dyn ExcerptReads) {
+        let wanted = self.wanted(first);
+        let count = Cell::new(wanted.len());
+        let keys = RefCell::new(keys);
+        let mut more = || {
+            let more = self.wanted(&keys.borrow_mut().more());
+            count.set(count.get() + more.len());
+            more
+        };
+        self.read_pages(wanted, Some(&mut more), InFlight::Many, &mut |page, purpose, read| match purpose {
+            Purpose::Excerpt(plan) => {
+                if let Some(excerpt) = self.excerpt_of(plan, read) {
+                    keys.borrow_mut().take(page, &excerpt);
+                }
+            }
+            // Why it cannot be read, whoever needs it will hear.
+            Purpose::Load(_ticket, address) => drop(self.take_loaded(page, address, read)),
+        });
+        if count.get() > 1 {
+            self.counters.loads_together.add(1);
+        }
+    }
+
+    /// What is read for each page of these keys.
+    fn wanted(&self, keys: &[(PageId, Filter)]) -> Vec<Wanted<Purpose<'_>>> {
         self.table.prefetch_fragments(keys.iter().map(|&(page, _)| page));
-        let mut end = 0;
-        for group in keys.chunk_by(|left, right| left.0 == right.0) {
-            let (page, places) = (group[0].0, end..end + group.len());
-            end = places.end;
-            let (extent, purpose) = match self.plan(group) {
-                Some(Plan { chosen, copies }) => {
-                    let purpose = Purpose::Excerpt(copies, chosen.spared());
-                    (Extent::Chosen(chosen), purpose)
+        let groups = keys.chunk_by(|left, right| left.0 == right.0);
+        let wanted = groups.filter_map(|group| {
+            let page = group[0].0;
+            Some(match self.plan(group) {
+                Some(plan) => {
+                    let extent = Extent::Chosen(plan.chosen.clone());
+                    Wanted { page, extent, purpose: Purpose::Excerpt(plan) }
                 }
                 None => {
                     // Looked at with the ticket: whoever had it before may have loaded the page.
-                    let Some(ticket) = self.loading.begin(page) else { continue };
-                    let Some(address) = self.missing(page) else { continue };
-                    (Extent::Whole(address), Purpose::Load(ticket, address))
+                    let ticket = self.loading.begin(page)?;
+                    let address = self.missing(page)?;
+                    Wanted { page, extent: Extent::Whole(address), purpose: Purpose::Load(ticket, address) }
                 }
-            };
-            wanted.push((page, extent));
-            purposes.push((Some(purpose), places));
-        }
-        if wanted.len() > 1 {
-            self.counters.loads_together.add(1);
-        }
-        self.read_pages(&wanted, InFlight::Many, &mut |index, read| {
-            let (purpose, places) = &mut purposes[index];
-            match purpose.take().expect("a page is told of once") {
-                Purpose::Excerpt(copies, spared) => {
-                    if let Some(excerpt) = self.excerpt_of(copies, spared, read) {
-                        each(places.clone(), &excerpt);
-                    }
-                }
-                // Why it cannot be read, whoever needs it will hear.
-                Purpose::Load(_ticket, address) => drop(self.take_loaded(wanted[index].0, address, read)),
-            }
+            })
         });
+        wanted.collect()
     }
 
     /// What to read of the page of these keys, if it is not to be loaded (X1).
@@ -187,7 +235,7 @@ impl Llama {
         let snapshot = self.snapshot(page, &guard);
         let (newest, stub) = missing_in(snapshot)?;
         let fragments = self.table.fragments_up_to(page, newest)?;
-        let chosen = Chosen::new(fragments, |filter| keys.iter().any(|&(_, bits)| filter & bits == bits));
+        let chosen = Chosen::new(fragments, |filter| keys.iter().any(|&(_, bits)| may_hold(filter, bits)));
         let above = snapshot.head().into_iter().flat_map(chain);
         let above: Vec<NodeRef<'_>> =
             above.take_while(|node| stub.is_none_or(|stub| stub.as_ptr() != node.as_ptr())).collect();
@@ -200,17 +248,13 @@ impl Llama {
     }
 
     /// The excerpt that consists of the fragments read and of the nodes above them; `None` if they cannot be read.
-    fn excerpt_of(
-        &self,
-        copies: Vec<OwnedNode>,
-        spared: usize,
-        read: Result<&[ReadFragment<'_>], LlamaError>,
-    ) -> Option<Excerpt> {
+    fn excerpt_of(&self, plan: Plan, read: Result<&[ReadFragment<'_>], LlamaError>) -> Option<Excerpt> {
+        let Plan { chosen, copies } = plan;
         let mut chain = self.build(read.ok()?).ok()?;
         copies.into_iter().rev().for_each(|copy| chain.push(copy));
         self.counters.excerpts.add(1);
-        self.counters.fragments_spared.add(spared as u64);
-        Some(Excerpt { chain })
+        self.counters.fragments_spared.add(chosen.spared() as u64);
+        Some(Excerpt { chain, chosen })
     }
 }
 
@@ -333,13 +377,31 @@ mod tests {
         assert!(rounds < 20, "{rounds}");
     }
 
+    /// Some keys, and what was told of each of their pages: its nodes, as [`of`] has them, and which of the [`FRAGMENTS`] bits it covers.
+    #[derive(Default)]
+    struct Keys {
+        more: Vec<(PageId, Filter)>,
+        told: Vec<(PageId, Vec<u8>, Vec<u8>)>,
+    }
+
+    impl ExcerptReads for Keys {
+        fn more(&mut self) -> Vec<(PageId, Filter)> {
+            std::mem::take(&mut self.more)
+        }
+
+        fn take(&mut self, page: PageId, excerpt: &Excerpt) {
+            let nodes = chain(excerpt.head()).map(|node| node.payload()[0]).collect();
+            let covered = (0..FRAGMENTS).filter(|layer| excerpt.covers(1 << layer)).collect();
+            self.told.push((page, nodes, covered));
+        }
+    }
+
     #[test]
     fn several_are_read_together_and_those_of_one_page_as_one() {
         let disk = SimulatedDisk::new(3);
         let (llama, pages, _method) = scattered(&disk);
         fill(&llama);
         assert!(llama.excerpt(pages[4], 2).is_some());
-        let mut found = Vec::new();
         let bit = |layer: u8| 1 << layer;
         let keys = [
             (pages[0], bit(3)),
@@ -351,13 +413,17 @@ mod tests {
             (pages[6], bit(9)),
         ];
         let before = llama.statistics();
-        llama.excerpts(&keys, &mut |places, excerpt| {
-            let nodes = chain(excerpt.head()).map(|node| node.payload()[0]).collect::<Vec<_>>();
-            found.push((places, nodes));
-        });
-        found.sort_by_key(|(places, _)| places.start);
-        let expected = [(0..1, vec![3, 0]), (1..3, vec![5, 2, 0]), (4..5, vec![1, 0]), (5..6, vec![0])];
-        assert_eq!(found, expected);
+        let (first, more) = keys.split_at(3);
+        let mut keys = Keys { more: more.to_vec(), ..Keys::default() };
+        llama.excerpts(first, &mut keys);
+        keys.told.sort();
+        let expected = [
+            (pages[0], vec![3, 0], vec![0, 3]),
+            (pages[1], vec![5, 2, 0], vec![0, 2, 5]),
+            (pages[5], vec![1, 0], vec![0, 1]),
+            (pages[6], vec![0], vec![0]),
+        ];
+        assert_eq!(keys.told, expected);
         let after = llama.statistics();
         assert_eq!((after.excerpts - before.excerpts, after.loads - before.loads), (4, 1));
         assert_eq!(after.fragments_spared - before.fragments_spared, 4 + 3 + 4 + 5);

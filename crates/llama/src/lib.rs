@@ -132,7 +132,7 @@ mod writing;
 pub use checkpoint::{Checkpoint, CheckpointProgress, FlushRound};
 pub use error::LlamaError;
 pub use evict::Evicted;
-pub use excerpt::Excerpt;
+pub use excerpt::{Excerpt, ExcerptReads};
 pub use files::{FileHold, StoreFile};
 pub use flash_address::FlashAddress;
 pub use flush::{AccessMethod, FlushProgress};

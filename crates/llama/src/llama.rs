@@ -598,8 +598,16 @@ impl Llama {
     }
 
     /// Whether a page that is loaded pushes out no other soon: memory is not [short](Llama::high_water), nor about to be.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert!(llama.has_room());
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.memory.about() < self.pages_bytes_max() / 8 * 7
     }
 

@@ -10,7 +10,7 @@ use crate::llama::{Llama, chain};
 use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
-use crate::page_reader::Extent;
+use crate::page_reader::{Extent, Wanted};
 use crate::segments::{InFlight, ReadFragment};
 use crate::snapshot::{PageState, Snapshot};
 
@@ -115,17 +115,16 @@ impl Llama {
         in_flight: InFlight,
     ) -> Result<(), LlamaError> {
         // Looked at with the ticket: whoever had it before may have loaded the page.
-        let (mut loads, wanted): (Vec<_>, Vec<_>) = (pages.into_iter())
+        let wanted = (pages.into_iter())
             .filter_map(|(ticket, page)| {
                 let address = self.missing(page)?;
-                Some((Some((ticket, address)), (page, Extent::Whole(address))))
+                Some(Wanted { page, extent: Extent::Whole(address), purpose: (ticket, address) })
             })
-            .unzip();
+            .collect();
         let mut result = Ok(());
-        self.read_pages(&wanted, in_flight, &mut |index, read| {
-            // With its ticket given back, whoever waits for this page goes on.
-            let (_ticket, address) = loads[index].take().expect("a page is told of once");
-            let loaded = self.take_loaded(wanted[index].0, address, read);
+        // With its ticket given back, whoever waits for a page goes on.
+        self.read_pages(wanted, None, in_flight, &mut |page, (_ticket, address), read| {
+            let loaded = self.take_loaded(page, address, read);
             if result.is_ok() {
                 result = loaded;
             }

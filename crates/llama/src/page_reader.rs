@@ -14,7 +14,7 @@ use crate::fragment::Defect;
 use crate::fragments::{FRAGMENTS_MAX, Filter, Fragments};
 use crate::llama::Llama;
 use crate::page_id::PageId;
-use crate::segments::{InFlight, ReadFragment};
+use crate::segments::{FragmentReads, InFlight, ReadFragment};
 
 /// What is to be read of a page.
 pub(crate) enum Extent {
@@ -24,6 +24,7 @@ pub(crate) enum Extent {
 }
 
 /// Some of the fragments of a page, the full one among them.
+#[derive(Clone)]
 pub(crate) struct Chosen {
     fragments: Fragments,
     /// A bit for each, the oldest's the lowest.
@@ -38,6 +39,12 @@ impl Chosen {
         let bits =
             (0..).zip(fragments.with_filters()).filter(wanted).fold(0, |bits, (index, _)| bits | 1 << index);
         Chosen { fragments, bits }
+    }
+
+    /// Whether none is left out whose filter is as wanted.
+    pub(crate) fn has_all(&self, is_wanted: impl Fn(Filter) -> bool) -> bool {
+        let mut fragments = self.fragments.with_filters().enumerate();
+        fragments.all(|(index, (_, filter))| self.bits >> index & 1 == 1 || !is_wanted(filter))
     }
 
     /// How many fragments are left out.
@@ -58,9 +65,25 @@ impl Chosen {
     }
 }
 
+/// A page that is to be read, how much of it, and what for.
+pub(crate) struct Wanted<P> {
+    pub(crate) page: PageId,
+    pub(crate) extent: Extent,
+    /// Given back when it has been read.
+    pub(crate) purpose: P,
+}
+
+/// Pages that are read besides the first, asked for while these are being read.
+type More<'m, P> = dyn FnMut() -> Vec<Wanted<P>> + 'm;
+
+/// What is told of a page that has been read: what for, and its fragments, newest first.
+type Done<'d, P> = dyn FnMut(PageId, P, Result<&[ReadFragment<'_>], LlamaError>) + 'd;
+
 /// A page whose fragments are being read.
-struct PageReader<'b> {
+struct PageReader<'b, P> {
     page: PageId,
+    /// Until it has been read.
+    purpose: Option<P>,
     /// The fragments read and checked, newest first.
     chain: Vec<ReadFragment<'b>>,
     /// The fragment that the last of the chain names, if any.
@@ -68,81 +91,110 @@ struct PageReader<'b> {
     /// Read and not linked to yet.
     spare: Vec<ReadFragment<'b>>,
     /// Which are read, if not all.
-    chosen: Option<&'b Chosen>,
+    chosen: Option<Chosen>,
     error: Option<LlamaError>,
 }
 
-/// What is told of a page that has been read: its place among those that were asked for, and its fragments, newest first.
-type Done<'d> = dyn FnMut(usize, Result<&[ReadFragment<'_>], LlamaError>) + 'd;
+/// Pages whose fragments are being read.
+struct PageReads<'b, 't, P> {
+    llama: &'b Llama,
+    readers: Vec<PageReader<'b, P>>,
+    /// Each fragment that was asked for, and by which reader.
+    asked: Vec<(usize, FlashAddress)>,
+    more: Option<&'t mut More<'t, P>>,
+    done: &'t mut Done<'t, P>,
+}
 
 impl Llama {
-    /// Reads what is wanted of each page, newest first, and tells `done` of each page as soon as it is there:
-    /// what that does, it does while others are read. Blocks on the device; to be called without a guard.
-    pub(crate) fn read_pages(&self, pages: &[(PageId, Extent)], in_flight: InFlight, done: &mut Done<'_>) {
-        let mut readers = Vec::with_capacity(pages.len());
-        let mut wanted: Vec<(usize, FlashAddress)> = Vec::with_capacity(2 * pages.len());
-        for (index, (page, extent)) in pages.iter().enumerate() {
-            let before = wanted.len();
+    /// Reads what is wanted of each page, and then of those that `more` wants besides, if it is given; newest first. Tells `done` of each page as soon as it is there: what that does, it does
+    /// while others are read. Blocks on the device; to be called without a guard.
+    pub(crate) fn read_pages<'t, P>(
+        &self,
+        pages: Vec<Wanted<P>>,
+        more: Option<&'t mut More<'t, P>>,
+        in_flight: InFlight,
+        done: &'t mut Done<'t, P>,
+    ) {
+        let (mut readers, mut asked) = (Vec::with_capacity(pages.len()), Vec::with_capacity(2 * pages.len()));
+        self.add_readers(pages, &mut readers, &mut asked);
+        self.read_round(readers, asked, more, in_flight, done);
+    }
+
+    /// Adds a reader of each page, and to what is `asked` for its fragments, which are guessed of one that is read whole.
+    fn add_readers<P>(
+        &self,
+        pages: Vec<Wanted<P>>,
+        readers: &mut Vec<PageReader<'_, P>>,
+        asked: &mut Vec<(usize, FlashAddress)>,
+    ) {
+        for Wanted { page, extent, purpose } in pages {
+            let (index, before) = (readers.len(), asked.len());
             let chosen = match extent {
                 Extent::Whole(newest) => {
-                    wanted.push((index, *newest));
-                    let older = self.table.guessed_fragments(*page).older_than(*newest);
-                    wanted.extend(older.map(|address| (index, address)));
+                    asked.push((index, newest));
+                    let older = self.table.guessed_fragments(page).older_than(newest);
+                    asked.extend(older.map(|address| (index, address)));
                     None
                 }
                 Extent::Chosen(chosen) => {
-                    wanted.extend(chosen.addresses().map(|address| (index, address)));
+                    asked.extend(chosen.addresses().map(|address| (index, address)));
                     Some(chosen)
                 }
             };
-            let (_, newest) = wanted[before];
-            readers.push(PageReader::new(*page, newest, chosen, wanted.len() - before));
+            let next = Some(asked[before].1);
+            let [chain, spare] = std::array::from_fn(|_| Vec::with_capacity(asked.len() - before));
+            let purpose = Some(purpose);
+            readers.push(PageReader { page, purpose, chain, next, spare, chosen, error: None });
         }
-        self.read_round(readers, &wanted, in_flight, done);
     }
 
-    /// Reads what is `wanted`, each by the reader of that index, and then the links that are left. What was read stays until all is.
-    fn read_round(
+    /// Reads what is `asked` for, each by the reader of that index, what `more` wants, and then the links that are left. What was read stays until all is.
+    fn read_round<'t, P>(
         &self,
-        readers: Vec<PageReader<'_>>,
-        wanted: &[(usize, FlashAddress)],
+        readers: Vec<PageReader<'_, P>>,
+        asked: Vec<(usize, FlashAddress)>,
+        more: Option<&'t mut More<'t, P>>,
         in_flight: InFlight,
-        done: &mut Done<'_>,
+        done: &'t mut Done<'t, P>,
     ) {
-        let mut reading = self.store.segments.reading(wanted.iter().map(|&(_, address)| address));
-        let mut readers: Vec<PageReader<'_>> = readers;
-        reading.read(in_flight, &mut |at, read| {
-            let (index, address) = wanted[at];
-            let reader = &mut readers[index];
-            if reader.is_done() {
-                return;
-            }
-            reader.take(address, read);
-            reader.link(self);
-            if reader.is_done() {
-                done(index, reader.error.take().map_or(Ok(&reader.chain), Err));
-            }
-        });
+        let addresses: Vec<_> = asked.iter().map(|&(_, address)| address).collect();
+        let mut rooms = [None, None];
+        let rooms = &mut rooms[..1 + usize::from(more.is_some())];
+        let mut reads = PageReads { llama: self, readers, asked, more, done };
+        self.store.segments.read(rooms, &addresses, in_flight, &mut reads);
+        let PageReads { readers, done, .. } = reads;
         let left: Vec<_> =
             (0..).zip(&readers).filter_map(|(index, reader)| Some((index, reader.next?))).collect();
         if !left.is_empty() {
-            self.read_round(readers, &left, in_flight, done);
+            self.read_round(readers, left, None, in_flight, done);
         }
     }
 }
 
-impl<'b> PageReader<'b> {
-    /// Of a page that probably consists of so many fragments.
-    fn new(
-        page: PageId,
-        newest: FlashAddress,
-        chosen: Option<&'b Chosen>,
-        fragments: usize,
-    ) -> PageReader<'b> {
-        let [chain, spare] = std::array::from_fn(|_| Vec::with_capacity(fragments));
-        PageReader { page, chain, next: Some(newest), spare, chosen, error: None }
+impl<'b, P> FragmentReads<'b> for PageReads<'b, '_, P> {
+    fn more(&mut self) -> Vec<FlashAddress> {
+        let Some(more) = self.more.take() else { return Vec::new() };
+        let before = self.asked.len();
+        self.llama.add_readers(more(), &mut self.readers, &mut self.asked);
+        self.asked[before..].iter().map(|&(_, address)| address).collect()
     }
 
+    fn take(&mut self, index: usize, read: Result<ReadFragment<'b>, LlamaError>) {
+        let (index, address) = self.asked[index];
+        let reader = &mut self.readers[index];
+        if reader.is_done() {
+            return;
+        }
+        reader.take(address, read);
+        reader.link(self.llama);
+        if reader.is_done() {
+            let purpose = reader.purpose.take().expect("a page is told of once");
+            (self.done)(reader.page, purpose, reader.error.take().map_or(Ok(&reader.chain), Err));
+        }
+    }
+}
+
+impl<'b, P> PageReader<'b, P> {
     fn is_done(&self) -> bool {
         self.next.is_none()
     }
@@ -173,11 +225,12 @@ impl<'b> PageReader<'b> {
                 page if page == self.page => Ok(fragment.previous()),
                 page => Err(Defect::new(16, self.page, page)),
             });
-            let checked = checked.and_then(|previous| match self.chosen.map(|chosen| chosen.below(next)) {
-                None => Ok(previous),
-                Some((below, next)) if previous == below => Ok(next),
-                Some(_) => Err(Defect::new(32, "the fragment that lies below", "another")),
-            });
+            let checked =
+                checked.and_then(|previous| match self.chosen.as_ref().map(|chosen| chosen.below(next)) {
+                    None => Ok(previous),
+                    Some((below, next)) if previous == below => Ok(next),
+                    Some(_) => Err(Defect::new(32, "the fragment that lies below", "another")),
+                });
             match checked {
                 Ok(Some(_)) if self.chain.len() + 1 == FRAGMENTS_MAX => {
                     // Links that were written wrongly might go in a circle.
@@ -202,6 +255,7 @@ mod tests {
     use crate::options::Options;
     use deuteron_device::MemoryDirectory;
     use deuteron_epoch::Epochs;
+    use std::mem::take;
     use std::sync::Arc;
 
     /// A store whose first segment holds, for each of these, a fragment of page 1 at that block, on top of another.
@@ -228,8 +282,10 @@ mod tests {
         (PageId(1), FlashAddress::new(block * 4096, 128))
     }
 
-    fn whole(&(page, newest): &(PageId, FlashAddress)) -> (PageId, Extent) {
-        (page, Extent::Whole(newest))
+    /// What is wanted, for its place.
+    fn wanted(extents: Vec<(PageId, Extent)>) -> Vec<Wanted<usize>> {
+        let indexed = extents.into_iter().enumerate();
+        indexed.map(|(purpose, (page, extent))| Wanted { page, extent, purpose }).collect()
     }
 
     /// Of each page the addresses of its fragments.
@@ -237,15 +293,19 @@ mod tests {
         llama: &Llama,
         pages: &[(PageId, FlashAddress)],
     ) -> Vec<Result<Vec<(PageId, FlashAddress)>, LlamaError>> {
-        read_extents(llama, &pages.iter().map(whole).collect::<Vec<_>>())
+        let whole = |&(page, newest): &(PageId, FlashAddress)| (page, Extent::Whole(newest));
+        read_extents(llama, pages.iter().map(whole).collect())
     }
 
     fn read_extents(
         llama: &Llama,
-        pages: &[(PageId, Extent)],
+        pages: Vec<(PageId, Extent)>,
     ) -> Vec<Result<Vec<(PageId, FlashAddress)>, LlamaError>> {
         let mut found: Vec<_> = pages.iter().map(|_| None).collect();
-        llama.read_pages(pages, InFlight::Many, &mut |index, read| {
+        let mut wanted = wanted(pages);
+        // The later ones are asked for when the first are being read.
+        let mut more = wanted.split_off(wanted.len() / 3);
+        llama.read_pages(wanted, Some(&mut || take(&mut more)), InFlight::Many, &mut |_, index, read| {
             let fragments = |chain: &[ReadFragment<'_>]| {
                 chain.iter().map(|read| (read.fragment().page(), read.address())).collect()
             };
@@ -291,9 +351,14 @@ mod tests {
             }
             let chosen = Chosen::new(fragments, |filter| filter & bits != 0);
             assert_eq!(chosen.spared(), blocks.len() - chosen.addresses().count());
+            // The oldest has all that is not in those above.
+            let has = |block: u64| chosen.addresses().any(|address| address == at(block).1);
+            for &block in blocks {
+                assert_eq!(chosen.has_all(|filter| filter == 1 << block), has(block));
+            }
             (PageId(1), Extent::Chosen(chosen))
         };
-        let pages = [
+        let pages = vec![
             chosen(&[1, 2, 3, 4], 1 << 3),
             chosen(&[1, 2, 3, 4], 0),
             chosen(&[1, 2, 3, 4], Filter::MAX),
@@ -301,7 +366,7 @@ mod tests {
             // 5 says that 3 lies below it, not 4.
             chosen(&[1, 2, 3, 4, 5], 1 << 5),
         ];
-        let mut read = read_extents(&llama, &pages).into_iter();
+        let mut read = read_extents(&llama, pages).into_iter();
         for expected in [&[3, 1][..], &[1], &[4, 3, 2, 1], &[2, 1]] {
             let expected: Vec<_> = expected.iter().map(|&block| at(block)).collect();
             assert_eq!(read.next().unwrap().unwrap(), expected);

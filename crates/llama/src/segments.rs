@@ -26,11 +26,13 @@ use crate::read_buffer::ReadBuffer;
 use crate::spares::Spares;
 use crate::statistics::Counter;
 use crate::sync::RwLock;
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest};
+use deuteron_device::{
+    AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, ReadRequest, Reads,
+};
 use std::collections::HashMap;
-use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
+use std::{mem, slice, vec};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DSEG");
 /// Bytes of a segment before its first flush buffer.
@@ -80,7 +82,7 @@ impl InFlight {
             *bytes += read.buffer.len();
             Some(*bytes)
         });
-        ends.take(FEW_READS).take_while(|&bytes| bytes <= FEW_BYTES).count().clamp(1, reads.len())
+        ends.take(FEW_READS).take_while(|&bytes| bytes <= FEW_BYTES).count().max(1).min(reads.len())
     }
 }
 
@@ -139,50 +141,83 @@ impl Stretch {
     }
 }
 
-/// Reads of fragments, and the memory that they go to.
-pub(crate) struct Reading<'s> {
-    segments: &'s Segments,
-    /// In the order of their addresses, each with its place among those that were asked for.
+/// Who reads fragments: which they are besides the first, and who takes them.
+pub(crate) trait FragmentReads<'b> {
+    /// Where those lie that are read besides the first. Asked for while these are being read.
+    fn more(&mut self) -> Vec<FlashAddress>;
+
+    /// Takes a fragment that has been read, which is not checked yet, by its place among those that were asked for.
+    fn take(&mut self, index: usize, read: Result<ReadFragment<'b>, LlamaError>);
+}
+
+/// Memory that fragments are read into, which were asked for together.
+pub(crate) struct Room {
+    /// In the order of their addresses, each with its place among all that were asked for.
     fragments: Vec<(FlashAddress, usize)>,
     stretches: Vec<Stretch>,
     files: Vec<Option<Arc<dyn File>>>,
     buffers: Vec<ReadBuffer>,
 }
 
-impl Reading<'_> {
-    /// Reads, and gives each fragment to `taken` as soon as it is there, with its place among those that were asked for. Not checked yet.
-    pub(crate) fn read<'b>(
-        &'b mut self,
-        in_flight: InFlight,
-        taken: &mut dyn FnMut(usize, Result<ReadFragment<'b>, LlamaError>),
-    ) {
-        let Reading { segments, fragments, stretches, files, buffers } = self;
-        let mut requests = Vec::with_capacity(stretches.len());
-        let mut asked = Vec::with_capacity(stretches.len());
+/// Reads of fragments.
+struct Reading<'b, 't> {
+    segments: &'b Segments,
+    in_flight: InFlight,
+    rooms: slice::IterMut<'b, Option<Room>>,
+    /// How many fragments have been asked for.
+    wanted: usize,
+    /// What has not been begun yet.
+    prepared: vec::IntoIter<ReadRequest<'b>>,
+    /// What each read is of.
+    asked: Vec<(&'b Stretch, &'b [(FlashAddress, usize)])>,
+    /// Of these so many were done by calls of the device before this one.
+    done_before: usize,
+    reads: &'t mut dyn FragmentReads<'b>,
+}
+
+impl<'b> Reading<'b, '_> {
+    /// Prepares to read the fragments at `addresses`.
+    fn prepare(&mut self, addresses: &[FlashAddress]) {
+        let Some(room) = self.rooms.next() else { return };
+        let Room { fragments, stretches, files, buffers } =
+            room.insert(self.segments.room(addresses.iter().copied().zip(self.wanted..)));
+        self.wanted += addresses.len();
+        let mut prepared = Vec::with_capacity(stretches.len());
         for ((stretch, file), buffer) in stretches.iter().zip(files.iter()).zip(buffers) {
             let fragments = &fragments[stretch.fragments.clone()];
             match file {
                 Some(file) => {
-                    requests.push(ReadRequest::new(&**file, stretch.from % segments.segment_bytes, buffer));
-                    asked.push((stretch, fragments));
+                    let within = stretch.from % self.segments.segment_bytes;
+                    prepared.push(ReadRequest::new(&**file, within, buffer));
+                    self.asked.push((stretch, fragments));
                 }
-                None => fragments
-                    .iter()
-                    .for_each(|&(address, index)| taken(index, Err(segments.missing_segment(address)))),
+                None => fragments.iter().for_each(|&(address, index)| {
+                    self.reads.take(index, Err(self.segments.missing_segment(address)))
+                }),
             }
         }
-        let (mut left, mut begun) = (&mut requests[..], 0);
-        while !left.is_empty() {
-            let (now, then) = left.split_at_mut(in_flight.count(left));
-            let count = now.len();
-            segments.directory.read_each(now, &mut |at, request| {
-                let (stretch, fragments) = asked[begun + at];
-                let (file, buffer) = (request.file, mem::take(&mut request.buffer));
-                let outcome = mem::replace(&mut request.outcome, Ok(()));
-                segments.take(stretch, fragments, file, buffer, outcome, taken);
-            });
-            (left, begun) = (then, begun + count);
+        self.prepared = prepared.into_iter();
+    }
+}
+
+impl<'b> Reads<'b> for Reading<'b, '_> {
+    fn next(&mut self, reads: &mut Vec<ReadRequest<'b>>) -> bool {
+        if self.prepared.as_slice().is_empty() && self.rooms.len() > 0 {
+            let more = self.reads.more();
+            self.prepare(&more);
         }
+        let count = self.in_flight.count(self.prepared.as_slice());
+        reads.extend(self.prepared.by_ref().take(count));
+        self.in_flight == InFlight::Many && self.rooms.len() > 0
+    }
+
+    fn done(&mut self, index: usize, read: &mut ReadRequest<'b>) {
+        let (stretch, fragments) = self.asked[self.done_before + index];
+        let (file, buffer) = (read.file, mem::take(&mut read.buffer));
+        let outcome = mem::replace(&mut read.outcome, Ok(()));
+        let reads = &mut *self.reads;
+        self.segments
+            .take(stretch, fragments, file, buffer, outcome, &mut |index, read| reads.take(index, read));
     }
 }
 
@@ -477,9 +512,32 @@ impl Segments {
         self.piece_bytes().min(REMOVED_BYTES_MAX)
     }
 
-    /// Prepares to read the fragments at `addresses`: one aligned read for those that lie close together.
-    pub(crate) fn reading(&self, addresses: impl Iterator<Item = FlashAddress>) -> Reading<'_> {
-        let mut fragments: Vec<_> = addresses.zip(0..).collect();
+    /// Reads the fragments at `addresses`, and then, if there are two `rooms`, those that `reads` asks for besides; and gives each to `reads` as soon as it is there. Blocks
+    /// on the device.
+    pub(crate) fn read<'b>(
+        &'b self,
+        rooms: &'b mut [Option<Room>],
+        addresses: &[FlashAddress],
+        in_flight: InFlight,
+        reads: &mut dyn FragmentReads<'b>,
+    ) {
+        let (prepared, asked) = (Vec::new().into_iter(), Vec::with_capacity(addresses.len()));
+        let rooms = rooms.iter_mut();
+        let mut reading =
+            Reading { segments: self, in_flight, rooms, wanted: 0, prepared, asked, done_before: 0, reads };
+        reading.prepare(addresses);
+        loop {
+            self.directory.read_each(&mut reading);
+            if reading.prepared.as_slice().is_empty() && reading.rooms.len() == 0 {
+                return;
+            }
+            reading.done_before = reading.asked.len() - reading.prepared.len();
+        }
+    }
+
+    /// Room for the fragments at these addresses: one aligned read for those that lie close together.
+    fn room(&self, addresses: impl Iterator<Item = (FlashAddress, usize)>) -> Room {
+        let mut fragments: Vec<_> = addresses.collect();
         fragments.sort_unstable_by_key(|(address, _)| address.offset());
         let mut stretches: Vec<Stretch> = Vec::with_capacity(fragments.len());
         for (at, &(address, _)) in fragments.iter().enumerate() {
@@ -497,7 +555,7 @@ impl Segments {
         self.bytes_of_reads.add(lengths.clone().sum());
         let buffers = lengths.map(|length| ReadBuffer::new(length as usize)).collect();
         let files = stretches.iter().map(|stretch| self.file(self.index(stretch.from))).collect();
-        Reading { segments: self, fragments, stretches, files, buffers }
+        Room { fragments, stretches, files, buffers }
     }
 
     /// Gives the fragments of a stretch that was read to `taken`.
@@ -857,15 +915,42 @@ mod tests {
         addresses: &[FlashAddress],
         in_flight: InFlight,
     ) -> Vec<Result<Vec<u8>, LlamaError>> {
+        read_in_turn(segments, (addresses, &[]), in_flight)
+    }
+
+    /// Those that are asked for first, and those that are asked for while these are being read.
+    fn read_in_turn(
+        segments: &Segments,
+        (first, more): (&[FlashAddress], &[FlashAddress]),
+        in_flight: InFlight,
+    ) -> Vec<Result<Vec<u8>, LlamaError>> {
+        let addresses = [first, more].concat();
         let mut found: Vec<_> = addresses.iter().map(|_| None).collect();
-        segments.reading(addresses.iter().copied()).read(in_flight, &mut |index, read| {
+        let take = &mut |index: usize, read: Result<ReadFragment<'_>, LlamaError>| {
             let read = read.map(|read| {
                 assert_eq!(read.address(), addresses[index]);
                 read.bytes.to_vec()
             });
             assert!(found[index].replace(read).is_none(), "twice");
-        });
+        };
+        segments.read(&mut [None, None], first, in_flight, &mut Told { more: more.to_vec(), take });
         found.into_iter().map(|read| read.expect("each is told of")).collect()
+    }
+
+    /// What is asked for later, and who is told of what was read.
+    struct Told<'t> {
+        more: Vec<FlashAddress>,
+        take: &'t mut dyn FnMut(usize, Result<ReadFragment<'_>, LlamaError>),
+    }
+
+    impl<'b> FragmentReads<'b> for Told<'_> {
+        fn more(&mut self) -> Vec<FlashAddress> {
+            mem::take(&mut self.more)
+        }
+
+        fn take(&mut self, index: usize, read: Result<ReadFragment<'b>, LlamaError>) {
+            (self.take)(index, read);
+        }
     }
 
     /// Two full segments; each byte tells where it lies.
@@ -902,6 +987,26 @@ mod tests {
                 let (index, within) = (address.offset() / SEGMENT, address.offset() % SEGMENT / 64);
                 let expected = [[(index * 100 + within) as u8; 64], [(index * 100 + within + 1) as u8; 64]];
                 assert_eq!(read.unwrap(), expected.concat());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_while_the_first_are_read_is_read_too() {
+        let disk = SimulatedDisk::new(1);
+        let segments = numbered(&disk);
+        // Of two segments and of one that is not there, some of them neighbours.
+        let addresses: Vec<_> =
+            (1..36).map(|block| FlashAddress::new(block * 17 % 40 * BLOCK + 64, 64)).collect();
+        let known =
+            |read: Vec<Result<Vec<u8>, LlamaError>>| read.into_iter().map(Result::ok).collect::<Vec<_>>();
+        let expected =
+            known(addresses.iter().map(|&one| read(&segments, &[one], InFlight::Few).remove(0)).collect());
+        assert!(expected.iter().flatten().count() > 20 && expected.contains(&None));
+        for first in 0..=addresses.len() {
+            for in_flight in [InFlight::Few, InFlight::Many] {
+                let found = read_in_turn(&segments, addresses.split_at(first), in_flight);
+                assert_eq!(known(found), expected, "{first} {in_flight:?}");
             }
         }
     }
@@ -959,14 +1064,15 @@ mod tests {
         let checked = |length| {
             let mut outcome = None;
             let address = FlashAddress::new(2 * BLOCK, length);
-            segments.reading([address].into_iter()).read(InFlight::Few, &mut |_, read| {
+            let take = &mut |_, read: Result<ReadFragment<'_>, LlamaError>| {
                 let mut read = read.unwrap();
                 let page = read.check().map(|fragment| fragment.page());
                 outcome = Some(page.map(|page| {
                     assert_eq!(read.fragment().page(), page);
                     (page, read.payloads().map(<[u8]>::to_vec).collect::<Vec<_>>())
                 }));
-            });
+            };
+            segments.read(&mut [None], &[address], InFlight::Few, &mut Told { more: Vec::new(), take });
             outcome.unwrap()
         };
         assert_eq!(checked(bytes.len() as u64).unwrap(), (PageId(3), vec![b"base".to_vec()]));

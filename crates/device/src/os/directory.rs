@@ -4,7 +4,7 @@ use super::file::{OsFile, Support};
 use super::write_ring::WriteRing;
 use super::{ring, threads};
 use crate::checks::{self, LOCK_NAME, Opened};
-use crate::{DeviceError, Directory, DurableWrite, File, OpenMode, Operation, ReadRequest, WriteInFlight};
+use crate::{DeviceError, Directory, DurableWrite, File, OpenMode, Operation, Reads, WriteInFlight};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -216,19 +216,17 @@ impl Directory for OsDirectory {
         Ok(Box::new(file))
     }
 
-    fn read_each<'r>(
-        &self,
-        reads: &mut [ReadRequest<'r>],
-        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
-    ) {
-        match reads {
+    fn read_each<'r>(&self, reads: &mut dyn Reads<'r>) {
+        let mut requests = Vec::new();
+        let more = reads.next(&mut requests);
+        match &mut requests[..] {
             // A single read is no faster through a ring.
-            [read] => {
+            [read] if !more => {
                 read.read();
-                done(0, read);
+                reads.done(0, read);
             }
-            reads if self.support.ring_refused() => threads::read_each(reads, done),
-            reads => ring::read_each(reads, done),
+            _ if self.support.ring_refused() => threads::read_each(reads, requests, more),
+            _ => ring::read_each(reads, requests, more),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Several reads at once through io_uring. (Writes: [`write_ring`](super::write_ring).)
 //!
 //! Each thread that reads this way has a ring of its own, made when it first does: no lock, and no thread waits for
-//! another's reads. What is to be read goes to the kernel with one system call, as far as the ring has room, which also waits for the
-//! first completion. Whoever asked is told of each that has ended while the others are in flight, and more are begun in its place.
+//! another's reads. What is to be read goes to the kernel a few at a time, as far as the ring has room: while the device does the first, the next are prepared, by the kernel and by whoever
+//! asks. Who asked is told of each that has ended while the others are in flight, and more are begun in its place.
 //!
 //! A ring does only what goes well. Whatever it does not read in full (an end of file, an error, a file system that
 //! wants no direct I/O, a kernel without the operation) is left to [`File::read_at`](crate::File::read_at), which knows
@@ -13,7 +13,7 @@
 //!   read panics.
 
 use super::file::OsFile;
-use crate::ReadRequest;
+use crate::{ReadRequest, Reads};
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 use std::any::Any;
@@ -22,8 +22,8 @@ use std::io;
 
 /// Reads that are in flight at once.
 pub(super) const ENTRIES: usize = 64;
-/// So many are handed over before the others are prepared, so that the device has something to do: sixteen at a time are a tenth faster.
-const FIRST_READS: usize = 4;
+/// So many are handed over at a time: the kernel gives the device what it is handed only when it has prepared all of it.
+const HANDED_OVER: usize = 4;
 
 thread_local! {
     static RING: Cell<ThreadRing> = const { Cell::new(ThreadRing::Untried) };
@@ -69,27 +69,55 @@ pub(super) fn is_available() -> bool {
     ThreadRing::take().map(|ring| ThreadRing::Ready(ring).put()).is_some()
 }
 
-/// Does the reads, and tells `done` of each as soon as it is, with its place among them. What the ring does not do is done
-/// without it.
-pub(super) fn read_each<'r>(
-    reads: &mut [ReadRequest<'r>],
-    done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
-) {
-    let mut is_done = vec![false; reads.len()];
-    let mut tell = |index: usize, read: &mut ReadRequest<'r>| {
-        is_done[index] = true;
-        done(index, read);
-    };
+/// Does the reads, of which those in `requests` have been asked for, and there may be `more`. What the ring does not do is done without it.
+pub(super) fn read_each<'r>(reads: &mut dyn Reads<'r>, requests: Vec<ReadRequest<'r>>, more: bool) {
+    let is_done = vec![false; requests.len()];
+    let mut asked = Asked { reads, requests, is_done, more };
     // Taken out while it is used: whoever reads from within `done` does it without a ring. If that panics, there is none any more.
     if let Some(mut ring) = ThreadRing::take()
-        && (Window { ring: &mut ring, in_flight: 0 }).read_each(reads, &mut tell)
+        && (Window { ring: &mut ring, in_flight: 0 }).read_each(&mut asked)
     {
         ThreadRing::Ready(ring).put();
     }
-    for (index, read) in reads.iter_mut().enumerate() {
-        if !is_done[index] {
-            read.read();
-            done(index, read);
+    asked.finish();
+}
+
+/// Reads that have been asked for.
+struct Asked<'a, 'r> {
+    reads: &'a mut dyn Reads<'r>,
+    requests: Vec<ReadRequest<'r>>,
+    /// Of each whether it has been done.
+    is_done: Vec<bool>,
+    /// There may be more to ask for.
+    more: bool,
+}
+
+impl Asked<'_, '_> {
+    fn ask(&mut self) {
+        self.more = self.reads.next(&mut self.requests);
+        self.is_done.resize(self.requests.len(), false);
+    }
+
+    fn done(&mut self, index: usize) {
+        self.is_done[index] = true;
+        self.reads.done(index, &mut self.requests[index]);
+    }
+
+    /// Does what is left, one after the other.
+    fn finish(&mut self) {
+        let mut next = 0;
+        loop {
+            for index in next..self.requests.len() {
+                if !self.is_done[index] {
+                    self.requests[index].read();
+                    self.done(index);
+                }
+            }
+            if !self.more {
+                return;
+            }
+            next = self.requests.len();
+            self.ask();
         }
     }
 }
@@ -102,19 +130,22 @@ struct Window<'w> {
 
 impl Window<'_> {
     /// Does the reads that can be done, as many at a time as the ring takes; whether it can be used again.
-    fn read_each<'r>(
-        &mut self,
-        reads: &mut [ReadRequest<'r>],
-        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
-    ) -> bool {
+    fn read_each(&mut self, asked: &mut Asked<'_, '_>) -> bool {
         let mut next = 0;
         loop {
-            while next < reads.len() && self.in_flight < ENTRIES {
-                self.begin(next, &mut reads[next]);
-                next += 1;
-                if next == FIRST_READS && next < reads.len() {
-                    // If the kernel does not take them now, it is asked again below.
+            while self.in_flight < ENTRIES {
+                let prepared = asked.requests.len() - next;
+                // If the kernel does not take them now, it is asked again below.
+                if self.ring.submission().len() == HANDED_OVER || (prepared == 0 && asked.more) {
                     let _ = self.ring.submit();
+                }
+                match prepared {
+                    0 if asked.more => asked.ask(),
+                    0 => break,
+                    _ => {
+                        self.begin(next, &mut asked.requests[next]);
+                        next += 1;
+                    }
                 }
             }
             if self.in_flight == 0 {
@@ -124,12 +155,12 @@ impl Window<'_> {
                 return false;
             }
             while let Some((index, result)) = self.take() {
-                let read = &mut reads[index];
+                let read = &mut asked.requests[index];
                 match usize::try_from(result) == Ok(read.buffer.len()) {
                     true => read.outcome = Ok(()),
                     false => read.read(),
                 }
-                done(index, read);
+                asked.done(index);
             }
         }
     }

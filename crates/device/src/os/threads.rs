@@ -6,7 +6,7 @@
 use super::file::OsFile;
 use super::transfer;
 use crate::durable_write::Ended;
-use crate::{AlignedBuffer, DeviceError, DurableWrite, ReadRequest, WriteInFlight};
+use crate::{AlignedBuffer, DeviceError, DurableWrite, ReadRequest, Reads, WriteInFlight};
 use std::any::Any;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -44,32 +44,37 @@ fn begin_threads() -> Option<Sender<Job>> {
     (count > 0).then_some(sender)
 }
 
-/// Does the reads, and tells `done` of each as soon as it is, with its place among them.
-pub(super) fn read_each<'r>(
-    reads: &mut [ReadRequest<'r>],
-    done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
-) {
+/// Does the reads, of which those in `requests` have been asked for, and there may be `more`.
+pub(super) fn read_each<'r>(reads: &mut dyn Reads<'r>, mut requests: Vec<ReadRequest<'r>>, mut more: bool) {
     let (sender, ended) = mpsc::channel();
     let mut own = Vec::new();
-    for (index, read) in reads.iter().enumerate().rev() {
-        // One of them the caller does himself.
-        let job = if index == 0 { None } else { read_by_thread(index, read, sender.clone()) };
-        if job.is_none_or(|job| give(job).is_err()) {
-            own.push(index);
+    let mut next = 0;
+    loop {
+        for (index, read) in requests.iter().enumerate().skip(next) {
+            // One of them the caller does himself.
+            let job = if index == 0 { None } else { read_by_thread(index, read, sender.clone()) };
+            if job.is_none_or(|job| give(job).is_err()) {
+                own.push(index);
+            }
         }
+        if !more {
+            break;
+        }
+        next = requests.len();
+        more = reads.next(&mut requests);
     }
     drop(sender);
     for index in own {
-        reads[index].read();
-        done(index, &mut reads[index]);
+        requests[index].read();
+        reads.done(index, &mut requests[index]);
     }
     for (index, buffer) in ended {
-        let read = &mut reads[index];
+        let read = &mut requests[index];
         match buffer {
             Some(buffer) => read.buffer.copy_from_slice(&buffer),
             None => read.read(),
         }
-        done(index, read);
+        reads.done(index, read);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A directory in memory that notes what is asked of it.
 
-use deuteron_device::{DeviceError, Directory, File, MemoryDirectory, OpenMode, ReadRequest};
+use deuteron_device::{DeviceError, Directory, File, MemoryDirectory, OpenMode, ReadRequest, Reads};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -51,13 +51,27 @@ impl Directory for Watched {
     fn name(&self) -> String {
         self.base.name()
     }
-    fn read_each<'r>(
-        &self,
-        reads: &mut [ReadRequest<'r>],
-        done: &mut dyn FnMut(usize, &mut ReadRequest<'r>),
-    ) {
+    fn read_each<'r>(&self, reads: &mut dyn Reads<'r>) {
         (self.before_reads)();
-        self.reads.fetch_add(reads.len() as u64, Ordering::SeqCst);
-        self.base.read_each(reads, done);
+        self.base.read_each(&mut Counted { reads, count: &self.reads });
+    }
+}
+
+/// Reads that are counted.
+struct Counted<'c, 'r> {
+    reads: &'c mut dyn Reads<'r>,
+    count: &'c AtomicU64,
+}
+
+impl<'r> Reads<'r> for Counted<'_, 'r> {
+    fn next(&mut self, reads: &mut Vec<ReadRequest<'r>>) -> bool {
+        let before = reads.len();
+        let more = self.reads.next(reads);
+        self.count.fetch_add((reads.len() - before) as u64, Ordering::SeqCst);
+        more
+    }
+
+    fn done(&mut self, index: usize, read: &mut ReadRequest<'r>) {
+        self.reads.done(index, read);
     }
 }
