@@ -72,9 +72,10 @@ impl Core {
     }
 
     /// Moves the clock hand over `buckets` buckets; whether anything was dropped. Records that have been used since the hand
-    /// last came by are spared once, unless memory is short indeed.
+    /// last came by are spared once, unless memory is short indeed. What everybody sees is what was [known](Core::known_horizon) of it: to look at
+    /// all transactions takes as long as some buckets.
     pub(crate) fn sweep(&self, buckets: usize) -> bool {
-        let horizon = self.find_oldest_active().max(self.forced_horizon());
+        let horizon = self.known_horizon();
         let start = self.clock_hand.fetch_add(buckets, Ordering::Relaxed);
         let mut dropped = false;
         for first in (0..buckets).step_by(GUARD_BUCKETS) {

@@ -529,21 +529,30 @@ fn a_sweep_asks_for_what_it_comes_to_and_writes_to_no_record_that_stays_as_it_is
     let bed = quiet();
     let core = &bed.tc().core;
     let guard = bed.epochs.pin();
+    core.find_oldest_active();
     // One that everybody sees, with nothing beneath it and with what was dropped; and some that are needed yet.
     let chains: [&[Is]; 4] =
         [&[Committed(1)], &[Committed(1), Pruned], &[Pending, Committed(1)], &[Pending, Pending]];
     let records: Vec<_> = (0..).zip(chains).map(|(key, chain)| record(&bed, &[key], chain, &guard)).collect();
     let addresses = |record: &Record| {
-        let begin = ptr::from_ref(record).addr();
-        (begin..begin + record.bytes(), record.head.load(Ordering::Relaxed).addr())
+        let (begin, head) = (ptr::from_ref(record).addr(), record.head.load(Ordering::Relaxed));
+        // SAFETY: under the guard; the head of none of them is a mark.
+        let second = unsafe { &*head }.next.load(Ordering::Relaxed);
+        (
+            begin..begin + record.bytes(),
+            head.addr(),
+            (!second.is_null() && second != PRUNED).then(|| second.addr()),
+        )
     };
     let mut asked_for = Vec::new();
     let ((), written) = stored(|| asked_for = asked(|| _ = core.sweep(core.table.buckets())));
     for record in &records {
-        let (place, head) = addresses(record);
+        let (place, head, second) = addresses(record);
         assert!(asked_for.contains(&place.start) && asked_for.contains(&head));
+        assert!(second.is_none_or(|second| asked_for.contains(&second)));
         assert!(!written.iter().any(|address| place.contains(address)), "{:?}", chain(record));
     }
+    assert_eq!(records.iter().filter(|record| addresses(record).2.is_some()).count(), 2);
 }
 
 #[test]

@@ -147,7 +147,10 @@ impl Core {
     #[cold]
     fn make_room_now(&self) -> Result<(), TcError> {
         self.settle(HELPED);
-        self.sweep(HELPED);
+        if !self.sweep(HELPED) {
+            // Perhaps for want of a look at who is active.
+            self.find_oldest_active();
+        }
         let mut round = 0;
         while self.account.is_over_limit() {
             if self.collect_step() {

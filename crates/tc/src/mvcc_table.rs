@@ -261,17 +261,19 @@ impl MvccTable {
         unsafe { guard.retire(record.pointer().cast(), record.bytes(), Record::free) };
     }
 
-    /// Asks for the first record of each of these buckets, and then for their newest versions, side by side: a sweep comes to them in no order of
-    /// theirs, and would wait for one after the other.
+    /// Asks for the first record of each of these buckets, then for their newest versions, and then for those beneath these, side by side: a sweep comes to
+    /// them in no order of theirs, and would wait for one after the other.
     pub(crate) fn prefetch_chains(&self, buckets: impl Iterator<Item = usize> + Clone, guard: &Guard<'_>) {
         for bucket in buckets.clone() {
             prefetch(self.buckets[bucket].load(Ordering::Relaxed).cast_const().cast());
         }
-        for bucket in buckets {
-            // SAFETY: as in `search`; a bucket's own link is never marked.
-            if let Some(record) = unsafe { self.buckets[bucket].load(Ordering::Acquire).as_ref() } {
-                record.prefetch_head(guard);
-            }
+        // SAFETY: as in `search`; a bucket's own link is never marked.
+        let first = |bucket: usize| unsafe { self.buckets[bucket].load(Ordering::Acquire).as_ref() };
+        for record in buckets.clone().filter_map(first) {
+            record.prefetch_head(guard);
+        }
+        for record in buckets.filter_map(first) {
+            record.prefetch_second(guard);
         }
     }
 

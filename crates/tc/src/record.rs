@@ -199,6 +199,20 @@ impl Record {
         Some(unsafe { &*head })
     }
 
+    /// Asks for the version beneath the newest, if there is one.
+    #[inline]
+    pub(crate) fn prefetch_second(&self, _guard: &Guard<'_>) {
+        let head = self.head.load(Ordering::Acquire);
+        if head.is_null() || head == REMOVED || head == PRUNED {
+            return;
+        }
+        // SAFETY: reached through a record's head under a guard (V1).
+        let second = unsafe { &*head }.next.load(Ordering::Relaxed);
+        if !second.is_null() && second != PRUNED {
+            prefetch(second.cast());
+        }
+    }
+
     // ---- the read timestamp ---------------------------------------------------------------------------------
 
     /// R3: raises the read timestamp to at least `to`. It may only err upward.
