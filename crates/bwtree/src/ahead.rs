@@ -233,8 +233,11 @@ impl ExcerptReads for Gets<'_> {
         // Those of one page together.
         others.sort_unstable();
         // A page that is being read already may say all there is to know.
-        let is_read = |page| first.binary_search_by_key(&page, |missed| missed.page).is_ok();
-        let others = others.iter().filter(|missed| !is_read(missed.page));
+        let is_being_read = |page| {
+            let at = first.binary_search_by_key(&page, |missed| missed.page);
+            at.is_ok_and(|at| !first[at].is_found)
+        };
+        let others = others.iter().filter(|missed| !is_being_read(missed.page));
         others.map(|missed| (missed.page, missed.bits)).collect()
     }
 

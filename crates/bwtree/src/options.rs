@@ -14,7 +14,7 @@ use crate::tree::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub struct Options {
     /// A page is split when, consolidated, it takes more bytes than this, unless it is a single record.
     pub page_bytes_max: usize,
-    /// A page is consolidated by the upsert that makes its chain this long; of deltas in the slack three count like one.
+    /// A page is consolidated by the upsert that makes its chain this long; of deltas in the slack four count like one.
     pub consolidate_at: usize,
     /// Room in front of a page that is being changed, for its next deltas, while half of the store's budget is free: about so many
     /// bytes, at most [`SLACK_BYTES_MAX`](deuteron_llama::SLACK_BYTES_MAX).

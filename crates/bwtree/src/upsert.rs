@@ -39,7 +39,7 @@ const AHEAD: usize = 16;
 const OPERATIONS_AHEAD: usize = 16 * AHEAD;
 
 /// How many deltas in the slack of their base count like one elsewhere.
-const NEAR_DELTAS: usize = 3;
+const NEAR_DELTAS: usize = 4;
 
 /// Lines of a chain that are asked for just before it is consolidated; by then the processor has seen where this leads.
 const CONSOLIDATED_LINES: usize = 24;

@@ -3,7 +3,9 @@
 use deuteron_contract::conformance::SplitMix;
 use deuteron_contract::{DataComponent, Lsn, Operation, Record, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
-use deuteron_device::{CrashPolicy, FaultKind, FaultPlan, Operation as DeviceOperation, SimulatedDisk};
+use deuteron_device::{
+    CrashPolicy, Directory, FaultKind, FaultPlan, Operation as DeviceOperation, OsDirectory, SimulatedDisk,
+};
 use deuteron_epoch::Epochs;
 use deuteron_llama::FlushProgress;
 use std::sync::Arc;
@@ -92,7 +94,11 @@ impl Bed {
 }
 
 fn bed(disk: &SimulatedDisk) -> Bed {
-    let dc = BwTreeDc::open(Arc::new(disk.directory()), Epochs::with_threshold(64 << 10), options()).unwrap();
+    bed_in(Arc::new(disk.directory()))
+}
+
+fn bed_in(directory: Arc<dyn Directory>) -> Bed {
+    let dc = BwTreeDc::open(directory, Epochs::with_threshold(64 << 10), options()).unwrap();
     let mut bed = Bed { dc, known: vec![(0, false); KEYS as usize], random: SplitMix::new(7), version: 0 };
     for start in (0..KEYS).step_by(100) {
         bed.write(&(start..start + 100).collect::<Vec<_>>(), u64::MAX);
@@ -212,4 +218,29 @@ fn keys_that_are_read_together_are_read_at_once_and_displace_nothing() {
     let keys: Vec<_> = (0..64).map(|at| key(40 + at * 200)).collect();
     let keys: Vec<_> = keys.iter().map(|key| &key[..]).collect();
     assert!(bed.dc.get_many(TABLE, &keys, usize::MAX).is_err());
+}
+
+#[test]
+fn neighbours_that_are_read_together_are_read_once_though_some_are_looked_up_later_than_others() {
+    let scratch = tempfile::tempdir().unwrap();
+    let os = OsDirectory::open_or_create(scratch.path().join("store")).unwrap();
+    let directories: [Arc<dyn Directory>; 2] = [Arc::new(SimulatedDisk::new(5).directory()), Arc::new(os)];
+    for directory in directories {
+        let mut bed = bed_in(directory);
+        update(&mut bed, 1500);
+        let mut sorted: Vec<_> = (0..KEYS).collect();
+        sorted.sort_by_key(|&number| key(number));
+        let before = bed.dc.llama().statistics();
+        let mut groups = 0;
+        for neighbours in sorted.chunks_exact(16).step_by(31) {
+            // They are looked up in no order of theirs.
+            let numbers: Vec<_> = (0..16).map(|at| neighbours[at * 7 % 16]).collect();
+            bed.read_many(&numbers);
+            groups += 1;
+        }
+        let after = bed.dc.llama().statistics();
+        let (excerpts, loads) = (after.excerpts - before.excerpts, after.loads - before.loads);
+        // Of a page, or of two. A fragment that was spared for the first keys may be wanted for the others.
+        assert!(excerpts > groups / 3 && excerpts + loads < 3 * groups, "{groups}: {excerpts}, {loads}");
+    }
 }
