@@ -34,7 +34,7 @@ impl Default for Options {
             page_bytes_max: 4 << 10,
             consolidate_at: 4,
             slack_bytes: 1536,
-            chain_length_max: 16,
+            chain_length_max: 20,
             delta_bytes_max: 64 << 10,
             inner_entries_max: 256,
         }
