@@ -5,7 +5,7 @@
 //! check this with a typed error in every mode, so that a test on memory finds what a disk would refuse.
 
 use crate::durable_write::Ended;
-use crate::read_request::Given;
+use crate::read_request::{Given, ask};
 use crate::{DeviceError, DurableWrite, ReadRequest, Reads, WriteInFlight};
 use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
@@ -119,7 +119,7 @@ pub trait Directory: Send + Sync {
         let mut requests = Vec::new();
         let mut next = 0;
         loop {
-            let more = reads.next(&mut requests);
+            let more = ask(reads, &mut requests);
             for (index, read) in requests.iter_mut().enumerate().skip(next) {
                 read.read();
                 reads.done(index, read);

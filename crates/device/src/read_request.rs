@@ -12,14 +12,14 @@ use std::{fmt, mem, slice};
 /// /// A letter a portion.
 /// struct Letters<'r> {
 ///     file: &'r dyn File,
-///     places: std::slice::ChunksMut<'r, u8>,
+///     places: std::iter::Enumerate<std::slice::ChunksMut<'r, u8>>,
 ///     read: u64,
 /// }
 ///
 /// impl<'r> Reads<'r> for Letters<'r> {
 ///     fn next(&mut self, reads: &mut Vec<ReadRequest<'r>>) -> bool {
-///         let offset = reads.len() as u64;
-///         reads.extend(self.places.next().map(|place| ReadRequest::new(self.file, offset, place)));
+///         let next = self.places.next();
+///         reads.extend(next.map(|(at, place)| ReadRequest::new(self.file, at as u64, place)));
 ///         self.places.len() > 0
 ///     }
 ///
@@ -33,18 +33,26 @@ use std::{fmt, mem, slice};
 /// let file = directory.open("words", OpenMode::CreateNew, false)?;
 /// file.write_at(b"hello", 0)?;
 /// let mut room = [0; 5];
-/// let mut letters = Letters { file: &*file, places: room.chunks_mut(1), read: 0 };
+/// let mut letters = Letters { file: &*file, places: room.chunks_mut(1).enumerate(), read: 0 };
 /// directory.read_each(&mut letters);
 /// assert_eq!(letters.read, 5);
 /// assert_eq!(&room, b"hello");
 /// # Ok::<(), deuteron_device::DeviceError>(())
 /// ```
 pub trait Reads<'r> {
-    /// Appends the next reads to `reads`, in which those before are; whether there may be more. It should not take long: the device may be idle meanwhile.
+    /// Puts the next reads into `reads`, which is empty; whether there may be more. It should not take long: the device may be idle meanwhile.
     fn next(&mut self, reads: &mut Vec<ReadRequest<'r>>) -> bool;
 
-    /// Is told of a read that has been done, by its place among those that were appended. What this does, it does while others are in flight.
+    /// Is told of a read that has been done, by its place among all that were asked for, in the order of the portions. What this does, it does while others are in flight.
     fn done(&mut self, index: usize, read: &mut ReadRequest<'r>);
+}
+
+/// Asks for the next portion, and appends it to `requests`; whether there may be more. Those that are there already may be in flight: who is asked does not see them.
+pub(crate) fn ask<'r>(reads: &mut dyn Reads<'r>, requests: &mut Vec<ReadRequest<'r>>) -> bool {
+    let mut portion = Vec::new();
+    let more = reads.next(&mut portion);
+    requests.append(&mut portion);
+    more
 }
 
 /// Reads that are all there from the beginning, each of which is told what became of it.

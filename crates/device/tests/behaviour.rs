@@ -72,6 +72,7 @@ behaviour! {
     many_reads_at_once_are_each_as_one
     more_reads_than_go_at_once_are_all_done
     each_read_is_told_of_once_with_what_it_read
+    who_panics_when_asked_for_more_reads_gets_back_what_was_lent
     a_long_read_is_that_of_its_pieces
     writes_that_are_begun_are_each_as_one
     a_write_that_cannot_be_done_is_told_of_when_it_is_waited_for
@@ -504,6 +505,9 @@ fn more_reads_than_go_at_once_are_all_done(directory: &dyn Directory) {
     });
 }
 
+/// The length of a portion that is not to be had.
+const PANIC: usize = usize::MAX;
+
 /// Reads in portions of these lengths, over and over, and who is told of each.
 struct Portions<'t, 'r> {
     reads: std::vec::IntoIter<ReadRequest<'r>>,
@@ -515,6 +519,7 @@ impl<'r> Reads<'r> for Portions<'_, 'r> {
     fn next(&mut self, reads: &mut Vec<ReadRequest<'r>>) -> bool {
         let length = *self.lengths.next().unwrap();
         reads.extend(self.reads.by_ref().take(length));
+        assert_ne!(length, PANIC, "asked once more");
         // That there may be more is said once too often if the last portion is a whole one.
         self.reads.len() > 0 || length == 4
     }
@@ -585,6 +590,26 @@ fn each_read_is_told_of_once_with_what_it_read(directory: &dyn Directory) {
         assert_eq!(told.iter().sum::<usize>(), (panic_at + 1).min(count), "{told:?}");
         assert!(told.iter().all(|&times| times <= 1));
         // Nobody writes to it any more.
+        buffer.fill(1);
+        std::thread::yield_now();
+        assert!(buffer.iter().all(|&byte| byte == 1));
+    }
+}
+
+fn who_panics_when_asked_for_more_reads_gets_back_what_was_lent(directory: &dyn Directory) {
+    const BLOCKS: usize = 60;
+    let file = directory.open("a", OpenMode::CreateNew, true).unwrap();
+    file.write_durable_at(&pattern(BLOCKS * BLOCK_BYTES, 5), 0).unwrap();
+    for lengths in [&[40, PANIC][..], &[4, 20, PANIC], &[1, PANIC], &[PANIC]] {
+        let mut buffer = AlignedBuffer::zeroed(BLOCKS * BLOCK_BYTES);
+        let blocks = (0..).step_by(BLOCK_BYTES).zip(buffer.chunks_mut(BLOCK_BYTES));
+        let reads: Vec<_> = blocks.map(|(offset, block)| ReadRequest::new(&*file, offset, block)).collect();
+        let (reads, lengths) = (reads.into_iter(), lengths.iter().cycle());
+        let mut told = |_: usize, read: &mut ReadRequest<'_>| assert!(read.outcome.is_ok());
+        let mut portions = Portions { reads, lengths, told: &mut told };
+        assert!(catch_unwind(AssertUnwindSafe(|| directory.read_each(&mut portions))).is_err());
+        // Nobody writes to it any more.
+        drop(portions);
         buffer.fill(1);
         std::thread::yield_now();
         assert!(buffer.iter().all(|&byte| byte == 1));

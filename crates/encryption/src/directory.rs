@@ -227,8 +227,12 @@ impl Directory for EncryptedDirectory {
 
     /// All are asked for before the first is begun: for what each needs of the file below there must be room first.
     fn read_each<'r>(&self, reads: &mut dyn Reads<'r>) {
-        let mut requests = Vec::new();
-        while reads.next(&mut requests) {}
+        let (mut requests, mut more) = (Vec::new(), true);
+        while more {
+            let mut portion = Vec::new();
+            more = reads.next(&mut portion);
+            requests.append(&mut portion);
+        }
         let mut spans = Vec::with_capacity(requests.len());
         let mut rooms: Vec<Vec<u8>> = Vec::with_capacity(requests.len());
         for (index, read) in requests.iter_mut().enumerate() {

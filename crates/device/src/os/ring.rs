@@ -10,9 +10,10 @@
 //!
 //! - **U1** A buffer whose address was given to the kernel is not touched, and the borrow of it not given up, before the
 //!   completion has been taken from the ring, or the ring has been closed with the entry still in its queue: also if who is told of another
-//!   read panics.
+//!   read, or asked for more, panics.
 
 use super::file::OsFile;
+use crate::read_request::ask;
 use crate::{ReadRequest, Reads};
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
@@ -94,7 +95,7 @@ struct Asked<'a, 'r> {
 
 impl Asked<'_, '_> {
     fn ask(&mut self) {
-        self.more = self.reads.next(&mut self.requests);
+        self.more = ask(self.reads, &mut self.requests);
         self.is_done.resize(self.requests.len(), false);
     }
 

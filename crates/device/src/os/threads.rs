@@ -6,6 +6,7 @@
 use super::file::OsFile;
 use super::transfer;
 use crate::durable_write::Ended;
+use crate::read_request::ask;
 use crate::{AlignedBuffer, DeviceError, DurableWrite, ReadRequest, Reads, WriteInFlight};
 use std::any::Any;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -61,7 +62,7 @@ pub(super) fn read_each<'r>(reads: &mut dyn Reads<'r>, mut requests: Vec<ReadReq
             break;
         }
         next = requests.len();
-        more = reads.next(&mut requests);
+        more = ask(reads, &mut requests);
     }
     drop(sender);
     for index in own {

@@ -65,9 +65,8 @@ struct Counted<'c, 'r> {
 
 impl<'r> Reads<'r> for Counted<'_, 'r> {
     fn next(&mut self, reads: &mut Vec<ReadRequest<'r>>) -> bool {
-        let before = reads.len();
         let more = self.reads.next(reads);
-        self.count.fetch_add((reads.len() - before) as u64, Ordering::SeqCst);
+        self.count.fetch_add(reads.len() as u64, Ordering::SeqCst);
         more
     }
 
