@@ -51,14 +51,15 @@ const THREADED: [Tests; 8] = [
 ];
 
 /// Tests of unsafe code that Miri, a thousand times slower than a processor, ends in minutes.
-const SMALL: [Tests; 5] = [
+const SMALL: [Tests; 6] = [
     tests("deuteron-epoch", &["--lib"], &["limbo", "slots"]),
+    tests("deuteron-pool", &["--lib"], &[]),
     tests(
         "deuteron-log",
         &["--lib"],
         &["buffers::tests", "ring::", "memory_window::", "buffer_view::", "condition::"],
     ),
-    tests("deuteron-llama", &["--lib"], &["node::", "mapping_table::", "pool::"]),
+    tests("deuteron-llama", &["--lib"], &["node::", "mapping_table::"]),
     tests("deuteron-bwtree", &["--lib"], &["page::key::", "page::model_tests::a_"]),
     tests(
         "deuteron-tc",

@@ -13,12 +13,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("deuteron-canary", &[]),
     ("deuteron-device", &[]),
     ("deuteron-epoch", &["deuteron-canary"]),
+    ("deuteron-pool", &[]),
     ("deuteron-contract", &[]),
     ("deuteron-history", &[]),
     ("deuteron-fuzz", &[]),
     ("deuteron-archive", &["deuteron-device"]),
     ("deuteron-encryption", &["deuteron-device"]),
-    ("deuteron-llama", &["deuteron-canary", "deuteron-device", "deuteron-epoch"]),
+    ("deuteron-llama", &["deuteron-canary", "deuteron-device", "deuteron-epoch", "deuteron-pool"]),
     ("deuteron-bwtree", &["deuteron-canary", "deuteron-llama", "deuteron-epoch"]),
     (
         "deuteron-dc",
@@ -33,7 +34,10 @@ const EDGES: &[(&str, &[&str])] = &[
         "deuteron-proxy",
         &["deuteron-canary", "deuteron-log", "deuteron-contract", "deuteron-device", "deuteron-epoch"],
     ),
-    ("deuteron-tc", &["deuteron-canary", "deuteron-log", "deuteron-contract", "deuteron-epoch"]),
+    (
+        "deuteron-tc",
+        &["deuteron-canary", "deuteron-log", "deuteron-contract", "deuteron-epoch", "deuteron-pool"],
+    ),
     (
         "deuteron",
         &[

@@ -12,7 +12,6 @@
 //! | module | what |
 //! |---|---|
 //! | `llama`, `snapshot`, `node` | pages in memory: look, install; what a chain consists of |
-//! | `pool` | the memory that nodes lie in |
 //! | `mapping_table`, `doubling`, `fragments`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
 //! | `load`, `loading`, `page_reader`, `read_buffer` | from flash into memory, once and together |
 //! | `excerpt` | of a page what may hold one key, past the cache |
@@ -110,7 +109,6 @@ mod node;
 mod options;
 mod page_id;
 mod page_reader;
-mod pool;
 mod read_buffer;
 mod recovery;
 mod rows;

@@ -38,10 +38,10 @@
 
 use crate::flash_address::FlashAddress;
 use crate::page_id::PageId;
-use crate::pool::{self, charge};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use deuteron_epoch::{prefetch, prefetch_for_write};
-use std::alloc::{Layout, handle_alloc_error};
+use deuteron_pool::{self as pool, charge};
+use std::alloc::Layout;
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
@@ -185,7 +185,7 @@ fn allocate(
     let payload_bytes = contents.bytes();
     let layout = layout(payload_bytes, trailer, slack_bytes);
     let memory = u32::try_from(charge(layout)).expect("a node is smaller than 4 GiB");
-    let Some(allocation) = pool::allocate(layout) else { handle_alloc_error(layout) };
+    let allocation = pool::allocate(layout);
     let delta = kind == NodeKind::Delta;
     let header = Header {
         next: ptr::null(),

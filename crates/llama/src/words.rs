@@ -3,8 +3,8 @@
 //! They come and go one by one in sizes that differ a little, by the ten thousand while a tree grows; an allocator for everybody was seen to hold
 //! three times what was in use after that. In the pool they lie in huge pages, and what they leave serves others.
 
-use crate::pool::{self, charge};
-use std::alloc::{Layout, handle_alloc_error};
+use deuteron_pool::{self as pool, charge};
+use std::alloc::Layout;
 use std::ptr::NonNull;
 
 fn layout(count: usize) -> Layout {
@@ -37,8 +37,7 @@ pub fn words_charge(count: usize) -> usize {
 pub fn put_words(words: &[u64]) -> NonNull<u64> {
     assert!(!words.is_empty());
     let layout = layout(words.len());
-    let Some(memory) = pool::allocate(layout) else { handle_alloc_error(layout) };
-    let memory = memory.cast::<u64>();
+    let memory = pool::allocate(layout).cast::<u64>();
     // SAFETY: as many words, aligned, and nobody else's.
     unsafe { memory.copy_from_nonoverlapping(NonNull::from(words).cast(), words.len()) };
     memory
@@ -49,6 +48,6 @@ pub fn put_words(words: &[u64]) -> NonNull<u64> {
 /// # Safety
 /// They are `count` words, nobody uses them any more, and they are freed once.
 pub unsafe fn free_words(words: NonNull<u64>, count: usize) {
-    // SAFETY: our own contract; the layout is that of `put_words` (P5).
+    // SAFETY: our own contract; the layout is that of `put_words`.
     unsafe { pool::free(words.cast(), layout(count)) };
 }

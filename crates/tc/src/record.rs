@@ -33,8 +33,8 @@ use crate::sync::{AtomicPtr, AtomicU16, AtomicU64, Lost, Ordering};
 use crate::version::{PRUNED, Version};
 use deuteron_contract::{TableId, Timestamp};
 use deuteron_epoch::Guard;
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::ptr;
+use std::alloc::Layout;
+use std::ptr::{self, NonNull};
 
 /// `head` of a record that is being removed.
 pub(crate) const REMOVED: *mut Version = ptr::without_provenance_mut(4);
@@ -98,12 +98,7 @@ impl Record {
         if embedded_bytes > 0 {
             bytes = Self::embedded_offset(key.key.len()) + embedded_bytes;
         }
-        let layout = Self::layout(bytes);
-        // SAFETY: the size is not zero.
-        let record = unsafe { alloc(layout) }.cast::<Record>();
-        if record.is_null() {
-            handle_alloc_error(layout);
-        }
+        let record = deuteron_pool::allocate(Self::layout(bytes)).as_ptr().cast::<Record>();
         let content = Record {
             next: AtomicPtr::new(ptr::null_mut()),
             head: AtomicPtr::new(ptr::null_mut()),
@@ -141,8 +136,8 @@ impl Record {
         unsafe {
             ptr::drop_in_place(pointer.cast::<Record>());
         }
-        // SAFETY: the caller's contract.
-        unsafe { dealloc(pointer, Self::layout(bytes)) };
+        // SAFETY: the caller's contract; what was allocated is not null.
+        unsafe { deuteron_pool::free(NonNull::new_unchecked(pointer), Self::layout(bytes)) };
     }
 
     /// The size of the allocation.

@@ -17,10 +17,10 @@ use crate::record::{Record, prefetch};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use deuteron_contract::{Direction, TableId};
 use deuteron_epoch::Guard;
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::Layout;
 use std::cmp;
 use std::ops::Bound;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 #[cfg(not(any(loom, shuttle)))]
@@ -59,12 +59,7 @@ impl Node {
     }
 
     fn allocate(record: *const Record, prefix: Prefix, height: usize) -> *mut Node {
-        let layout = Self::layout(height);
-        // SAFETY: the size is not zero.
-        let node = unsafe { alloc(layout) }.cast::<Node>();
-        if node.is_null() {
-            handle_alloc_error(layout);
-        }
+        let node = deuteron_pool::allocate(Self::layout(height)).as_ptr().cast::<Node>();
         // SAFETY: fresh memory with room for the node and its links.
         unsafe {
             node.write(Node { prefix, record, height, links: [] });
@@ -86,8 +81,8 @@ impl Node {
                 ptr::drop_in_place(pointer.cast::<Node>().add(1).cast::<AtomicPtr<Node>>().add(level));
             }
         }
-        // SAFETY: the caller's contract.
-        unsafe { dealloc(pointer, Self::layout(height)) };
+        // SAFETY: the caller's contract; what was allocated is not null.
+        unsafe { deuteron_pool::free(NonNull::new_unchecked(pointer), Self::layout(height)) };
     }
 
     #[inline]

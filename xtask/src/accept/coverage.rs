@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 /// The crates of the engine.
-const ENGINE: [&str; 12] = [
-    "contract", "epoch", "device", "log", "proxy", "tc", "llama", "bwtree", "dc", "archive", "store",
+const ENGINE: [&str; 13] = [
+    "contract", "epoch", "pool", "device", "log", "proxy", "tc", "llama", "bwtree", "dc", "archive", "store",
     "deuteron",
 ];
 

@@ -1,6 +1,6 @@
-//! The pool: memory that nodes lie in, in few and large pieces.
+//! The pool: memory in few and large pieces, for the nodes of pages, and for records and their versions.
 //!
-//! Nodes come and go in any order, on any thread, by the million. An allocator for everybody gives them small pages, so that a
+//! These come and go in any order, on any thread, by the million. An allocator for everybody gives them small pages, so that a
 //! read waits for the translation of an address besides the memory itself; keeps what was freed where few others can use it; and
 //! makes a thread that frees what another has allocated wait. Here
 //!
@@ -15,9 +15,23 @@
 //!   none goes back to the system, but for one;
 //! - of free spans in other chunks a sixteenth of all spans that have it keep their memory. It is the spans of higher addresses that lose theirs.
 //!
-//! What is larger than half a span, and under loom and shuttle everything, goes to the ordinary allocator. One pool serves all stores of a
+//! What is larger than half a span, and under loom and shuttle everything, goes to the ordinary allocator. One pool serves all databases of a
 //! process, as an allocator does; what each holds is charged to it by the slot ([`charge`]), and its part of what the pool keeps
-//! free by the store ([`idle_bytes`]).
+//! free by who asks for it ([`idle_bytes`]).
+//!
+//! ```
+//! use std::alloc::Layout;
+//!
+//! let layout = Layout::array::<u64>(5)?;
+//! let words = deuteron_pool::allocate(layout).cast::<u64>();
+//! // SAFETY: room for five words, which is ours until it is freed, once and with the same layout.
+//! unsafe {
+//!     words.write(7);
+//!     assert_eq!(words.read(), 7);
+//!     deuteron_pool::free(words.cast(), layout);
+//! }
+//! # Ok::<(), std::alloc::LayoutError>(())
+//! ```
 //!
 //! ## Invariants
 //!
@@ -38,41 +52,71 @@ mod system;
 
 use size_class::{CLASSES, SizeClass};
 use span::{Chunks, Fresh, Put, SPAN_BYTES, Slots, SpanRef};
-use std::alloc::Layout;
+use std::alloc::{Layout, handle_alloc_error};
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The largest alignment that every slot has.
+const ALIGN_MAX: usize = 16;
+
 /// What an allocator is assumed to add to what does not come from a pool: half a page, and its own figures.
 const ALLOCATION_OVERHEAD: usize = 2048;
 
-/// What an allocation of `layout` is charged to the budget.
+/// What an allocation of `layout` takes of memory, in bytes: its slot, or about what an allocator makes of it.
+///
+/// ```
+/// let layout = std::alloc::Layout::array::<u64>(13)?;
+/// assert_eq!(deuteron_pool::charge(layout), 112);
+/// # Ok::<(), std::alloc::LayoutError>(())
+/// ```
 #[inline]
-pub(crate) fn charge(layout: Layout) -> usize {
+pub fn charge(layout: Layout) -> usize {
     SizeClass::of(layout.size()).map_or(layout.size() + ALLOCATION_OVERHEAD, SizeClass::slot_bytes)
 }
 
-/// Whether nodes lie in the pool. Models have no memory that outlives them, and Miri checks nodes better one by one.
+/// Whether anything lies in the pool. Models have no memory that outlives them, and Miri checks allocations better one by one.
 const POOLED: bool = cfg!(not(any(loom, shuttle, miri)));
 
-/// Memory for `layout`, aligned to 16 at most; `None` if there is none.
+/// Memory for `layout`, which is not empty and aligned to 16 at most. Its contents are arbitrary. If there is none, the process ends
+/// ([`handle_alloc_error`]).
+///
+/// # Panics
+/// If `layout` is empty, or aligned to more.
+///
+/// ```
+/// let layout = std::alloc::Layout::new::<[u64; 4]>();
+/// let memory = deuteron_pool::allocate(layout);
+/// assert!(memory.addr().get().is_multiple_of(8));
+/// // SAFETY: just allocated, and not used any more.
+/// unsafe { deuteron_pool::free(memory, layout) };
+/// ```
 #[inline]
-pub(crate) fn allocate(layout: Layout) -> Option<NonNull<u8>> {
-    match SizeClass::of(layout.size()) {
+pub fn allocate(layout: Layout) -> NonNull<u8> {
+    assert!(layout.size() > 0 && layout.align() <= ALIGN_MAX);
+    let memory = match SizeClass::of(layout.size()) {
         Some(class) if POOLED => allocate_slot(class),
-        // SAFETY: the layout is that of a node, which is not empty.
+        // SAFETY: the layout is not empty.
         _ => NonNull::new(unsafe { std::alloc::alloc(layout) }),
-    }
+    };
+    memory.unwrap_or_else(|| handle_alloc_error(layout))
 }
 
 /// Frees what [`allocate`] has given.
 ///
 /// # Safety
 /// It is not used any more, freed once, and `layout` is the same (P5).
+///
+/// ```
+/// let layout = std::alloc::Layout::new::<u64>();
+/// let memory = deuteron_pool::allocate(layout);
+/// // SAFETY: just allocated, and not used any more.
+/// unsafe { deuteron_pool::free(memory, layout) };
+/// ```
 #[inline]
-pub(crate) unsafe fn free(memory: NonNull<u8>, layout: Layout) {
+pub unsafe fn free(memory: NonNull<u8>, layout: Layout) {
     match SizeClass::of(layout.size()) {
         // SAFETY: our own contract (P1, P5).
         Some(class) if POOLED => unsafe { free_slot(class, memory) },
@@ -83,13 +127,26 @@ pub(crate) unsafe fn free(memory: NonNull<u8>, layout: Layout) {
 
 /// Gives the free slots of this thread back, so that they keep no span from becoming free: for who has just freed many and will hardly
 /// take as many soon.
-pub(crate) fn give_back() {
+///
+/// ```
+/// deuteron_pool::give_back();
+/// ```
+pub fn give_back() {
     // A thread that is past its thread-locals' destructors has given them back.
     let _ = SLOTS.try_with(|slots| slots.0.empty(&POOL));
 }
 
-/// Of what the pool keeps free for anybody, the part of one whose nodes take `own` bytes.
-pub(crate) fn idle_bytes(own: u64) -> u64 {
+/// Of what the pool keeps free for anybody, the part of one who has `own` bytes of slots in use; in bytes.
+///
+/// ```
+/// let layout = std::alloc::Layout::new::<u64>();
+/// let memory = deuteron_pool::allocate(layout);
+/// // Of the rest of the chunk, the part of one who has as much as this.
+/// assert!(deuteron_pool::idle_bytes(16) <= deuteron_pool::idle_bytes(u64::MAX));
+/// // SAFETY: just allocated, and not used any more.
+/// unsafe { deuteron_pool::free(memory, layout) };
+/// ```
+pub fn idle_bytes(own: u64) -> u64 {
     share(POOL.held.load(Ordering::Relaxed) as u64, POOL.out.load(Ordering::Relaxed) as u64, own)
 }
 
