@@ -10,7 +10,7 @@
 //! | [`AdverseDirectory`] | real files whose device fails, or whose machine loses its power |
 //! | [`OverlayDirectory`] | another directory with writes kept in memory: what would happen, without its happening |
 //!
-//! [`Directory::read_many`] does several reads at the same time, and [`Directory::begin_write`] does not wait for a write, through io_uring where the kernel has it.
+//! [`Directory::read_many`] does several reads at the same time, [`Directory::read_each`] while the later ones are still being prepared, and [`Directory::begin_write`] does not wait for a write, through io_uring where the kernel has it.
 //!
 //! This crate is not a file system and no cache: it neither buffers nor retries. A failed sync is reported once;
 //! what to do about it (stop) is the caller's business.

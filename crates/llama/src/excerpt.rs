@@ -22,7 +22,7 @@ use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
 use crate::page_reader::{Chosen, Extent, Wanted};
-use crate::segments::{InFlight, ReadFragment};
+use crate::reading::{InFlight, ReadFragment};
 use crate::sync::{AtomicU64, Ordering};
 use std::cell::{Cell, RefCell};
 

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | `llama`, `snapshot`, `node` | pages in memory: look, install; what a chain consists of |
 //! | `mapping_table`, `doubling`, `fragments`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
-//! | `load`, `loading`, `page_reader`, `read_buffer` | from flash into memory, once and together |
+//! | `load`, `loading`, `page_reader`, `reading`, `read_buffer` | from flash into memory, once and together |
 //! | `excerpt` | of a page what may hold one key, past the cache |
 //! | `flush`, `fetched`, `filling`, `writing`, `flush_buffer`, `fragment`, `flash_address` | from memory to flash: pages are taken, put into a buffer, written |
 //! | `rows` | what must be read before it can be flushed, read ahead and together |
@@ -110,6 +110,7 @@ mod options;
 mod page_id;
 mod page_reader;
 mod read_buffer;
+mod reading;
 mod recovery;
 mod rows;
 mod salvage;

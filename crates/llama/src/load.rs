@@ -11,7 +11,7 @@ use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
 use crate::page_reader::{Extent, Wanted};
-use crate::segments::{InFlight, ReadFragment};
+use crate::reading::{InFlight, ReadFragment};
 use crate::snapshot::{PageState, Snapshot};
 
 /// A chain that is not published: nodes linked to each other, owned as a whole.

@@ -14,7 +14,7 @@ use crate::fragment::Defect;
 use crate::fragments::{FRAGMENTS_MAX, Filter, Fragments};
 use crate::llama::Llama;
 use crate::page_id::PageId;
-use crate::segments::{FragmentReads, InFlight, ReadFragment};
+use crate::reading::{FragmentReads, InFlight, ReadFragment};
 
 /// What is to be read of a page.
 pub(crate) enum Extent {

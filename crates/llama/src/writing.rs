@@ -21,7 +21,7 @@ use crate::flush::Flusher;
 use crate::flush_buffer::{BufferHeader, HEADER_BYTES, Position};
 use crate::llama::Llama;
 use crate::page_id::PageId;
-use crate::segments::InFlight;
+use crate::reading::InFlight;
 use crate::sync::{MutexGuard, RwLockWriteGuard};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DurableWrite, File, WriteInFlight};
 use std::mem;
