@@ -51,6 +51,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "deuteron-device",
             "deuteron-epoch",
             "deuteron-history",
+            "deuteron-pool",
         ],
     ),
     ("deuteron-simulation", &["deuteron"]),

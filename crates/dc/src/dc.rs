@@ -245,7 +245,35 @@ impl BwTreeDc {
         self.llama.tables_bytes() + self.index_bytes()
     }
 
-    /// Changes the budget that [`DcOptions::memory_bytes`](crate::DcOptions) has set at first, within moments. How much may be unflushed stays.
+    /// The budget with which just no page would have to leave, in bytes: for the pages, and what is counted beside them.
+    ///
+    /// ```
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// assert!(dc.memory_budget_taken() >= dc.memory_bytes());
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn memory_budget_taken(&self) -> u64 {
+        crate::options::budget_of_pages(self.llama.memory_budget_taken())
+    }
+
+    /// The budget now, in bytes.
+    ///
+    /// ```
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// dc.set_memory_budget(512 << 20);
+    /// assert_eq!(dc.memory_budget(), 512 << 20);
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn memory_budget(&self) -> u64 {
+        crate::options::budget_of_pages(self.llama.memory_budget())
+    }
+
+    /// Changes the budget that [`DcOptions::memory_bytes`](crate::DcOptions) has set at first, and counts anew what is taken of it. How much may
+    /// be unflushed stays.
     ///
     /// ```
     /// # use deuteron_dc::{BwTreeDc, DcOptions};
@@ -256,6 +284,7 @@ impl BwTreeDc {
     /// ```
     pub fn set_memory_budget(&self, bytes: u64) {
         self.llama.set_memory_budget(crate::options::pages_budget(bytes));
+        self.llama.recount(self.index_bytes());
     }
 
     /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much

@@ -141,3 +141,8 @@ impl DcOptions {
 pub(crate) fn pages_budget(memory_bytes: u64) -> u64 {
     memory_bytes - memory_bytes / 16
 }
+
+/// The budget of which so much is the store's.
+pub(crate) fn budget_of_pages(pages_bytes: u64) -> u64 {
+    pages_bytes + pages_bytes.div_ceil(15)
+}

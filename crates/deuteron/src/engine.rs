@@ -14,7 +14,8 @@ use crate::catalogue::Catalogue;
 use crate::delay::Delay;
 use crate::history::History;
 use crate::record::Recorder;
-use crate::recovery::{RecoveryPlan, Shares};
+use crate::recovery::RecoveryPlan;
+use crate::shares::{Shares, Taken};
 use crate::stall_host::StallHost;
 use crate::statistics::ConflictCounters;
 use crate::superblock::{self, Superblock};
@@ -26,6 +27,7 @@ use deuteron_dc::{BwTreeDc, StoreFile};
 use deuteron_device::{Directory, with_causes};
 use deuteron_epoch::Epochs;
 use deuteron_log::Log;
+use deuteron_pool::{Part, idle_bytes};
 use deuteron_proxy::Proxy;
 use deuteron_tc::{TcError, TransactionComponent};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -421,19 +423,34 @@ impl Engine {
     }
 
     /// Lets pages have room whatever their tables take, and the transaction component, and what waits for its old readers, the memory that
-    /// neither takes.
+    /// neither takes; and both what is seen to be left.
     fn balance_memory(&self) {
         if self.options.sizes.is_some() {
             return;
         }
         let tables = self.parts.dc.tables_bytes();
-        self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));
-        let budget = self.shares.tc_budget(self.parts.dc.memory_bytes() + tables);
+        let (tc, dc) = (self.parts.tc.memory_bytes(), self.parts.dc.memory_bytes() + tables);
+        let counted = tc + dc + self.parts.epochs.garbage_bytes();
+        let idle = [(Part::Records, tc), (Part::Pages, dc)].map(|(part, bytes)| idle_bytes(part, bytes));
+        // Of pages the data component counts it itself.
+        let beside_records = Shares::beyond_reserve(tc, idle[0]);
+        let taken = Taken {
+            // What comes and goes leaves as much idle sooner or later.
+            all: counted + idle.into_iter().sum::<u64>().max(counted / 8),
+            tc: self.parts.tc.memory_budget_taken() + beside_records,
+            dc: self.parts.dc.memory_budget_taken(),
+        };
+        self.shares.settle(taken, self.directory.now());
+        let differs = |budget: u64, before: u64| budget.abs_diff(before) > before / 64;
+        let budget = self.shares.dc_budget(tables);
+        if differs(budget, self.parts.dc.memory_budget()) {
+            self.parts.dc.set_memory_budget(budget);
+        }
+        let budget = self.shares.tc_budget(dc);
         self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(budget));
-        let waiting = self.parts.proxy.statistics().waiting_list_bytes;
-        let budget = budget - waiting.min(budget / 2);
-        let before = self.parts.tc.memory_budget();
-        if budget.abs_diff(before) > before / 64 {
+        let beside = self.parts.proxy.statistics().waiting_list_bytes + beside_records;
+        let budget = budget - beside.min(budget / 2);
+        if differs(budget, self.parts.tc.memory_budget()) {
             self.parts.tc.set_memory_budget(budget);
         }
     }

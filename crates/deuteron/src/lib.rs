@@ -54,6 +54,7 @@ mod replay;
 mod retry;
 mod salvage;
 mod scan;
+mod shares;
 mod signal;
 pub mod sizes;
 mod stall_host;

@@ -3,6 +3,7 @@
 use crate::background::Signals;
 use crate::engine::Parts;
 use crate::replay::{replay, round_bytes_max};
+use crate::shares::Shares;
 use crate::stall_host::StallHost;
 use crate::superblock::Superblock;
 use crate::{Background, Error, Options};
@@ -41,63 +42,6 @@ pub struct RecoveryPlan {
     pub duration: Duration,
 }
 
-/// How the one number from the user is divided, in bytes.
-///
-/// The log's ring is fixed. The rest is one pool: pages and their tables take what they need of it up to their share, and the transaction
-/// component's records and versions have what they do not take, but always at least theirs. Only tables that take more than half of the
-/// pages' share exceed it, by as much ([`Shares::dc_budget`]).
-pub struct Shares {
-    log: usize,
-    /// The transaction component's least, if it may have as much; while it is not there yet, the replay's.
-    tc: u64,
-    /// The data component's most, unless its tables are large.
-    dc: u64,
-    /// The transaction component's most, by [`Options::version_memory`].
-    tc_max: u64,
-}
-
-impl Shares {
-    pub fn of(options: &Options) -> Self {
-        // What the components count is payload. The allocator's own overhead, half-empty size classes above all, was
-        // measured at up to two thirds on top of it; where there is much memory, at less than a half.
-        let divided = if options.memory_bytes < MUCH_BYTES { 10 } else { 11 };
-        let memory = (options.memory_bytes - FIXED_BYTES.min(options.memory_bytes / 4)) / 16 * divided;
-        // The ring must be a power of two: an eighth of the memory or less.
-        let log = (memory / 8).max(1).next_power_of_two();
-        let log = if log > memory / 8 { log / 2 } else { log };
-        let log = log.clamp(LOG_RING_BYTES_MIN, LOG_RING_BYTES_MAX);
-        let tc = memory * 3 / 8;
-        let dc = (memory - memory / 16).saturating_sub(log + tc);
-        let tc_max = options.version_memory_bytes.unwrap_or(usize::MAX);
-        Self { log, tc: tc as u64, dc: dc as u64, tc_max: tc_max as u64 }
-    }
-
-    /// The data component's budget while the mapping table and the indexes take `tables_bytes`, which are there in any case. Beside them pages
-    /// have half of the share at least: with next to no memory for what is new, every operation would have a page read and written.
-    pub fn dc_budget(&self, tables_bytes: u64) -> u64 {
-        self.dc.max(tables_bytes + self.dc / 2)
-    }
-
-    /// The transaction component's budget while pages and their tables take `dc_bytes`: they are left room to grow by an eighth of
-    /// their share before they are noticed.
-    pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
-        (self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8)).min(self.tc_max)
-    }
-
-    /// How much of the transaction component's budget may be taken by committed operations that are too new to be posted: an
-    /// operation that waits for an old reader has a version that is kept for it, too.
-    pub fn waiting(tc_budget: u64) -> usize {
-        (tc_budget / 2) as usize
-    }
-}
-
-/// The program itself, its stacks and its buffers for I/O.
-const FIXED_BYTES: usize = 8 << 20;
-/// From so large a budget on more of it is divided.
-const MUCH_BYTES: usize = 4 << 30;
-const LOG_RING_BYTES_MIN: usize = 4 << 20;
-const LOG_RING_BYTES_MAX: usize = 1 << 30;
-
 /// Steps 2 to 7 of opening; the caller holds the lock.
 pub fn open(
     directory: &Arc<dyn Directory>,
@@ -118,18 +62,18 @@ pub fn open(
     let epochs = Epochs::new();
     let dc_options = match &options.sizes {
         Some(sizes) => DcOptions { compress: options.compress, ..sizes.dc.clone() },
-        None => DcOptions { memory_bytes: shares.dc, compress: options.compress, ..DcOptions::default() },
+        None => DcOptions { memory_bytes: shares.dc(), compress: options.compress, ..DcOptions::default() },
     };
     let log_options = match &options.sizes {
         Some(sizes) => sizes.log.clone(),
         None => LogOptions {
-            ring_bytes: shares.log,
-            buffer_bytes_max: LogOptions::default().buffer_bytes_max.min(shares.log / 4),
+            ring_bytes: shares.log(),
+            buffer_bytes_max: LogOptions::default().buffer_bytes_max.min(shares.log() / 4),
             ..LogOptions::default()
         },
     };
     // What is as small as possible is so here, too.
-    let replay_bytes = if options.sizes.is_some() { 0 } else { shares.tc + shares.log as u64 };
+    let replay_bytes = if options.sizes.is_some() { 0 } else { shares.replay_bytes() };
     let open_dc = || BwTreeDc::open(Arc::clone(directory), Arc::clone(&epochs), dc_options);
     let (dc, read_memory) = match options.background {
         Background::Inline => (open_dc()?, None),
@@ -150,7 +94,7 @@ pub fn open(
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = match &options.sizes {
         Some(sizes) => sizes.tc.clone(),
-        None => TcOptions { memory_bytes: shares.tc_budget(shares.dc) as usize, ..TcOptions::default() },
+        None => TcOptions { memory_bytes: shares.tc_budget(shares.dc()) as usize, ..TcOptions::default() },
     };
     let tc_options = TcOptions {
         value_bytes_max: dc.value_bytes_max().min(options.value_bytes_max()),
@@ -212,11 +156,11 @@ fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options 
     let side = options.memory_bytes / 64;
     // The more comes at once, the more operations share a page, and the more are superseded. But what is not posted yet cannot leave the
     // ring, and while a round is posted appenders need the other half.
-    let lag_bytes = shares.log / 2;
+    let lag_bytes = shares.log() / 2;
     let batch_operations_max = deuteron_proxy::Options::default().batch_operations_max;
     deuteron_proxy::Options {
         side_buffer_bytes_max: side.min(64 << 20),
-        waiting_list_bytes_max: Shares::waiting(shares.tc_budget(shares.dc)),
+        waiting_list_bytes_max: Shares::waiting(shares.tc_budget(shares.dc())),
         lag_bytes: lag_bytes as u64,
         // A round is one batch, unless its operations are shorter than is common.
         batch_operations_max: batch_operations_max.max(lag_bytes / 64),
@@ -340,38 +284,5 @@ mod tests {
             signals.room.raise();
         });
         assert_eq!((threads(), signals.room.sleepers()), (1, 0));
-    }
-
-    #[test]
-    fn the_shares_stay_within_the_memory_and_the_pool_is_shared() {
-        for memory in [16 << 20, 100 << 20, 1 << 30, 64 << 30] {
-            let shares = Shares::of(&Options::new().memory(memory));
-            let most = |dc: u64| shares.log as u64 + dc + shares.tc_budget(dc);
-            assert!(most(shares.dc) <= memory as u64 && most(0) <= memory as u64, "{memory}");
-            assert_eq!(shares.tc_budget(shares.dc), shares.tc);
-            assert!(shares.tc_budget(0) > shares.tc);
-        }
-    }
-
-    #[test]
-    fn pages_have_half_of_their_share_beside_large_tables() {
-        let shares = Shares::of(&Options::new().memory(100 << 20));
-        let half = shares.dc / 2;
-        assert_eq!(
-            [0, half, half + 1, 3 * half].map(|tables| shares.dc_budget(tables)),
-            [shares.dc, shares.dc, 2 * half + 1, 4 * half]
-        );
-    }
-
-    #[test]
-    fn versions_take_no_more_than_they_may() {
-        let options = Options::new().memory(1 << 30);
-        let (all, few) = (Shares::of(&options), Shares::of(&options.version_memory(32 << 20)));
-        assert_eq!((few.tc_budget(few.dc), few.tc_budget(0)), (32 << 20, 32 << 20));
-        assert_eq!(
-            (few.log, few.dc, few.tc),
-            (all.log, all.dc, all.tc),
-            "nothing else changes, nor the replay"
-        );
     }
 }

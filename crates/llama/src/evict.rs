@@ -1,7 +1,7 @@
 //! Eviction: what is durable leaves memory when the budget asks for it.
 //!
-//! A hand goes round the mapping table. A page that was touched since the hand last came by is spared once. Of the
-//! others the part that is durable leaves: all of the page, and its mapping word becomes the address; or what lies
+//! A hand goes round the mapping table. A page that was touched since the hand last came by is spared once, unless its base is in the way
+//! of others ([`deuteron_pool::is_stranded`]). Of the others the part that is durable leaves: all of the page, and its mapping word becomes the address; or what lies
 //! below the deltas that are not flushed yet, and a stub takes its place (*partial swap-out*). Pages that are not
 //! durable at all stay, and the caller is told to flush.
 //!
@@ -111,7 +111,7 @@ impl Llama {
     fn evict(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
         let snapshot = self.snapshot(page, guard);
         match snapshot.head() {
-            Some(head) if head.take_referenced() => Outcome::Spared,
+            Some(head) if head.take_referenced() && !head.is_stranded() => Outcome::Spared,
             _ => self.swap_out(page, snapshot, guard),
         }
     }

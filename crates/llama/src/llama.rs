@@ -491,13 +491,13 @@ impl Llama {
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
     pub fn recount(&self, index_bytes: u64) {
-        let budget = self.budget.load(Ordering::Relaxed);
+        let budget = self.memory_budget();
         // With a smaller budget it depends on the other stores of the process what is idle, by the chunk.
         let idle = if budget < POOL_BUDGET_MIN {
             0
         } else {
             let used = self.memory_bytes() + index_bytes;
-            beyond_reserve(used, pool::idle_bytes(used))
+            beyond_reserve(used, pool::idle_bytes(pool::Part::Pages, used))
         };
         if let Some(flusher) = self.try_fill() {
             self.places_bytes.store(flusher.images.places_bytes(), Ordering::Relaxed);
@@ -522,6 +522,37 @@ impl Llama {
     pub fn set_memory_budget(&self, bytes: u64) {
         // Relaxed: a figure.
         self.budget.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The budget now, in bytes.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options { memory_bytes: 8 << 20, ..deuteron_llama::Options::default() };
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert_eq!(llama.memory_budget(), 8 << 20);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn memory_budget(&self) -> u64 {
+        // Relaxed: a figure.
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    /// The budget with which memory would just not be [short](Llama::high_water), by what was [counted](Llama::recount) last.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options { memory_bytes: 8 << 20, ..deuteron_llama::Options::default() };
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// llama.recount(1 << 20);
+    /// let empty = llama.memory_budget_taken();
+    /// assert!((1 << 20..2 << 20).contains(&empty));
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn memory_budget_taken(&self) -> u64 {
+        let beside = self.memory_budget().saturating_sub(self.pages_bytes_max());
+        let pages = self.memory_bytes();
+        beside + pages + pages.div_ceil(15)
     }
 
     /// Bytes that the mapping table takes, and the places of pages that no image named yet when it was [counted](Llama::recount) last.

@@ -40,7 +40,7 @@ use crate::flash_address::FlashAddress;
 use crate::page_id::PageId;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use deuteron_epoch::{prefetch, prefetch_for_write};
-use deuteron_pool::{self as pool, charge};
+use deuteron_pool::{self as pool, Part, charge};
 use std::alloc::Layout;
 use std::borrow::Cow;
 use std::fmt;
@@ -185,7 +185,7 @@ fn allocate(
     let payload_bytes = contents.bytes();
     let layout = layout(payload_bytes, trailer, slack_bytes);
     let memory = u32::try_from(charge(layout)).expect("a node is smaller than 4 GiB");
-    let allocation = pool::allocate(layout);
+    let allocation = pool::allocate(Part::Pages, layout);
     let delta = kind == NodeKind::Delta;
     let header = Header {
         next: ptr::null(),
@@ -230,7 +230,7 @@ unsafe fn free(node: NonNull<Header>) {
     unsafe {
         let reference = NodeRef::new(node);
         if !reference.is_near() {
-            pool::free(node.cast::<u8>().sub(reference.slack_bytes()), reference.layout());
+            pool::free(Part::Pages, node.cast::<u8>().sub(reference.slack_bytes()), reference.layout());
         }
     }
 }
@@ -462,6 +462,12 @@ impl<'g> NodeRef<'g> {
             self.header().referenced.store(GONE, Ordering::Relaxed);
         }
         referenced
+    }
+
+    /// Whether the base of its chain is in the way of others ([`deuteron_pool::is_stranded`]).
+    pub(crate) fn is_stranded(self) -> bool {
+        // Where the slack begins does not matter: a span lies within or not.
+        self.base().is_some_and(|base| pool::is_stranded(Part::Pages, base.node.cast(), base.layout().size()))
     }
 
     /// What a base node says of its page. `None` for other kinds.

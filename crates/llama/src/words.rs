@@ -3,7 +3,7 @@
 //! They come and go one by one in sizes that differ a little, by the ten thousand while a tree grows; an allocator for everybody was seen to hold
 //! three times what was in use after that. In the pool they lie in huge pages, and what they leave serves others.
 
-use deuteron_pool::{self as pool, charge};
+use deuteron_pool::{self as pool, Part, charge};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -37,7 +37,7 @@ pub fn words_charge(count: usize) -> usize {
 pub fn put_words(words: &[u64]) -> NonNull<u64> {
     assert!(!words.is_empty());
     let layout = layout(words.len());
-    let memory = pool::allocate(layout).cast::<u64>();
+    let memory = pool::allocate(Part::Pages, layout).cast::<u64>();
     // SAFETY: as many words, aligned, and nobody else's.
     unsafe { memory.copy_from_nonoverlapping(NonNull::from(words).cast(), words.len()) };
     memory
@@ -49,5 +49,5 @@ pub fn put_words(words: &[u64]) -> NonNull<u64> {
 /// They are `count` words, nobody uses them any more, and they are freed once.
 pub unsafe fn free_words(words: NonNull<u64>, count: usize) {
     // SAFETY: our own contract; the layout is that of `put_words`.
-    unsafe { pool::free(words.cast(), layout(count)) };
+    unsafe { pool::free(Part::Pages, words.cast(), layout(count)) };
 }

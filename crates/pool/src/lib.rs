@@ -5,7 +5,8 @@
 //! makes a thread that frees what another has allocated wait. Here
 //!
 //! - *chunks* of 2 MiB come from the system, in huge pages where it has them;
-//! - a chunk is cut into *spans* of 64 KiB, a span into *slots* of one size;
+//! - a chunk is cut into *spans* of 64 KiB, a span into *slots* of one size, for one [part](Part) of the pool: what comes and goes for reasons of
+//!   its own leaves holes of its own;
 //! - each thread keeps a few free slots of each size, and exchanges them by the batch with all others, under a lock of the size;
 //! - a few batches stay as they came for who wants one next, while much more of the size is in use: what is known of their spans
 //!   is not even looked at;
@@ -13,6 +14,7 @@
 //!   the next are taken from the lowest, and the highest become empty;
 //! - other slots are taken from the lowest span that has one, and a span that has none in use becomes one for any size. A chunk with
 //!   none goes back to the system, but for one;
+//! - and whoever must let go of something, and may choose what, is told what lies in the highest of them ([`is_stranded`]);
 //! - of free spans in other chunks a sixteenth of all spans that have it keep their memory. It is the spans of higher addresses that lose theirs.
 //!
 //! What is larger than half a span, and under loom and shuttle everything, goes to the ordinary allocator. One pool serves all databases of a
@@ -20,15 +22,16 @@
 //! free by who asks for it ([`idle_bytes`]).
 //!
 //! ```
+//! use deuteron_pool::Part;
 //! use std::alloc::Layout;
 //!
 //! let layout = Layout::array::<u64>(5)?;
-//! let words = deuteron_pool::allocate(layout).cast::<u64>();
+//! let words = deuteron_pool::allocate(Part::Pages, layout).cast::<u64>();
 //! // SAFETY: room for five words, which is ours until it is freed, once and with the same layout.
 //! unsafe {
 //!     words.write(7);
 //!     assert_eq!(words.read(), 7);
-//!     deuteron_pool::free(words.cast(), layout);
+//!     deuteron_pool::free(Part::Pages, words.cast(), layout);
 //! }
 //! # Ok::<(), std::alloc::LayoutError>(())
 //! ```
@@ -42,7 +45,7 @@
 //!   the lock of the chunks, which is taken after that of a class, never before.
 //! - **P4** A chunk is mapped as long as one of its spans has a class, which a span keeps while a slot of it is in use or in a
 //!   stack. The pointer of a slot is made from that of the chunk, and may reach all of it.
-//! - **P5** A slot is freed with the layout that it was allocated with; that names its class.
+//! - **P5** A slot is freed with the part and the layout that it was allocated with; they name its class.
 //! - **P6** A free span may be *bare*: the system has its memory back, and gives it zeroed again when it is touched. A span is stripped while it is
 //!   nobody's: neither free nor of a class. Never the first of a chunk, where what is known of all of them lies.
 
@@ -50,7 +53,7 @@ mod size_class;
 mod span;
 mod system;
 
-use size_class::{CLASSES, SizeClass};
+use size_class::{CLASSES, PARTS, SizeClass};
 use span::{Chunks, Fresh, Put, SPAN_BYTES, Slots, SpanRef};
 use std::alloc::{Layout, handle_alloc_error};
 use std::cell::UnsafeCell;
@@ -58,6 +61,15 @@ use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What memory is for: slots of different parts do not share a span, and each part has its own idle ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Nodes of pages, and tables.
+    Pages,
+    /// Records and their versions.
+    Records,
+}
 
 /// The largest alignment that every slot has.
 const ALIGN_MAX: usize = 16;
@@ -74,29 +86,32 @@ const ALLOCATION_OVERHEAD: usize = 2048;
 /// ```
 #[inline]
 pub fn charge(layout: Layout) -> usize {
-    SizeClass::of(layout.size()).map_or(layout.size() + ALLOCATION_OVERHEAD, SizeClass::slot_bytes)
+    // The sizes of all parts are the same.
+    SizeClass::of(Part::Pages, layout.size())
+        .map_or(layout.size() + ALLOCATION_OVERHEAD, SizeClass::slot_bytes)
 }
 
 /// Whether anything lies in the pool. Models have no memory that outlives them, and Miri checks allocations better one by one.
 const POOLED: bool = cfg!(not(any(loom, shuttle, miri)));
 
-/// Memory for `layout`, which is not empty and aligned to 16 at most. Its contents are arbitrary. If there is none, the process ends
+/// Memory of `part` for `layout`, which is not empty and aligned to 16 at most. Its contents are arbitrary. If there is none, the process ends
 /// ([`handle_alloc_error`]).
 ///
 /// # Panics
 /// If `layout` is empty, or aligned to more.
 ///
 /// ```
+/// use deuteron_pool::Part;
 /// let layout = std::alloc::Layout::new::<[u64; 4]>();
-/// let memory = deuteron_pool::allocate(layout);
+/// let memory = deuteron_pool::allocate(Part::Pages, layout);
 /// assert!(memory.addr().get().is_multiple_of(8));
 /// // SAFETY: just allocated, and not used any more.
-/// unsafe { deuteron_pool::free(memory, layout) };
+/// unsafe { deuteron_pool::free(Part::Pages, memory, layout) };
 /// ```
 #[inline]
-pub fn allocate(layout: Layout) -> NonNull<u8> {
+pub fn allocate(part: Part, layout: Layout) -> NonNull<u8> {
     assert!(layout.size() > 0 && layout.align() <= ALIGN_MAX);
-    let memory = match SizeClass::of(layout.size()) {
+    let memory = match SizeClass::of(part, layout.size()) {
         Some(class) if POOLED => allocate_slot(class),
         // SAFETY: the layout is not empty.
         _ => NonNull::new(unsafe { std::alloc::alloc(layout) }),
@@ -107,17 +122,18 @@ pub fn allocate(layout: Layout) -> NonNull<u8> {
 /// Frees what [`allocate`] has given.
 ///
 /// # Safety
-/// It is not used any more, freed once, and `layout` is the same (P5).
+/// It is not used any more, freed once, and `part` and `layout` are the same (P5).
 ///
 /// ```
+/// use deuteron_pool::Part;
 /// let layout = std::alloc::Layout::new::<u64>();
-/// let memory = deuteron_pool::allocate(layout);
+/// let memory = deuteron_pool::allocate(Part::Pages, layout);
 /// // SAFETY: just allocated, and not used any more.
-/// unsafe { deuteron_pool::free(memory, layout) };
+/// unsafe { deuteron_pool::free(Part::Pages, memory, layout) };
 /// ```
 #[inline]
-pub unsafe fn free(memory: NonNull<u8>, layout: Layout) {
-    match SizeClass::of(layout.size()) {
+pub unsafe fn free(part: Part, memory: NonNull<u8>, layout: Layout) {
+    match SizeClass::of(part, layout.size()) {
         // SAFETY: our own contract (P1, P5).
         Some(class) if POOLED => unsafe { free_slot(class, memory) },
         // SAFETY: our own contract.
@@ -136,23 +152,40 @@ pub fn give_back() {
     let _ = SLOTS.try_with(|slots| slots.0.empty(&POOL));
 }
 
-/// Of what the pool keeps free for anybody, the part of one who has `own` bytes of slots in use; in bytes.
+/// Whether the allocation of `bytes` bytes at `memory`, of `part`, is in the way: many slots of its size are free, and it lies in one of the spans that would be free
+/// if those in use were close together. For who must let go of something, and may choose what.
 ///
 /// ```
-/// let layout = std::alloc::Layout::new::<u64>();
-/// let memory = deuteron_pool::allocate(layout);
-/// // Of the rest of the chunk, the part of one who has as much as this.
-/// assert!(deuteron_pool::idle_bytes(16) <= deuteron_pool::idle_bytes(u64::MAX));
+/// use deuteron_pool::Part;
+/// use std::alloc::Layout;
+/// let layout = Layout::new::<u64>();
+/// let memory = deuteron_pool::allocate(Part::Pages, layout);
+/// assert!(!deuteron_pool::is_stranded(Part::Pages, memory, layout.size()), "hardly any slot is free");
 /// // SAFETY: just allocated, and not used any more.
-/// unsafe { deuteron_pool::free(memory, layout) };
+/// unsafe { deuteron_pool::free(Part::Pages, memory, layout) };
 /// ```
-pub fn idle_bytes(own: u64) -> u64 {
-    share(POOL.held.load(Ordering::Relaxed) as u64, POOL.out.load(Ordering::Relaxed) as u64, own)
+#[inline]
+pub fn is_stranded(part: Part, memory: NonNull<u8>, bytes: usize) -> bool {
+    SizeClass::of(part, bytes).is_some_and(|class| POOL.is_stranded(class, memory))
 }
 
-/// Of what is `held` and not `out`, the part of one who has `own` of what is out.
-fn share(held: u64, out: u64, own: u64) -> u64 {
-    let idle = held.saturating_sub(out);
+/// Of what lies idle in `part`, and of what the pool keeps free for all parts, the share of one who has `own` bytes of slots of it in use; in bytes.
+///
+/// ```
+/// use deuteron_pool::Part;
+/// let layout = std::alloc::Layout::new::<u64>();
+/// let memory = deuteron_pool::allocate(Part::Pages, layout);
+/// // Of the rest of the chunk, the part of one who has as much as this.
+/// assert!(deuteron_pool::idle_bytes(Part::Pages, 16) <= deuteron_pool::idle_bytes(Part::Pages, u64::MAX));
+/// // SAFETY: just allocated, and not used any more.
+/// unsafe { deuteron_pool::free(Part::Pages, memory, layout) };
+/// ```
+pub fn idle_bytes(part: Part, own: u64) -> u64 {
+    POOL.idle_bytes(part, own)
+}
+
+/// Of what is `idle`, the share of one who has `own` of what is `out`.
+fn share(idle: u64, out: u64, own: u64) -> u64 {
     if own >= out { idle } else { (u128::from(idle) * u128::from(own) / u128::from(out)) as u64 }
 }
 
@@ -163,27 +196,41 @@ const USED_FOR_EACH_READY: usize = 16;
 /// A class is sparse with more than one slot free in spans for so many in use, beside so many spans' worth.
 const USED_FOR_EACH_FREE: usize = 8;
 const FREE_SPANS: usize = 2;
+/// Of a sparse class half as many may stay free when what is in use has been put close together; which spans are in the way is
+/// looked up each time that so many batches have come back.
+const PUTS_FOR_EACH_LOOK: u32 = 32;
 
 /// What is known of the slots of a class, under its lock.
 struct Class {
-    /// Spans with a free slot.
+    /// Spans with a free slot, and all of them.
     spans: BTreeSet<SpanRef>,
+    all: BTreeSet<SpanRef>,
     /// Whole batches of free slots, for who wants one next.
     ready: Vec<Slots>,
     /// Slots in use or in a thread's stack.
     used: usize,
     /// Slots that are free in spans.
     free: usize,
+    /// Batches that came back since it was looked up which spans are in the way.
+    puts: u32,
 }
 
 impl Class {
     const fn new() -> Class {
-        Class { spans: BTreeSet::new(), ready: Vec::new(), used: 0, free: 0 }
+        Class { spans: BTreeSet::new(), all: BTreeSet::new(), ready: Vec::new(), used: 0, free: 0, puts: 0 }
     }
 
     /// Whether so many slots are free in spans that who has free ones shall keep none of them.
     fn is_sparse(&self, class: SizeClass) -> bool {
         self.free > self.used / USED_FOR_EACH_FREE + FREE_SPANS * (SPAN_BYTES / class.slot_bytes())
+    }
+
+    /// Where the highest spans begin that would not be needed if the slots in use were closer together.
+    fn stranded_from(&self, class: SizeClass) -> usize {
+        let excess = self.free.saturating_sub(self.used / (2 * USED_FOR_EACH_FREE));
+        let spans = excess * class.slot_bytes() / SPAN_BYTES;
+        let lowest = spans.checked_sub(1).and_then(|above| self.all.iter().rev().nth(above));
+        lowest.map_or(usize::MAX, |span| span.address())
     }
 
     /// How many batches may be kept.
@@ -199,12 +246,16 @@ impl Class {
 struct Pool {
     classes: [Mutex<Class>; CLASSES],
     chunks: Mutex<Chunks>,
+    /// Of each class the address from which on slots are in the way of others. Changed under its lock.
+    stranded_from: [AtomicUsize; CLASSES],
     /// Whether somebody should fetch a chunk before it is needed.
     wants_chunk: AtomicBool,
     /// Bytes of chunks, but for what the system has back.
     held: AtomicUsize,
-    /// Bytes of slots in use or in a thread's stack.
-    out: AtomicUsize,
+    /// Of each part, bytes of slots in use or in a thread's stack.
+    out: [AtomicUsize; PARTS],
+    /// Of each part, bytes of the spans that have a class of it.
+    spans: [AtomicUsize; PARTS],
 }
 
 static POOL: Pool = Pool::new();
@@ -219,10 +270,23 @@ impl Pool {
         Pool {
             classes: [const { Mutex::new(Class::new()) }; CLASSES],
             chunks: Mutex::new(Chunks::new()),
+            stranded_from: [const { AtomicUsize::new(usize::MAX) }; CLASSES],
             wants_chunk: AtomicBool::new(false),
             held: AtomicUsize::new(0),
-            out: AtomicUsize::new(0),
+            out: [const { AtomicUsize::new(0) }; PARTS],
+            spans: [const { AtomicUsize::new(0) }; PARTS],
         }
+    }
+
+    /// See [`idle_bytes`].
+    fn idle_bytes(&self, part: Part, own: u64) -> u64 {
+        // Relaxed, all: figures.
+        let load = |bytes: &AtomicUsize| bytes.load(Ordering::Relaxed) as u64;
+        let sum = |bytes: &[AtomicUsize; PARTS]| bytes.iter().map(load).sum::<u64>();
+        let out = load(&self.out[part as usize]);
+        let idle = load(&self.spans[part as usize]).saturating_sub(out);
+        let free = load(&self.held).saturating_sub(sum(&self.spans));
+        share(idle + share(free, sum(&self.out), out), out, own)
     }
 
     /// Up to `count` free slots; fewer only if there is no memory.
@@ -248,7 +312,7 @@ impl Pool {
         let slots = ready.unwrap_or_else(|| self.take_from_spans(&mut state, class, count));
         state.used += slots.count() as usize;
         // Relaxed: a figure.
-        self.out.fetch_add(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
+        self.out[class.part()].fetch_add(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
         slots
     }
 
@@ -265,8 +329,11 @@ impl Pool {
                     if chunks.wants_chunk() {
                         self.wants_chunk.store(true, Ordering::Relaxed);
                     }
+                    drop(chunks);
+                    self.spans[class.part()].fetch_add(SPAN_BYTES, Ordering::Relaxed);
                     state.free += span.slots(class).len();
                     state.spans.insert(span);
+                    state.all.insert(span);
                     span
                 }
             };
@@ -309,15 +376,41 @@ impl Pool {
         self.held.store(chunks.bytes(), Ordering::Relaxed);
     }
 
+    /// See [`is_stranded`].
+    #[inline]
+    fn is_stranded(&self, class: SizeClass, slot: NonNull<u8>) -> bool {
+        // Relaxed: a hint.
+        slot.addr().get() >= self.stranded_from[class.index()].load(Ordering::Relaxed)
+    }
+
+    /// Whether a class is sparse; now and then, which of its spans are in the way, if it is.
+    fn look_at_sparse(&self, state: &mut Class, class: SizeClass) -> bool {
+        let is_sparse = state.is_sparse(class);
+        let from = &self.stranded_from[class.index()];
+        if !is_sparse {
+            state.puts = 0;
+            // Relaxed, here and below: a hint. Whoever asks has its line, so it is not written for nothing.
+            if from.load(Ordering::Relaxed) != usize::MAX {
+                from.store(usize::MAX, Ordering::Relaxed);
+            }
+        } else {
+            if state.puts.is_multiple_of(PUTS_FOR_EACH_LOOK) {
+                from.store(state.stranded_from(class), Ordering::Relaxed);
+            }
+            state.puts = state.puts.wrapping_add(1);
+        }
+        is_sparse
+    }
+
     /// Takes free slots of `class` back; whether a span has become free, and whether the class is sparse then.
     fn put_locked(&self, class: SizeClass, slots: Slots) -> (bool, bool) {
         let mut state = lock(&self.classes[class.index()]);
         state.used -= slots.count() as usize;
-        self.out.fetch_sub(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
+        self.out[class.part()].fetch_sub(slots.count() as usize * class.slot_bytes(), Ordering::Relaxed);
         let ready_max = state.ready_max(class);
         if state.ready.len() < ready_max && slots.count() == class.batch() {
             state.ready.push(slots);
-            return (false, false);
+            return (false, self.look_at_sparse(&mut state, class));
         }
         let mut has_freed = self.put_into_spans(&mut state, class, slots);
         while state.ready.len() > ready_max
@@ -325,7 +418,7 @@ impl Pool {
         {
             has_freed |= self.put_into_spans(&mut state, class, slots);
         }
-        (has_freed, state.is_sparse(class))
+        (has_freed, self.look_at_sparse(&mut state, class))
     }
 
     fn put_into_spans(&self, state: &mut Class, class: SizeClass, mut slots: Slots) -> bool {
@@ -339,6 +432,8 @@ impl Pool {
             if is_empty {
                 has_freed = true;
                 state.spans.remove(&span);
+                state.all.remove(&span);
+                self.spans[class.part()].fetch_sub(SPAN_BYTES, Ordering::Relaxed);
                 state.free -= span.slots(class).len();
                 let mut chunks = lock(&self.chunks);
                 // SAFETY: no slot of the span is in use, and the class does not name it any more.

@@ -6,6 +6,9 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 
+/// Whose slots are looked at.
+const PART: Part = Part::Records;
+
 /// A pool of the test's own, and one thread's stacks.
 struct Bed {
     pool: Pool,
@@ -20,7 +23,7 @@ impl Bed {
     }
 
     fn allocate(&mut self, bytes: usize) {
-        let class = SizeClass::of(bytes).expect("at most half a span");
+        let class = SizeClass::of(PART, bytes).expect("at most half a span");
         let slot = self.own.allocate(&self.pool, class).expect("there is memory");
         let (start, end) = (slot.addr().get(), slot.addr().get() + bytes);
         assert!(start.is_multiple_of(16));
@@ -36,7 +39,7 @@ impl Bed {
         // SAFETY: as above; written when it was allocated.
         let written = unsafe { std::slice::from_raw_parts(slot.as_ptr(), bytes) };
         assert!(written.iter().all(|&byte| byte == bytes as u8));
-        let class = SizeClass::of(bytes).expect("at most half a span");
+        let class = SizeClass::of(PART, bytes).expect("at most half a span");
         // SAFETY: in use until now, and of this class.
         unsafe { self.own.free(&self.pool, class, slot) };
     }
@@ -86,7 +89,7 @@ proptest! {
             bed.free(address);
         }
         bed.own.empty(&bed.pool);
-        prop_assert_eq!(bed.pool.out.load(Ordering::Relaxed), 0);
+        prop_assert_eq!(bed.pool.out[PART as usize].load(Ordering::Relaxed), 0);
         prop_assert!(bed.held() <= CHUNK_BYTES, "one chunk is kept");
         for class in &bed.pool.classes {
             let class = lock(class);
@@ -117,7 +120,7 @@ fn what_was_freed_in_one_size_is_used_in_another() {
 fn slots_freed_by_another_thread_come_back() {
     let rounds: u8 = if cfg!(miri) { 2 } else { 50 };
     let pool = Pool::new();
-    let class = SizeClass::of(500).expect("a class");
+    let class = SizeClass::of(PART, 500).expect("a class");
     let (sender, receiver) = mpsc::channel::<(usize, u8)>();
     std::thread::scope(|scope| {
         let pool = &pool;
@@ -146,7 +149,7 @@ fn slots_freed_by_another_thread_come_back() {
         own.empty(pool);
         drop(sender);
     });
-    assert_eq!(pool.out.load(Ordering::Relaxed), 0);
+    assert_eq!(pool.out[PART as usize].load(Ordering::Relaxed), 0);
     assert!(pool.held.load(Ordering::Relaxed) <= CHUNK_BYTES);
 }
 
@@ -185,18 +188,13 @@ fn free_spans_of_chunks_that_are_in_use_go_back_to_the_system_and_are_used_again
         bed.free(address);
     }
     bed.own.empty(&bed.pool);
-    assert_eq!(bed.pool.out.load(Ordering::Relaxed), 0);
+    assert_eq!(bed.pool.out[PART as usize].load(Ordering::Relaxed), 0);
     assert!(bed.held() <= CHUNK_BYTES, "one chunk is kept");
 }
 
 #[test]
 fn a_store_answers_for_its_part_of_what_is_idle() {
-    assert_eq!(
-        [share(100, 60, 60), share(100, 60, 15), share(100, 60, 0), share(100, 0, 0)],
-        [40, 10, 0, 100]
-    );
-    // Out for a moment before it is known to be held.
-    assert_eq!(share(50, 60, 60), 0);
+    assert_eq!([share(40, 60, 60), share(40, 60, 15), share(40, 60, 0), share(40, 0, 0)], [40, 10, 0, 40]);
     assert_eq!(charge(Layout::from_size_align(33, 16).expect("a layout")), 48);
     assert_eq!(charge(Layout::from_size_align(1 << 20, 16).expect("a layout")), (1 << 20) + 2048);
 }
@@ -204,16 +202,99 @@ fn a_store_answers_for_its_part_of_what_is_idle() {
 #[test]
 fn who_has_nothing_of_what_is_out_has_no_part_of_what_is_idle() {
     let layout = Layout::from_size_align(500, 16).expect("a layout");
-    let slot = allocate(layout);
-    assert_eq!(idle_bytes(0), 0);
+    let slot = allocate(PART, layout);
+    assert_eq!(idle_bytes(PART, 0), 0);
     // SAFETY: allocated above, and not used.
-    unsafe { free(slot, layout) };
+    unsafe { free(PART, slot, layout) };
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "much memory")]
+fn each_part_has_its_own_idle_slots_and_its_share_of_free_spans() {
+    let pool = Pool::new();
+    let own = ThreadSlots::new();
+    let [pages, records] =
+        [Part::Pages, Part::Records].map(|part| (part, SizeClass::of(part, 512).expect("a class")));
+    let fill = |class| -> Vec<_> {
+        (0..4 * CHUNK_BYTES / 512).map(|_| own.allocate(&pool, class).expect("there is memory")).collect()
+    };
+    let free = |class, slots: Vec<NonNull<u8>>| {
+        // SAFETY: allocated above, of this class, and not used.
+        slots.into_iter().for_each(|slot| unsafe { own.free(&pool, class, slot) })
+    };
+    let (in_pages, mut in_records) = (fill(pages.1), fill(records.1));
+    let span = |slot: &NonNull<u8>| slot.addr().get() / SPAN_BYTES;
+    let spans: BTreeSet<_> = in_pages.iter().map(span).collect();
+    assert!(in_records.iter().all(|slot| !spans.contains(&span(slot))));
+    let idle = |(part, _)| pool.idle_bytes(part, u64::MAX);
+    // Hardly more than the rest of a chunk.
+    assert!(idle(pages) + idle(records) <= 2 * CHUNK_BYTES as u64, "{} {}", idle(pages), idle(records));
+    // Every second record goes: that is theirs.
+    let half: Vec<_> = in_records.iter().copied().step_by(2).collect();
+    in_records = in_records.into_iter().skip(1).step_by(2).collect();
+    free(records.1, half);
+    let [of_pages, of_records] = [pages, records].map(idle);
+    assert!(
+        of_records > 3 * CHUNK_BYTES as u64 / 2 && of_pages < CHUNK_BYTES as u64,
+        "{of_pages} {of_records}"
+    );
+    // The rest as well: their spans are for all, and the system has most of them back.
+    free(records.1, in_records);
+    own.empty(&pool);
+    assert!(idle(pages) > 0 && idle(pages) <= 2 * CHUNK_BYTES as u64);
+    assert_eq!(
+        idle(records),
+        pool.held.load(Ordering::Relaxed) as u64
+            - pool.spans[Part::Pages as usize].load(Ordering::Relaxed) as u64
+    );
+    free(pages.1, in_pages);
+    own.empty(&pool);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "much memory")]
+fn what_lies_in_the_highest_spans_of_a_sparse_size_is_stranded_until_they_are_free() {
+    let pool = Pool::new();
+    let own = ThreadSlots::new();
+    let class = SizeClass::of(PART, 512).expect("of a size that is pooled");
+    let of_span = SPAN_BYTES / class.slot_bytes();
+    let mut in_use: Vec<_> =
+        (0..400 * of_span).map(|_| own.allocate(&pool, class).expect("there is memory")).collect();
+    in_use.sort_unstable();
+    let stranded =
+        |slots: &[NonNull<u8>]| slots.iter().filter(|slot| pool.is_stranded(class, **slot)).count();
+    assert_eq!(stranded(&in_use), 0);
+    // SAFETY: allocated above, of this class, and not used.
+    let free =
+        |slots: Vec<NonNull<u8>>| slots.into_iter().for_each(|slot| unsafe { own.free(&pool, class, slot) });
+    // One of four leaves, all over the spans.
+    free(in_use.iter().copied().step_by(4).collect());
+    let rest: Vec<_> =
+        in_use.into_iter().enumerate().filter(|(at, _)| at % 4 != 0).map(|(_, slot)| slot).collect();
+    let count = stranded(&rest);
+    // A quarter is free, a sixteenth may be: about a fifth of the spans.
+    assert!((rest.len() / 8..rest.len() / 4).contains(&count), "{count} of {}", rest.len());
+    let (low, high): (Vec<_>, Vec<_>) = rest.into_iter().partition(|slot| !pool.is_stranded(class, *slot));
+    assert!(low.iter().max() < high.iter().min(), "the highest");
+    let spans = || pool.spans[PART as usize].load(Ordering::Relaxed);
+    let before = spans();
+    // Others take their place, further down.
+    let mut others = Vec::new();
+    for slots in high.chunks(500) {
+        free(slots.to_vec());
+        others.extend((0..slots.len()).map(|_| own.allocate(&pool, class).expect("there is memory")));
+    }
+    let (after, left) = (spans(), stranded(&low) + stranded(&others));
+    assert!(after < before / 16 * 14 && left < count / 4, "{before} {after}, {left} of {count}");
+    free(others);
+    free(low);
+    own.empty(&pool);
 }
 
 #[test]
 fn a_thread_keeps_two_batches_and_gives_one_back_beyond_that() {
     let mut bed = Bed::new();
-    let out = |bed: &Bed| bed.pool.out.load(Ordering::Relaxed);
+    let out = |bed: &Bed| bed.pool.out[PART as usize].load(Ordering::Relaxed);
     // 64 of 512 bytes are a batch.
     for number in 1..=3 * 64_usize {
         bed.allocate(500);
@@ -230,7 +311,7 @@ fn a_thread_keeps_two_batches_and_gives_one_back_beyond_that() {
     bed.allocate(500);
     assert_eq!(out(&bed), 192 * 512);
     let batches =
-        [16, 512, 513, 4096, SPAN_BYTES / 2].map(|bytes| SizeClass::of(bytes).map(SizeClass::batch));
+        [16, 512, 513, 4096, SPAN_BYTES / 2].map(|bytes| SizeClass::of(PART, bytes).map(SizeClass::batch));
     assert_eq!(batches, [64, 64, 56, 8, 1].map(Some));
 }
 
@@ -238,7 +319,7 @@ fn a_thread_keeps_two_batches_and_gives_one_back_beyond_that() {
 #[cfg_attr(miri, ignore = "much memory")]
 fn a_few_whole_batches_wait_for_the_next_thread_while_many_are_in_use() {
     let pool = Pool::new();
-    let class = SizeClass::of(512).expect("of a size that is pooled");
+    let class = SizeClass::of(PART, 512).expect("of a size that is pooled");
     let batch = class.batch();
     let ready = || lock(&pool.classes[class.index()]).ready.len();
     let addresses = |slots: &mut Slots| -> BTreeSet<usize> {
@@ -271,7 +352,7 @@ fn a_few_whole_batches_wait_for_the_next_thread_while_many_are_in_use() {
 fn where_many_are_free_in_spans_none_are_kept_and_the_lowest_are_taken() {
     let pool = Pool::new();
     let own = ThreadSlots::new();
-    let class = SizeClass::of(512).expect("of a size that is pooled");
+    let class = SizeClass::of(PART, 512).expect("of a size that is pooled");
     let of_span = SPAN_BYTES / class.slot_bytes();
     let mut in_use: Vec<_> =
         (0..40 * of_span).map(|_| own.allocate(&pool, class).expect("there is memory")).collect();
@@ -300,20 +381,20 @@ fn where_many_are_free_in_spans_none_are_kept_and_the_lowest_are_taken() {
     free(rest);
     free(next.into_iter().enumerate().collect());
     own.empty(&pool);
-    assert_eq!((free_in_spans(), pool.out.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((free_in_spans(), pool.out[PART as usize].load(Ordering::Relaxed)), (0, 0));
 }
 
 #[test]
 fn a_thread_that_gives_its_slots_back_keeps_none() {
     let pool = Pool::new();
     let own = ThreadSlots::new();
-    let class = SizeClass::of(4096).expect("of a size that is pooled");
+    let class = SizeClass::of(PART, 4096).expect("of a size that is pooled");
     let slot = own.allocate(&pool, class).expect("there is memory");
-    assert_eq!(pool.out.load(Ordering::Relaxed), class.batch() as usize * class.slot_bytes());
+    assert_eq!(pool.out[PART as usize].load(Ordering::Relaxed), class.batch() as usize * class.slot_bytes());
     // SAFETY: allocated above, of this class, and not used.
     unsafe { own.free(&pool, class, slot) };
     own.empty(&pool);
-    assert_eq!(pool.out.load(Ordering::Relaxed), 0);
+    assert_eq!(pool.out[PART as usize].load(Ordering::Relaxed), 0);
     assert!(lock(&pool.classes[class.index()]).spans.is_empty());
 }
 
@@ -321,7 +402,7 @@ fn a_thread_that_gives_its_slots_back_keeps_none() {
 #[cfg_attr(miri, ignore = "much memory")]
 fn a_chunk_is_wanted_ahead_if_there_are_many_with_a_quarter_of_one_left() {
     const SPANS: usize = CHUNK_BYTES / SPAN_BYTES;
-    let class = SizeClass::of(SPAN_BYTES / 2).expect("at most half a span");
+    let class = SizeClass::of(PART, SPAN_BYTES / 2).expect("at most half a span");
     let mut chunks = Chunks::new();
     let mut spans = Vec::new();
     for number in 1..=33 * SPANS {

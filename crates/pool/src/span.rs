@@ -122,6 +122,11 @@ impl SpanRef {
         }
     }
 
+    /// Where it begins.
+    pub(super) fn address(self) -> usize {
+        self.chunk.0.addr().get() + self.index * SPAN_BYTES
+    }
+
     /// Gives its memory back to the system, which gives it zeroed again when it is touched (P6).
     ///
     /// # Safety

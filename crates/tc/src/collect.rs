@@ -72,16 +72,17 @@ impl Core {
     }
 
     /// Moves the clock hand over `buckets` buckets; whether anything was dropped. Records that have been used since the hand
-    /// last came by are spared once, unless memory is short indeed. What everybody sees is what was [known](Core::known_horizon) of it: to look at
+    /// last came by are spared once, unless memory is short indeed or they are in the way of others. What everybody sees is what was [known](Core::known_horizon) of it: to look at
     /// all transactions takes as long as some buckets.
     pub(crate) fn sweep(&self, buckets: usize) -> bool {
         let horizon = self.known_horizon();
-        let start = self.clock_hand.fetch_add(buckets, Ordering::Relaxed);
         let mut dropped = false;
-        for first in (0..buckets).step_by(GUARD_BUCKETS) {
+        for _ in (0..buckets).step_by(GUARD_BUCKETS) {
+            // Relaxed: where exactly the hand is does not matter.
+            let start = self.clock_hand.fetch_add(GUARD_BUCKETS, Ordering::Relaxed);
             let guard = self.epochs.pin();
-            let swept = (first..buckets.min(first + GUARD_BUCKETS))
-                .map(|offset| (start + offset) % self.table.buckets());
+            let swept =
+                (start..start + GUARD_BUCKETS.min(buckets)).map(|bucket| bucket % self.table.buckets());
             self.table.prefetch_chains(swept.clone(), &guard);
             for bucket in swept {
                 self.table.for_each_in_bucket(bucket, &guard, |record| {
@@ -89,11 +90,18 @@ impl Core {
                     if Self::has_garbage(record, horizon, &guard) {
                         dropped |= self.maintain(record, horizon, &guard);
                     }
-                    let spared = record.take_referenced() && !self.account.is_over_hard();
-                    if !spared && self.account.is_over_target() {
-                        dropped |= self.evict(record, &guard);
+                    // The second chance is left to those that the hand passes while there is room.
+                    if self.account.is_over_target() {
+                        let spared = record.take_referenced() && !self.account.is_over_hard();
+                        if !spared || record.is_stranded(&guard) {
+                            dropped |= self.evict(record, &guard);
+                        }
                     }
                 });
+            }
+            // Further than it must go, the hand would take second chances for nothing.
+            if !self.account.is_over_target() {
+                break;
             }
         }
         dropped

@@ -246,6 +246,16 @@ impl TransactionComponent {
         self.core.account.set_budget(bytes);
     }
 
+    /// Bytes that records, versions and the index take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.core.account.used()
+    }
+
+    /// The budget with which the collector would just have nothing to evict, in bytes.
+    pub fn memory_budget_taken(&self) -> u64 {
+        self.core.account.budget_taken()
+    }
+
     /// The budget now, in bytes.
     pub fn memory_budget(&self) -> u64 {
         self.core.account.budget()

@@ -18,6 +18,9 @@ const SHARDS: usize = 16;
 const SHARDS: usize = 1;
 const CARRY_BYTES: i64 = 32 << 10;
 
+/// Of what is beyond it no margin is kept free.
+const MARGIN_OF_BYTES_MAX: u64 = 512 << 20;
+
 /// See the [module](self).
 pub(crate) struct Account {
     shards: [Padded<AtomicU64>; SHARDS],
@@ -80,13 +83,18 @@ impl Account {
 
     /// A share of the budget that is kept free, or beyond it. Of a large budget less: the collector's pace is what it must cover.
     fn margin(&self, parts: u64) -> u64 {
-        const BYTES_MAX: u64 = 512 << 20;
-        self.budget().min(BYTES_MAX) / parts
+        self.budget().min(MARGIN_OF_BYTES_MAX) / parts
     }
 
     /// The collector evicts above this. So it leaves free what it needs to keep ahead, and no more: what it evicts is read from the data component again, several times as a rule.
     pub(crate) fn is_over_target(&self) -> bool {
         self.used() > self.budget() - self.margin(16)
+    }
+
+    /// The least budget with which it would not evict.
+    pub(crate) fn budget_taken(&self) -> u64 {
+        let used = self.used();
+        used + (used / 15).min(MARGIN_OF_BYTES_MAX / 16)
     }
 
     /// Reads no longer put what they have read into the table above this.
@@ -165,6 +173,14 @@ mod tests {
         assert!(account.is_over_limit());
         account.set_budget((3 << 30) + (20 << 20));
         assert!(account.is_over_target() && !account.is_over_soft());
+        for more in [0, 4 << 20] {
+            account.subtract((3 << 30) - (10 << 20) - more);
+            account.set_budget(account.budget_taken());
+            assert!(!account.is_over_target());
+            account.set_budget(account.budget() - 2);
+            assert!(account.is_over_target());
+            account.add((3 << 30) - (10 << 20) - more);
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::sync::{AtomicPtr, AtomicU16, AtomicU64, Lost, Ordering};
 use crate::version::{PRUNED, Version};
 use deuteron_contract::{TableId, Timestamp};
 use deuteron_epoch::Guard;
+use deuteron_pool::Part;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
@@ -98,7 +99,7 @@ impl Record {
         if embedded_bytes > 0 {
             bytes = Self::embedded_offset(key.key.len()) + embedded_bytes;
         }
-        let record = deuteron_pool::allocate(Self::layout(bytes)).as_ptr().cast::<Record>();
+        let record = deuteron_pool::allocate(Part::Records, Self::layout(bytes)).as_ptr().cast::<Record>();
         let content = Record {
             next: AtomicPtr::new(ptr::null_mut()),
             head: AtomicPtr::new(ptr::null_mut()),
@@ -137,12 +138,24 @@ impl Record {
             ptr::drop_in_place(pointer.cast::<Record>());
         }
         // SAFETY: the caller's contract; what was allocated is not null.
-        unsafe { deuteron_pool::free(NonNull::new_unchecked(pointer), Self::layout(bytes)) };
+        unsafe { deuteron_pool::free(Part::Records, NonNull::new_unchecked(pointer), Self::layout(bytes)) };
     }
 
     /// The size of the allocation.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes as usize
+    }
+
+    /// Whether it or its newest version is in the way of others ([`deuteron_pool::is_stranded`]).
+    pub(crate) fn is_stranded(&self, _guard: &Guard<'_>) -> bool {
+        let head = self.head.load(Ordering::Acquire);
+        if head == REMOVED {
+            return false;
+        }
+        // SAFETY: reached through the head under the guard (V1).
+        let newest = if head == PRUNED { None } else { unsafe { head.as_ref() } };
+        deuteron_pool::is_stranded(Part::Records, NonNull::from(self).cast(), self.bytes())
+            || newest.is_some_and(Version::is_stranded)
     }
 
     pub(crate) fn hash(&self) -> KeyHash {

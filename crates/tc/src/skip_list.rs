@@ -17,6 +17,7 @@ use crate::record::{Record, prefetch};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use deuteron_contract::{Direction, TableId};
 use deuteron_epoch::Guard;
+use deuteron_pool::Part;
 use std::alloc::Layout;
 use std::cmp;
 use std::ops::Bound;
@@ -59,7 +60,7 @@ impl Node {
     }
 
     fn allocate(record: *const Record, prefix: Prefix, height: usize) -> *mut Node {
-        let node = deuteron_pool::allocate(Self::layout(height)).as_ptr().cast::<Node>();
+        let node = deuteron_pool::allocate(Part::Records, Self::layout(height)).as_ptr().cast::<Node>();
         // SAFETY: fresh memory with room for the node and its links.
         unsafe {
             node.write(Node { prefix, record, height, links: [] });
@@ -82,7 +83,7 @@ impl Node {
             }
         }
         // SAFETY: the caller's contract; what was allocated is not null.
-        unsafe { deuteron_pool::free(NonNull::new_unchecked(pointer), Self::layout(height)) };
+        unsafe { deuteron_pool::free(Part::Records, NonNull::new_unchecked(pointer), Self::layout(height)) };
     }
 
     #[inline]

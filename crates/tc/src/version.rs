@@ -37,6 +37,7 @@ use crate::record::prefetch;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::transaction_table::SlotIndex;
 use deuteron_contract::{Lsn, Timestamp};
+use deuteron_pool::Part;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
@@ -251,7 +252,7 @@ impl Version {
 
     /// Memory for a version, to be given back with [`Version::free`].
     pub(crate) fn allocate(bytes: usize) -> *mut Version {
-        deuteron_pool::allocate(Self::layout(bytes)).as_ptr().cast()
+        deuteron_pool::allocate(Part::Records, Self::layout(bytes)).as_ptr().cast()
     }
 
     /// # Safety
@@ -263,7 +264,7 @@ impl Version {
             ptr::drop_in_place(pointer.cast::<Version>());
         }
         // SAFETY: the caller's contract; what was allocated is not null.
-        unsafe { deuteron_pool::free(NonNull::new_unchecked(pointer), Self::layout(bytes)) };
+        unsafe { deuteron_pool::free(Part::Records, NonNull::new_unchecked(pointer), Self::layout(bytes)) };
     }
 
     /// The size of the allocation; 0 for a version that is part of its record's.
@@ -280,6 +281,13 @@ impl Version {
         } else {
             size_of::<Version>()
         }
+    }
+
+    /// Whether it is in the way of others ([`deuteron_pool::is_stranded`]). Of one that is not stamped it is not known: its writer may still
+    /// change how large it is said to be (V5).
+    pub(crate) fn is_stranded(&self) -> bool {
+        let bytes = if self.is_stamped() { self.bytes() } else { 0 };
+        bytes > 0 && deuteron_pool::is_stranded(Part::Records, NonNull::from(self).cast(), bytes)
     }
 
     /// Of a version in the read cache, how many bytes of it that are; else `None`.

@@ -1,0 +1,245 @@
+//! How the one number from the user is divided.
+//!
+//! The log's ring is fixed. The rest is one pool: pages and their tables take what they need of it up to their share, and the transaction
+//! component's records and versions have what they do not take, but always at least theirs. Only tables that take more than half of the
+//! pages' share exceed it, by as much ([`Shares::dc_budget`]).
+//!
+//! What the components count is payload; what is half empty of the memory that it lies in, and what nobody counts, comes on top. That
+//! differs, up to two thirds of the payload. So five eighths are divided at first, and what is then seen to be left is granted besides,
+//! to pages first ([`Shares::settle`]).
+
+use crate::Options;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The program itself, its stacks and its buffers for I/O.
+const FIXED_BYTES: usize = 8 << 20;
+/// From so large a budget on more of it is divided at first.
+const MUCH_BYTES: usize = 4 << 30;
+const LOG_RING_BYTES_MIN: usize = 4 << 20;
+const LOG_RING_BYTES_MAX: usize = 1 << 30;
+/// So many bytes and a part of the memory, of so many, are left to what does not lie in the pool and nobody counts; up to so many bytes.
+const UNCOUNTED_BYTES: u64 = 24 << 20;
+const UNCOUNTED: u64 = 4;
+const UNCOUNTED_BYTES_MAX: u64 = 384 << 20;
+/// From so many bytes of records on it counts what lies idle among them: some chunks.
+const COUNTED_FROM_BYTES: u64 = 16 << 20;
+/// How often it is looked at what is left.
+const SETTLE_EVERY: Duration = Duration::from_millis(100);
+/// The transaction component may have a part of what is left, of so many, each time: a page that is missing costs more than a record, and a record takes less
+/// room in its page.
+const TC_OF_LEFT: u64 = 4;
+/// While more is taken than there is by a part of the memory, of so many, a part, of so many, goes back each time: slower than
+/// what was evicted can leave the memory that it lay in.
+const TOO_MUCH: u64 = 64;
+const STEP: u64 = 256;
+
+/// See the [module](self). All in bytes.
+pub struct Shares {
+    log: usize,
+    /// The transaction component's least, if it may have as much; while it is not there yet, the replay's.
+    tc: u64,
+    /// The data component's most, unless its tables are large or there is more.
+    dc: u64,
+    /// The transaction component's most, by [`Options::version_memory`].
+    tc_max: u64,
+    memory: u64,
+    /// What each may have in view of what is left, if that is more than its share.
+    tc_granted: AtomicU64,
+    dc_granted: AtomicU64,
+    /// When that was looked at last.
+    settled_at: Mutex<Option<Instant>>,
+}
+
+/// What is taken of the memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Everything that was counted, and what lies idle among it.
+    pub all: u64,
+    /// Of the transaction component's budget.
+    pub tc: u64,
+    /// Of the data component's budget.
+    pub dc: u64,
+}
+
+impl Shares {
+    pub fn of(options: &Options) -> Self {
+        let divided = if options.memory_bytes < MUCH_BYTES { 10 } else { 11 };
+        let memory = (options.memory_bytes - FIXED_BYTES.min(options.memory_bytes / 4)) / 16 * divided;
+        // The ring must be a power of two: an eighth of the memory or less.
+        let log = (memory / 8).max(1).next_power_of_two();
+        let log = if log > memory / 8 { log / 2 } else { log };
+        let log = log.clamp(LOG_RING_BYTES_MIN, LOG_RING_BYTES_MAX);
+        let tc = memory * 3 / 8;
+        let dc = (memory - memory / 16).saturating_sub(log + tc);
+        Self {
+            log,
+            tc: tc as u64,
+            dc: dc as u64,
+            tc_max: options.version_memory_bytes.unwrap_or(usize::MAX) as u64,
+            memory: options.memory_bytes as u64,
+            tc_granted: AtomicU64::new(0),
+            dc_granted: AtomicU64::new(0),
+            settled_at: Mutex::new(None),
+        }
+    }
+
+    /// The log's ring.
+    pub fn log(&self) -> usize {
+        self.log
+    }
+
+    /// The data component's budget at first.
+    pub fn dc(&self) -> u64 {
+        self.dc
+    }
+
+    /// What the replay may take while there is no transaction component yet.
+    pub fn replay_bytes(&self) -> u64 {
+        self.tc + self.log as u64
+    }
+
+    /// The data component's budget while the mapping table and the indexes take `tables_bytes`, which are there in any case. Beside them pages
+    /// have half of the share at least: with next to no memory for what is new, every operation would have a page read and written.
+    pub fn dc_budget(&self, tables_bytes: u64) -> u64 {
+        // Relaxed, here and below: figures.
+        self.dc.max(tables_bytes + self.dc / 2).max(self.dc_granted.load(Ordering::Relaxed))
+    }
+
+    /// The transaction component's budget while pages and their tables take `dc_bytes`: they are left room to grow by an eighth of
+    /// their share before they are noticed.
+    pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
+        let share = self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8);
+        share.max(self.tc_granted.load(Ordering::Relaxed)).min(self.tc_max)
+    }
+
+    /// What records and versions that take `used` bytes make room for of the `idle` bytes that lie among them. They leave an eighth of what they take
+    /// free, into which the next ones go: if they made room for that, too, each one evicted would leave more of it. Of little memory it
+    /// depends on others in the process what is idle, by the chunk.
+    pub fn beyond_reserve(used: u64, idle: u64) -> u64 {
+        if used < COUNTED_FROM_BYTES { 0 } else { idle.saturating_sub(used / 8) }
+    }
+
+    /// How much of the transaction component's budget may be taken by committed operations that are too new to be posted: an
+    /// operation that waits for an old reader has a version that is kept for it, too.
+    pub fn waiting(tc_budget: u64) -> usize {
+        (tc_budget / 2) as usize
+    }
+
+    /// Grants each component what it has taken and some of what is left; if too much is taken, by and by less. It may be called as often as
+    /// one likes.
+    pub fn settle(&self, taken: Taken, now: Instant) {
+        {
+            let mut settled_at = self.settled_at.lock().unwrap_or_else(PoisonError::into_inner);
+            if settled_at.is_some_and(|last| now < last + SETTLE_EVERY) {
+                return;
+            }
+            *settled_at = Some(now);
+        }
+        let uncounted = (UNCOUNTED_BYTES + self.memory / UNCOUNTED).min(UNCOUNTED_BYTES_MAX);
+        let there_is = self.memory.saturating_sub(uncounted + self.log as u64);
+        let left = there_is.saturating_sub(taken.all);
+        for (granted, taken_of_it, left) in
+            [(&self.tc_granted, taken.tc, left / TC_OF_LEFT), (&self.dc_granted, taken.dc, left)]
+        {
+            let budget = if taken.all <= there_is {
+                taken_of_it + left
+            } else {
+                let back = if taken.all - there_is > self.memory / TOO_MUCH { self.memory / STEP } else { 0 };
+                granted.load(Ordering::Relaxed).min(taken_of_it).saturating_sub(back)
+            };
+            granted.store(budget, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_stay_within_the_memory_and_the_pool_is_shared() {
+        for memory in [16 << 20, 100 << 20, 1 << 30, 64 << 30] {
+            let shares = Shares::of(&Options::new().memory(memory));
+            let most = |dc: u64| shares.log as u64 + dc + shares.tc_budget(dc);
+            assert!(most(shares.dc) <= memory as u64 && most(0) <= memory as u64, "{memory}");
+            assert_eq!(shares.tc_budget(shares.dc), shares.tc);
+            assert!(shares.tc_budget(0) > shares.tc);
+        }
+    }
+
+    #[test]
+    fn pages_have_half_of_their_share_beside_large_tables() {
+        let shares = Shares::of(&Options::new().memory(100 << 20));
+        let half = shares.dc / 2;
+        assert_eq!(
+            [0, half, half + 1, 3 * half].map(|tables| shares.dc_budget(tables)),
+            [shares.dc, shares.dc, 2 * half + 1, 4 * half]
+        );
+    }
+
+    #[test]
+    fn versions_take_no_more_than_they_may() {
+        let options = Options::new().memory(1 << 30);
+        let (all, few) = (Shares::of(&options), Shares::of(&options.version_memory(32 << 20)));
+        assert_eq!((few.tc_budget(few.dc), few.tc_budget(0)), (32 << 20, 32 << 20));
+        assert_eq!(
+            (few.log, few.dc, few.tc),
+            (all.log, all.dc, all.tc),
+            "nothing else changes, nor the replay"
+        );
+    }
+
+    const MEMORY: u64 = 1 << 30;
+
+    /// What there is for pages, records and versions.
+    fn there_is(shares: &Shares) -> u64 {
+        MEMORY - MEMORY / UNCOUNTED - UNCOUNTED_BYTES - shares.log as u64
+    }
+
+    #[test]
+    fn both_grow_into_what_is_left_and_no_further() {
+        let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
+        let (mut tc, mut dc, mut most) = (0, 0, 0);
+        let mut settle = |steps: u32, idle_of: fn(u64) -> u64| {
+            for _ in 0..steps {
+                // Each takes all that it may, though not at once.
+                dc = shares.dc_budget(0).min(dc + MEMORY / 64);
+                tc = shares.tc_budget(dc).min(tc + MEMORY / 64);
+                most += 1;
+                let taken = Taken { all: tc + dc + idle_of(tc + dc), tc, dc };
+                shares.settle(taken, start + most * SETTLE_EVERY);
+                assert!(taken.all <= there_is(&shares) + MEMORY / TOO_MUCH || idle_of(16) > 1, "{taken:?}");
+            }
+            (tc, dc)
+        };
+        let (tc, dc) = settle(100, |used| used / 16);
+        assert!(tc >= shares.tc && dc > shares.dc + MEMORY / 64, "{tc} {dc}");
+        assert!((tc + dc) / 16 * 17 > there_is(&shares) - MEMORY / 256);
+        // Half of it becomes idle.
+        assert_eq!(settle(1000, |used| used / 2), (shares.tc, shares.dc), "the first shares stay");
+    }
+
+    #[test]
+    fn what_is_too_much_goes_back_slowly_and_a_little_is_none() {
+        let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
+        let at = |times: u64| start + Duration::from_millis(100 * times);
+        let there_is = there_is(&shares);
+        let (tc, dc) = (shares.tc + 1000, shares.dc + 1000);
+        let budgets = || (shares.tc_budget(shares.dc), shares.dc_budget(0));
+        shares.settle(Taken { all: there_is - 2000, tc, dc }, at(0));
+        assert_eq!(budgets(), (tc + 500, dc + 2000));
+        shares.settle(Taken { all: there_is, tc, dc }, at(1) - Duration::from_millis(1));
+        assert_eq!(budgets(), (tc + 500, dc + 2000), "too soon");
+        shares.settle(Taken { all: there_is, tc, dc }, at(1));
+        assert_eq!(budgets(), (tc, dc));
+        let much = MEMORY / 8;
+        shares.settle(Taken { all: there_is - 4 * much, tc, dc }, at(2));
+        let a_little = there_is + MEMORY / TOO_MUCH;
+        shares.settle(Taken { all: a_little, tc: tc + much, dc: dc + 8 * much }, at(3));
+        assert_eq!(budgets(), (tc + much, dc + 4 * much), "what is granted is not more");
+        shares.settle(Taken { all: a_little + 1, tc: tc + much, dc }, at(4));
+        assert_eq!(budgets(), (tc + much - MEMORY / STEP, shares.dc));
+    }
+}
