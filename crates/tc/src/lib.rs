@@ -20,7 +20,7 @@
 //! | `core` | what transactions share: the horizon, stalls, making room |
 //! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
-//! | `mvcc_table`, `record`, `version`, `linked`, `recycler` | the latch-free hash table of records and their versions, which lie in the pool |
+//! | `mvcc_table`, `newest`, `record`, `version`, `linked`, `recycler` | the latch-free hash table of records and their versions, which lie in the pool |
 //! | `segment`, `entries`, `range_timestamps`, `empty_ranges`, `ordered_index`, `skip_list` | what scans need |
 //! | `version_manager` | where values are, and what has been applied |
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
@@ -87,6 +87,7 @@ mod linked;
 mod lookahead;
 mod memory;
 mod mvcc_table;
+mod newest;
 mod options;
 mod ordered_index;
 mod planted;

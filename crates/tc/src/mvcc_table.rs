@@ -17,8 +17,10 @@
 
 use crate::linked::Linked;
 use crate::memory::Account;
+use crate::newest::Newest;
 use crate::record::{KeyHash, KeyRef, Record, VISITED_AHEAD, prefetch};
 use crate::sync::{AtomicPtr, AtomicU64, Lost, Ordering};
+use crate::version::Version;
 use crate::zeroed_array::ZeroedArray;
 use deuteron_contract::{TableId, Timestamp};
 use deuteron_epoch::Guard;
@@ -71,6 +73,7 @@ impl Stripe {
 /// See the [module](self).
 pub(crate) struct MvccTable {
     buckets: ZeroedArray<AtomicPtr<Record>>,
+    newest: Newest,
     stripes: Box<[Stripe]>,
     /// Buckets of a stripe, as a power of two.
     stripe_shift: u32,
@@ -91,7 +94,8 @@ impl MvccTable {
         let stripe_shift = if buckets > 1 << 10 { 4 } else { 0 };
         let stripe = || Stripe { floor: AtomicU64::new(0), generation: AtomicU64::new(0) };
         MvccTable {
-            buckets: ZeroedArray::new(buckets),
+            buckets: ZeroedArray::<AtomicPtr<Record>>::new(buckets),
+            newest: Newest::new(buckets),
             stripes: (0..buckets >> stripe_shift).map(|_| stripe()).collect(),
             stripe_shift,
             hasher: FixedState::with_seed(seed),
@@ -104,7 +108,7 @@ impl MvccTable {
 
     /// Bytes of the arrays.
     pub(crate) fn fixed_bytes(&self) -> usize {
-        size_of_val(&*self.buckets) + size_of_val(&*self.stripes)
+        size_of_val(&*self.buckets) + self.newest.bytes() + size_of_val(&*self.stripes)
     }
 
     pub(crate) fn buckets(&self) -> usize {
@@ -134,21 +138,43 @@ impl MvccTable {
     /// The record of `key`, frozen perhaps.
     #[inline]
     pub(crate) fn find<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> Option<Linked<'g, Record>> {
-        let head = self.buckets[self.index(key.hash)].load(Ordering::SeqCst);
+        let bucket = self.index(key.hash);
+        self.newest.prefetch_bucket(bucket);
+        let head = self.buckets[bucket].load(Ordering::SeqCst);
         Record::prefetch(head);
+        self.newest.prefetch(bucket);
         Self::search(head, key, guard)
     }
 
-    /// Asks for the bucket of `key`.
-    pub(crate) fn prefetch_bucket(&self, key: KeyRef<'_>) {
-        prefetch(ptr::from_ref(&self.buckets[self.index(key.hash)]).cast());
+    /// Notes that `head` is the newest version of `record`, for who looks for it next.
+    #[inline]
+    pub(crate) fn note_newest(&self, record: &Record, head: *mut Version) {
+        let bucket = self.index(record.hash());
+        if ptr::eq(self.buckets[bucket].load(Ordering::Relaxed), record) {
+            self.newest.note(bucket, head.addr());
+        }
     }
 
-    /// Asks for the first record in the bucket of `key`, which is mostly the one.
+    /// Where the newest versions are noted.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn noted(&self) -> std::ops::Range<usize> {
+        self.newest.place()
+    }
+
+    /// Asks for the bucket of `key`, and for what is noted of it.
+    pub(crate) fn prefetch_bucket(&self, key: KeyRef<'_>) {
+        let bucket = self.index(key.hash);
+        prefetch(ptr::from_ref(&self.buckets[bucket]).cast());
+        self.newest.prefetch_bucket(bucket);
+    }
+
+    /// Asks for the first record in the bucket of `key`, which is mostly the one, and for what is noted of its newest version.
     pub(crate) fn prefetch_record(&self, key: KeyRef<'_>) {
-        let head = self.buckets[self.index(key.hash)].load(Ordering::Relaxed);
+        let bucket = self.index(key.hash);
+        let head = self.buckets[bucket].load(Ordering::Relaxed);
         prefetch(head.cast());
         Record::prefetch(head);
+        self.newest.prefetch(bucket);
     }
 
     #[inline]
@@ -364,7 +390,7 @@ mod tests {
         for (buckets, stripes) in [(1 << 10, 1 << 10), (1 << 11, 1 << 7)] {
             let (epochs, account) = (Epochs::new(), Arc::new(Account::new(1 << 20)));
             let mut table = MvccTable::new(buckets, 1, account);
-            assert_eq!((table.buckets(), table.fixed_bytes()), (buckets, 8 * buckets + 16 * stripes));
+            assert_eq!((table.buckets(), table.fixed_bytes()), (buckets, (8 + 4) * buckets + 16 * stripes));
             let guard = epochs.pin();
             for number in 0..1000u32 {
                 let bytes = number.to_be_bytes();

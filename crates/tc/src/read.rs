@@ -211,6 +211,9 @@ impl Core {
             match visible {
                 Visible::Committed { version, at, commit_lsn } => {
                     if self.protect(&record, head, reader, newer) {
+                        if reader.protection == Protection::Published {
+                            self.table.note_newest(&record, head);
+                        }
                         return Attempt::Found { version, at, commit_lsn };
                     }
                 }

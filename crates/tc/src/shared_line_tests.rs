@@ -26,6 +26,8 @@ enum Line {
     Record,
     /// Of versions that the transaction has made.
     Version,
+    /// Of sixteen buckets: where their newest versions are. Written by the first read after a write.
+    Newest,
 }
 
 fn range_of<T>(place: &T) -> Range<usize> {
@@ -50,6 +52,7 @@ fn sorted(bed: &Bed, keys: &[&[u8]], slot: Range<usize>, stores: &[usize]) -> BT
         address if range_of(&core.clock).contains(address) => Line::Clock,
         address if range_of(&core.fence).contains(address) => Line::Fence,
         address if slot.contains(address) => Line::Slot,
+        address if core.table.noted().contains(address) => Line::Newest,
         address if shards.iter().any(|shard| shard.contains(address)) => Line::Shard,
         &address if records.iter().any(|&(start, bytes)| (start..start + bytes).contains(&address)) => {
             Line::Record
@@ -100,10 +103,11 @@ fn steady() -> (std::sync::Arc<Bed>, [&'static [u8]; 4]) {
 #[test]
 fn a_transaction_that_reads_writes_to_one_line_that_all_write() {
     let (bed, keys) = steady();
-    // The first one finds versions that nobody has read.
-    for _ in 0..2 {
-        let [begin, reads, end] = stores_of(&bed, BeginOptions::default(), &keys, &[]);
+    // The first one finds versions that nobody has read, and notes where they are.
+    for noted in [4, 0] {
+        let [begin, mut reads, end] = stores_of(&bed, BeginOptions::default(), &keys, &[]);
         assert_eq!(begin, [(Line::Clock, (1, 1)), (Line::Shard, (1, 1)), (Line::Slot, (3, 1))].into());
+        assert_eq!(reads.remove(&Line::Newest).unwrap_or_default().0, noted);
         assert_eq!(reads.keys().collect::<Vec<_>>(), [&Line::Record]);
         assert_eq!(reads[&Line::Record], (4, 4), "the read timestamp of each");
         assert_eq!(end, [(Line::Shard, (3, 2)), (Line::Slot, (3, 1))].into());

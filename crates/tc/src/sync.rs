@@ -20,6 +20,12 @@ pub(crate) use shuttle::sync::{
     atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
+/// For guesses on which nothing depends: std's under loom and shuttle, too, as there is no need to switch threads there.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use self::AtomicU32 as AtomicGuess;
+#[cfg(any(loom, shuttle))]
+pub(crate) use std::sync::atomic::AtomicU32 as AtomicGuess;
+
 /// Stands between a publication and the look at what the other side has published.
 ///
 /// Both are sequentially consistent accesses, which have one order among them, so that nothing is needed here.

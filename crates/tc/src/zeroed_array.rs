@@ -1,6 +1,7 @@
 //! A large array of zeros, in huge pages where the system gives them: a random access to it should miss a cache line, not
 //! a page table entry as well (paper 6.2).
 
+use crate::sync::AtomicGuess;
 #[cfg(not(any(loom, shuttle)))]
 use crate::sync::AtomicPtr;
 use std::ops::Deref;
@@ -24,16 +25,36 @@ unsafe impl<T: Sync> Sync for ZeroedArray<T> {}
 impl<T> ZeroedArray<AtomicPtr<T>> {
     /// So many null pointers. The system provides the pages as they are touched.
     pub(crate) fn new(len: usize) -> ZeroedArray<AtomicPtr<T>> {
-        /// Below this there is nothing to be gained.
-        const MAPPED_BYTES_MIN: usize = 4 << 20;
-        let bytes = len * size_of::<AtomicPtr<T>>();
-        if bytes >= MAPPED_BYTES_MIN
-            && let Some(start) = map(bytes)
-        {
-            return ZeroedArray { start: start.cast(), len, mapped_bytes: bytes };
-        }
-        let zeroed = Box::<[AtomicPtr<T>]>::new_zeroed_slice(len);
         // SAFETY: all bits zero is a null pointer.
+        unsafe { Self::zeroed(len) }
+    }
+}
+
+impl ZeroedArray<AtomicGuess> {
+    /// So many zeros, likewise.
+    pub(crate) fn new(len: usize) -> ZeroedArray<AtomicGuess> {
+        // SAFETY: all bits zero is a 0.
+        unsafe { Self::zeroed(len) }
+    }
+}
+
+impl<T> ZeroedArray<T> {
+    /// # Safety
+    /// All bits zero are a value of `T`, which needs no drop.
+    unsafe fn zeroed(len: usize) -> ZeroedArray<T> {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            /// Below this there is nothing to be gained.
+            const MAPPED_BYTES_MIN: usize = 4 << 20;
+            let bytes = len * size_of::<T>();
+            if bytes >= MAPPED_BYTES_MIN
+                && let Some(start) = map(bytes)
+            {
+                return ZeroedArray { start: start.cast(), len, mapped_bytes: bytes };
+            }
+        }
+        let zeroed = Box::<[T]>::new_zeroed_slice(len);
+        // SAFETY: our own contract.
         let zeroed = Box::into_raw(unsafe { zeroed.assume_init() });
         // SAFETY: a box is not null.
         ZeroedArray { start: unsafe { NonNull::new_unchecked(zeroed.cast()) }, len, mapped_bytes: 0 }
@@ -98,7 +119,7 @@ mod loom_elements {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::sync::Ordering;
+    use crate::sync::{AtomicPtr, Ordering};
 
     #[test]
     fn both_kinds_of_memory_start_as_zeros() {
@@ -106,6 +127,8 @@ mod tests {
             let array = ZeroedArray::<AtomicPtr<u8>>::new(len);
             assert_eq!(array.len(), len);
             assert!(array.iter().step_by(1000).all(|element| element.load(Ordering::Relaxed).is_null()));
+            let array = ZeroedArray::<AtomicGuess>::new(len);
+            assert!(array.iter().step_by(1000).all(|element| element.load(Ordering::Relaxed) == 0));
         }
     }
 }
