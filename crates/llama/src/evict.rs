@@ -111,7 +111,9 @@ impl Llama {
     fn evict(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
         let snapshot = self.snapshot(page, guard);
         match snapshot.head() {
-            Some(head) if head.take_referenced() && !head.is_stranded() => Outcome::Spared,
+            Some(head) if head.take_referenced() && !(self.looks_at_pool() && head.is_stranded()) => {
+                Outcome::Spared
+            }
             _ => self.swap_out(page, snapshot, guard),
         }
     }

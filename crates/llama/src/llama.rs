@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// From so large a budget on what the pool keeps free is counted: some chunks.
+/// From so large a budget on what the pool keeps free is counted, and what is in the way leaves first: some chunks.
 const POOL_BUDGET_MIN: u64 = 32 << 20;
 
 /// The store of pages. All methods may be called from any thread.
@@ -492,12 +492,11 @@ impl Llama {
     /// ```
     pub fn recount(&self, index_bytes: u64) {
         let budget = self.memory_budget();
-        // With a smaller budget it depends on the other stores of the process what is idle, by the chunk.
-        let idle = if budget < POOL_BUDGET_MIN {
-            0
-        } else {
+        let idle = if self.looks_at_pool() {
             let used = self.memory_bytes() + index_bytes;
             beyond_reserve(used, pool::idle_bytes(pool::Part::Pages, used))
+        } else {
+            0
         };
         if let Some(flusher) = self.try_fill() {
             self.places_bytes.store(flusher.images.places_bytes(), Ordering::Relaxed);
@@ -506,6 +505,11 @@ impl Llama {
         let lasting = self.tables_bytes() + index_bytes;
         // Relaxed: a figure.
         self.pages_bytes_max.store(budget - beside_pages(budget, lasting, passing), Ordering::Relaxed);
+    }
+
+    /// Whether it matters what lies idle in the pool, and where. With a small budget that depends on the other stores of the process, by the chunk.
+    pub(crate) fn looks_at_pool(&self) -> bool {
+        self.memory_budget() >= POOL_BUDGET_MIN
     }
 
     /// Changes what [`Options::memory_bytes`] has set at first, as of the next [`Llama::recount`]. What rows and images may take of it stays.

@@ -93,7 +93,7 @@ impl Core {
                     // The second chance is left to those that the hand passes while there is room.
                     if self.account.is_over_target() {
                         let spared = record.take_referenced() && !self.account.is_over_hard();
-                        if !spared || record.is_stranded(&guard) {
+                        if !spared || self.account.looks_at_pool() && record.is_stranded(&guard) {
                             dropped |= self.evict(record, &guard);
                         }
                     }

@@ -18,6 +18,9 @@ const SHARDS: usize = 16;
 const SHARDS: usize = 1;
 const CARRY_BYTES: i64 = 32 << 10;
 
+/// From so large a budget on it matters where records and versions lie in the pool: some chunks. With a smaller one that depends on the other databases
+/// of the process.
+const POOL_BUDGET_MIN: u64 = 16 << 20;
 /// Of what is beyond it no margin is kept free.
 const MARGIN_OF_BYTES_MAX: u64 = 512 << 20;
 
@@ -89,6 +92,11 @@ impl Account {
     /// The collector evicts above this. So it leaves free what it needs to keep ahead, and no more: what it evicts is read from the data component again, several times as a rule.
     pub(crate) fn is_over_target(&self) -> bool {
         self.used() > self.budget() - self.margin(16)
+    }
+
+    /// Whether what is in the way of others in the pool is evicted first.
+    pub(crate) fn looks_at_pool(&self) -> bool {
+        self.budget() >= POOL_BUDGET_MIN
     }
 
     /// The least budget with which it would not evict.
