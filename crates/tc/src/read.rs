@@ -95,6 +95,10 @@ pub(crate) struct Fetched {
 /// Longer values are not kept here when they have been read: the data component keeps what of them is read often.
 const CACHED_BYTES_MAX: usize = 2 << 20;
 
+/// Where a version is is noted when it has lain for so many timestamps: what is written again and again is in the processor's caches, and to
+/// note it would take a line from all who use it.
+const NOTED_AFTER: u64 = 64;
+
 impl Fetched {
     fn is_cacheable(&self) -> bool {
         self.value.as_ref().is_none_or(|value| value.len() <= CACHED_BYTES_MAX)
@@ -211,7 +215,8 @@ impl Core {
             match visible {
                 Visible::Committed { version, at, commit_lsn } => {
                     if self.protect(&record, head, reader, newer) {
-                        if reader.protection == Protection::Published {
+                        let has_lain = reader.at.0.saturating_sub(at.0) > NOTED_AFTER;
+                        if has_lain && reader.protection == Protection::Published {
                             self.table.note_newest(&record, head);
                         }
                         return Attempt::Found { version, at, commit_lsn };

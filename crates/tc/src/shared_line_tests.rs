@@ -4,7 +4,8 @@
 //! epochs, to a line of the thread's own, by none.
 
 use crate::BeginOptions;
-use crate::counted::stored;
+use crate::counted::{asked, stored};
+use crate::sync::Ordering;
 use crate::test_bed::{Bed, TABLE, roomy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,7 +27,7 @@ enum Line {
     Record,
     /// Of versions that the transaction has made.
     Version,
-    /// Of sixteen buckets: where their newest versions are. Written by the first read after a write.
+    /// Of sixteen buckets: where their newest versions are. Written by the first read of what has lain for a while.
     Newest,
 }
 
@@ -103,15 +104,39 @@ fn steady() -> (std::sync::Arc<Bed>, [&'static [u8]; 4]) {
 #[test]
 fn a_transaction_that_reads_writes_to_one_line_that_all_write() {
     let (bed, keys) = steady();
-    // The first one finds versions that nobody has read, and notes where they are.
-    for noted in [4, 0] {
-        let [begin, mut reads, end] = stores_of(&bed, BeginOptions::default(), &keys, &[]);
+    // The first one finds versions that nobody has read.
+    for _ in 0..2 {
+        let [begin, reads, end] = stores_of(&bed, BeginOptions::default(), &keys, &[]);
         assert_eq!(begin, [(Line::Clock, (1, 1)), (Line::Shard, (1, 1)), (Line::Slot, (3, 1))].into());
-        assert_eq!(reads.remove(&Line::Newest).unwrap_or_default().0, noted);
         assert_eq!(reads.keys().collect::<Vec<_>>(), [&Line::Record]);
         assert_eq!(reads[&Line::Record], (4, 4), "the read timestamp of each");
         assert_eq!(end, [(Line::Shard, (3, 2)), (Line::Slot, (3, 1))].into());
     }
+}
+
+#[test]
+fn the_first_read_of_what_has_lain_for_a_while_notes_where_it_is() {
+    let (bed, keys) = steady();
+    let noted = |options| {
+        let [_, reads, _] = stores_of(&bed, options, &keys, &[]);
+        reads.get(&Line::Newest).map_or(0, |stores| stores.0)
+    };
+    assert_eq!(noted(BeginOptions::default()), 0);
+    (0..64).for_each(|_| drop(bed.begin()));
+    assert_eq!(
+        noted(BeginOptions { read_only: true, ..BeginOptions::default() }),
+        0,
+        "who declares that it only reads stores nothing"
+    );
+    assert_eq!([(); 2].map(|()| noted(BeginOptions::default())), [4, 0]);
+    // What it says is asked for before anybody looks at the record.
+    let core = &bed.tc().core;
+    let key = core.table.key(TABLE, keys[0]);
+    let newest = {
+        let guard = bed.epochs.pin();
+        core.table.find(key, &guard).expect("a record").head.load(Ordering::SeqCst).addr()
+    };
+    assert!(asked(|| core.table.prefetch_record(key)).contains(&newest));
 }
 
 #[test]
