@@ -464,10 +464,13 @@ impl<'g> NodeRef<'g> {
         referenced
     }
 
-    /// Whether the base of its chain is in the way of others ([`deuteron_pool::is_stranded`]).
+    /// Whether its base is in the way of others ([`deuteron_pool::is_stranded`]). Of a base and what lies in its slack: what lies further away is not
+    /// looked at, as it would have to be waited for.
     pub(crate) fn is_stranded(self) -> bool {
-        // Where the slack begins does not matter: a span lies within or not.
-        self.base().is_some_and(|base| pool::is_stranded(Part::Pages, base.node.cast(), base.layout().size()))
+        let is_at_hand = self.kind() == NodeKind::Base || self.is_near();
+        let base = if is_at_hand { self.base() } else { None };
+        // A base is charged by its slot. Where the slack begins does not matter: a span lies within or not.
+        base.is_some_and(|base| pool::is_stranded(Part::Pages, base.node.cast(), base.chain_memory()))
     }
 
     /// What a base node says of its page. `None` for other kinds.
