@@ -258,20 +258,6 @@ impl BwTreeDc {
         crate::options::budget_of_pages(self.llama.memory_budget_taken())
     }
 
-    /// The budget now, in bytes.
-    ///
-    /// ```
-    /// # use deuteron_dc::{BwTreeDc, DcOptions};
-    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
-    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
-    /// dc.set_memory_budget(512 << 20);
-    /// assert_eq!(dc.memory_budget(), 512 << 20);
-    /// # Ok::<(), deuteron_contract::DcError>(())
-    /// ```
-    pub fn memory_budget(&self) -> u64 {
-        crate::options::budget_of_pages(self.llama.memory_budget())
-    }
-
     /// Changes the budget that [`DcOptions::memory_bytes`](crate::DcOptions) has set at first, and counts anew what is taken of it. How much may
     /// be unflushed stays.
     ///

@@ -431,28 +431,19 @@ impl Engine {
         let tables = self.parts.dc.tables_bytes();
         let (tc, dc) = (self.parts.tc.memory_bytes(), self.parts.dc.memory_bytes() + tables);
         let counted = tc + dc + self.parts.epochs.garbage_bytes();
-        let idle = [(Part::Records, tc), (Part::Pages, dc)].map(|(part, bytes)| idle_bytes(part, bytes));
-        // Of pages the data component counts it itself.
-        let beside_records = Shares::beyond_reserve(tc, idle[0]);
+        let idle = idle_bytes(Part::Records, tc) + idle_bytes(Part::Pages, dc);
         let taken = Taken {
             // What comes and goes leaves as much idle sooner or later.
-            all: counted + idle.into_iter().sum::<u64>().max(counted / 8),
-            tc: self.parts.tc.memory_budget_taken() + beside_records,
+            all: counted + idle.max(counted / 8),
+            tc: self.parts.tc.memory_budget_taken(),
             dc: self.parts.dc.memory_budget_taken(),
         };
         self.shares.settle(taken, self.directory.now());
-        let differs = |budget: u64, before: u64| budget.abs_diff(before) > before / 64;
-        let budget = self.shares.dc_budget(tables);
-        if differs(budget, self.parts.dc.memory_budget()) {
-            self.parts.dc.set_memory_budget(budget);
-        }
+        self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));
         let budget = self.shares.tc_budget(dc);
         self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(budget));
-        let beside = self.parts.proxy.statistics().waiting_list_bytes + beside_records;
-        let budget = budget - beside.min(budget / 2);
-        if differs(budget, self.parts.tc.memory_budget()) {
-            self.parts.tc.set_memory_budget(budget);
-        }
+        let waiting = self.parts.proxy.statistics().waiting_list_bytes;
+        self.parts.tc.set_memory_budget(budget - waiting.min(budget / 2));
     }
 
     fn checkpoint_is_due(&self) -> bool {

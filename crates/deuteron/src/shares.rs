@@ -23,8 +23,6 @@ const LOG_RING_BYTES_MAX: usize = 1 << 30;
 const UNCOUNTED_BYTES: u64 = 24 << 20;
 const UNCOUNTED: u64 = 4;
 const UNCOUNTED_BYTES_MAX: u64 = 384 << 20;
-/// From so many bytes of records on it counts what lies idle among them: some chunks.
-const COUNTED_FROM_BYTES: u64 = 16 << 20;
 /// How often it is looked at what is left.
 const SETTLE_EVERY: Duration = Duration::from_millis(100);
 /// The transaction component may have a part of what is left, of so many, each time: a page that is missing costs more than a record, and a record takes less
@@ -112,13 +110,6 @@ impl Shares {
     pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
         let share = self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8);
         share.max(self.tc_granted.load(Ordering::Relaxed)).min(self.tc_max)
-    }
-
-    /// What records and versions that take `used` bytes make room for of the `idle` bytes that lie among them. They leave an eighth of what they take
-    /// free, into which the next ones go: if they made room for that, too, each one evicted would leave more of it. Of little memory it
-    /// depends on others in the process what is idle, by the chunk.
-    pub fn beyond_reserve(used: u64, idle: u64) -> u64 {
-        if used < COUNTED_FROM_BYTES { 0 } else { idle.saturating_sub(used / 8) }
     }
 
     /// How much of the transaction component's budget may be taken by committed operations that are too new to be posted: an

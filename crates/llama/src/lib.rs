@@ -12,6 +12,7 @@
 //! | module | what |
 //! |---|---|
 //! | `llama`, `snapshot`, `node` | pages in memory: look, install; what a chain consists of |
+//! | `budget` | what memory pages may have, and when it is short |
 //! | `mapping_table`, `doubling`, `fragments`, `page_id`, `free_list` | what is known of each page, and which identifiers are free |
 //! | `load`, `loading`, `page_reader`, `reading`, `read_buffer` | from flash into memory, once and together |
 //! | `excerpt` | of a page what may hold one key, past the cache |
@@ -82,6 +83,7 @@
 static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
 
 mod accounts;
+mod budget;
 mod by_page;
 mod checkpoint;
 mod clean;

@@ -184,6 +184,22 @@ pub fn idle_bytes(part: Part, own: u64) -> u64 {
     POOL.idle_bytes(part, own)
 }
 
+/// What one who has `own` bytes of slots of `part` in use should make room for of what lies [idle](idle_bytes) for it, in bytes: what exceeds an eighth of
+/// what it has. What comes and goes leaves that much free, into which the next slots go; if room were made for that, too, all that makes
+/// room would leave more of it.
+///
+/// ```
+/// use deuteron_pool::{Part, idle_beyond_reserve, idle_bytes};
+/// assert!(idle_beyond_reserve(Part::Pages, 1 << 40) <= idle_bytes(Part::Pages, 1 << 40));
+/// ```
+pub fn idle_beyond_reserve(part: Part, own: u64) -> u64 {
+    beyond_reserve(own, idle_bytes(part, own))
+}
+
+fn beyond_reserve(own: u64, idle: u64) -> u64 {
+    idle.saturating_sub(own / 8)
+}
+
 /// Of what is `idle`, the share of one who has `own` of what is `out`.
 fn share(idle: u64, out: u64, own: u64) -> u64 {
     if own >= out { idle } else { (u128::from(idle) * u128::from(own) / u128::from(out)) as u64 }

@@ -200,12 +200,27 @@ fn a_store_answers_for_its_part_of_what_is_idle() {
 }
 
 #[test]
+fn nobody_makes_room_for_an_eighth_of_what_it_has() {
+    let made =
+        [(800, 0), (800, 100), (800, 101), (800, 250), (0, 7)].map(|(own, idle)| beyond_reserve(own, idle));
+    assert_eq!(made, [0, 0, 1, 150, 7]);
+}
+
+#[test]
 fn who_has_nothing_of_what_is_out_has_no_part_of_what_is_idle() {
     let layout = Layout::from_size_align(500, 16).expect("a layout");
     let slot = allocate(PART, layout);
     assert_eq!(idle_bytes(PART, 0), 0);
     // SAFETY: allocated above, and not used.
     unsafe { free(PART, slot, layout) };
+}
+
+/// As many slots of `class` as so many spans have, by their addresses.
+fn full_spans(pool: &Pool, own: &ThreadSlots, class: SizeClass, spans: usize) -> Vec<NonNull<u8>> {
+    let count = spans * (SPAN_BYTES / class.slot_bytes());
+    let mut slots: Vec<_> = (0..count).map(|_| own.allocate(pool, class).expect("there is memory")).collect();
+    slots.sort_unstable();
+    slots
 }
 
 #[test]
@@ -215,9 +230,7 @@ fn each_part_has_its_own_idle_slots_and_its_share_of_free_spans() {
     let own = ThreadSlots::new();
     let [pages, records] =
         [Part::Pages, Part::Records].map(|part| (part, SizeClass::of(part, 512).expect("a class")));
-    let fill = |class| -> Vec<_> {
-        (0..4 * CHUNK_BYTES / 512).map(|_| own.allocate(&pool, class).expect("there is memory")).collect()
-    };
+    let fill = |class| full_spans(&pool, &own, class, 4 * CHUNK_BYTES / SPAN_BYTES);
     let free = |class, slots: Vec<NonNull<u8>>| {
         // SAFETY: allocated above, of this class, and not used.
         slots.into_iter().for_each(|slot| unsafe { own.free(&pool, class, slot) })
@@ -241,12 +254,10 @@ fn each_part_has_its_own_idle_slots_and_its_share_of_free_spans() {
     // The rest as well: their spans are for all, and the system has most of them back.
     free(records.1, in_records);
     own.empty(&pool);
-    assert!(idle(pages) > 0 && idle(pages) <= 2 * CHUNK_BYTES as u64);
-    assert_eq!(
-        idle(records),
-        pool.held.load(Ordering::Relaxed) as u64
-            - pool.spans[Part::Pages as usize].load(Ordering::Relaxed) as u64
-    );
+    let idle_of_all =
+        pool.held.load(Ordering::Relaxed) - pool.out[Part::Pages as usize].load(Ordering::Relaxed);
+    assert!(idle_of_all <= 3 * CHUNK_BYTES, "{idle_of_all}");
+    assert_eq!([pages, records].map(idle), [idle_of_all as u64, 0], "who has nothing has no share");
     free(pages.1, in_pages);
     own.empty(&pool);
 }
@@ -257,10 +268,7 @@ fn what_lies_in_the_highest_spans_of_a_sparse_size_is_stranded_until_they_are_fr
     let pool = Pool::new();
     let own = ThreadSlots::new();
     let class = SizeClass::of(PART, 512).expect("of a size that is pooled");
-    let of_span = SPAN_BYTES / class.slot_bytes();
-    let mut in_use: Vec<_> =
-        (0..400 * of_span).map(|_| own.allocate(&pool, class).expect("there is memory")).collect();
-    in_use.sort_unstable();
+    let in_use = full_spans(&pool, &own, class, 400);
     let stranded =
         |slots: &[NonNull<u8>]| slots.iter().filter(|slot| pool.is_stranded(class, **slot)).count();
     assert_eq!(stranded(&in_use), 0);
@@ -354,9 +362,7 @@ fn where_many_are_free_in_spans_none_are_kept_and_the_lowest_are_taken() {
     let own = ThreadSlots::new();
     let class = SizeClass::of(PART, 512).expect("of a size that is pooled");
     let of_span = SPAN_BYTES / class.slot_bytes();
-    let mut in_use: Vec<_> =
-        (0..40 * of_span).map(|_| own.allocate(&pool, class).expect("there is memory")).collect();
-    in_use.sort_unstable();
+    let in_use = full_spans(&pool, &own, class, 40);
     let free_in_spans = || lock(&pool.classes[class.index()]).free;
     assert!(free_in_spans() < of_span, "as many spans as are needed");
     // One of seven all over the spans: not sparse, so that batches and the thread keep some.

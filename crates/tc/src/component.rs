@@ -240,8 +240,8 @@ impl TransactionComponent {
 
     // ---- background duties ----------------------------------------------------------------------------------
 
-    /// Changes the budget that [`TcOptions::memory_bytes`](crate::TcOptions) gave. What is above the new one is evicted by and by;
-    /// the number of the hash table's buckets stays.
+    /// Changes the budget that [`TcOptions::memory_bytes`](crate::TcOptions) gave, and counts anew what lies idle among records and versions and is taken
+    /// from it. What is above the new one is evicted by and by; the number of the hash table's buckets stays.
     pub fn set_memory_budget(&self, bytes: u64) {
         self.core.account.set_budget(bytes);
     }
@@ -251,12 +251,12 @@ impl TransactionComponent {
         self.core.account.used()
     }
 
-    /// The budget with which the collector would just have nothing to evict, in bytes.
+    /// The budget with which the collector would just have nothing to evict, in bytes: for what is in use, and what lies idle.
     pub fn memory_budget_taken(&self) -> u64 {
         self.core.account.budget_taken()
     }
 
-    /// The budget now, in bytes.
+    /// The budget now, in bytes, but for what lies idle.
     pub fn memory_budget(&self) -> u64 {
         self.core.account.budget()
     }

@@ -11,6 +11,7 @@
 //! the total is right to within that much for each shard.
 
 use crate::sync::{AtomicU64, Ordering, Padded};
+use deuteron_pool::Part;
 
 #[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
@@ -18,7 +19,7 @@ const SHARDS: usize = 16;
 const SHARDS: usize = 1;
 const CARRY_BYTES: i64 = 32 << 10;
 
-/// From so large a budget on it matters where records and versions lie in the pool: some chunks. With a smaller one that depends on the other databases
+/// From so large a budget on it matters what lies idle in the pool, and where: some chunks. With a smaller one that depends on the other databases
 /// of the process.
 const POOL_BUDGET_MIN: u64 = 16 << 20;
 /// Of what is beyond it no margin is kept free.
@@ -30,6 +31,8 @@ pub(crate) struct Account {
     total: Padded<AtomicU64>,
     carry_bytes: i64,
     budget: AtomicU64,
+    /// What was set, of which the budget is what does not lie idle.
+    given: AtomicU64,
     /// Makes reads take the path of full memory.
     #[cfg(test)]
     pub(crate) pretend_over_soft: std::sync::atomic::AtomicBool,
@@ -43,6 +46,7 @@ impl Account {
             // A small budget wants to be known exactly.
             carry_bytes: CARRY_BYTES.min(budget as i64 / 1024),
             budget: AtomicU64::new(budget),
+            given: AtomicU64::new(budget),
             #[cfg(test)]
             pretend_over_soft: std::sync::atomic::AtomicBool::new(false),
         }
@@ -80,8 +84,19 @@ impl Account {
         self.budget.load(Ordering::Relaxed)
     }
 
+    /// Sets the budget, but for what lies idle beyond its reserve; half of it stays in any case.
     pub(crate) fn set_budget(&self, bytes: u64) {
-        self.budget.store(bytes, Ordering::Relaxed);
+        let idle = if bytes >= POOL_BUDGET_MIN {
+            deuteron_pool::idle_beyond_reserve(Part::Records, self.used()).min(bytes / 2)
+        } else {
+            0
+        };
+        // All look at their line, so it is not written for a little.
+        let (new, before) = (bytes - idle, self.budget());
+        if new.abs_diff(before) > before / 64 {
+            self.given.store(bytes, Ordering::Relaxed);
+            self.budget.store(new, Ordering::Relaxed);
+        }
     }
 
     /// A share of the budget that is kept free, or beyond it. Of a large budget less: the collector's pace is what it must cover.
@@ -96,13 +111,18 @@ impl Account {
 
     /// Whether what is in the way of others in the pool is evicted first.
     pub(crate) fn looks_at_pool(&self) -> bool {
-        self.budget() >= POOL_BUDGET_MIN
+        self.given.load(Ordering::Relaxed) >= POOL_BUDGET_MIN
+    }
+
+    /// What of the budget that was set lies idle.
+    fn idle(&self) -> u64 {
+        self.given.load(Ordering::Relaxed).saturating_sub(self.budget())
     }
 
     /// The least budget with which it would not evict.
     pub(crate) fn budget_taken(&self) -> u64 {
         let used = self.used();
-        used + (used / 15).min(MARGIN_OF_BYTES_MAX / 16)
+        used + (used / 15).min(MARGIN_OF_BYTES_MAX / 16) + self.idle()
     }
 
     /// Reads no longer put what they have read into the table above this.
@@ -181,13 +201,38 @@ mod tests {
         assert!(account.is_over_limit());
         account.set_budget((3 << 30) + (20 << 20));
         assert!(account.is_over_target() && !account.is_over_soft());
-        for more in [0, 4 << 20] {
-            account.subtract((3 << 30) - (10 << 20) - more);
-            account.set_budget(account.budget_taken());
+    }
+
+    #[test]
+    fn the_budget_taken_is_the_least_with_which_nothing_is_evicted() {
+        for used in [5 << 20, 3 << 30] {
+            let account = Account::new(0);
+            account.add(used);
+            // Past the pool, which other tests use as well.
+            let set = |bytes| [&account.given, &account.budget].map(|of| of.store(bytes, Ordering::Relaxed));
+            set(account.budget_taken());
             assert!(!account.is_over_target());
-            account.set_budget(account.budget() - 2);
+            set(account.budget() - 2);
             assert!(account.is_over_target());
-            account.add((3 << 30) - (10 << 20) - more);
+        }
+    }
+
+    #[test]
+    fn what_lies_idle_is_taken_from_a_large_budget_and_a_little_changes_nothing() {
+        let account = Account::new(POOL_BUDGET_MIN - 1);
+        assert!(!account.looks_at_pool());
+        account.set_budget(32 << 20);
+        assert!(account.looks_at_pool());
+        // Of the process, which has other tests: up to a half.
+        let idle = (32 << 20) - account.budget();
+        assert!(account.budget_taken() == idle && idle <= 16 << 20);
+        // The budget is no smaller for it.
+        account.set_budget(POOL_BUDGET_MIN);
+        assert!(account.looks_at_pool());
+        let small = Account::new(6400);
+        for (set, now) in [(6301, 6400), (6299, 6299), (6397, 6299), (6398, 6398)] {
+            small.set_budget(set);
+            assert_eq!(small.budget(), now, "{set}");
         }
     }
 
