@@ -9,7 +9,7 @@ const POOL_BUDGET_MIN: u64 = 32 << 20;
 
 impl Llama {
     /// Bytes that resident pages take, by the slots in which their nodes lie. Retired nodes are in
-    /// [`Epochs::garbage_bytes`] instead.
+    /// [`Epochs::garbage_bytes`](deuteron_epoch::Epochs::garbage_bytes) instead.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.sum()
     }
@@ -51,7 +51,7 @@ impl Llama {
         self.budget.load(Ordering::Relaxed) >= POOL_BUDGET_MIN
     }
 
-    /// Changes what [`Options::memory_bytes`] has set at first, as of the next [`Llama::recount`]. What rows and images may take of it stays.
+    /// Changes what [`Options::memory_bytes`](crate::Options::memory_bytes) has set at first, as of the next [`Llama::recount`]. What rows and images may take of it stays.
     ///
     /// ```
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
