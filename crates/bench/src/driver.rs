@@ -172,6 +172,7 @@ pub fn run<S: Store>(
         load_seconds: loaded.seconds,
         bytes_written_log: written.1.bytes_written_log - written.0.bytes_written_log,
         bytes_written_store: written.1.bytes_written_store - written.0.bytes_written_store,
+        checkpoints: written.1.checkpoints - written.0.checkpoints,
     })
 }
 

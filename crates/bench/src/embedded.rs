@@ -133,8 +133,8 @@ impl EmbeddedStore {
 
     /// Some of the database's counters, by their names.
     pub(crate) fn counters<const N: usize>(&self, names: [&str; N]) -> [u64; N] {
-        let counters = self.db.stats().counters;
-        names.map(|name| counters.iter().find(|(known, _)| known == name).expect("a counter of this name").1)
+        let stats = self.db.stats();
+        names.map(|name| stats.counter(name).expect("a counter of this name"))
     }
 }
 
@@ -209,6 +209,7 @@ impl Store for EmbeddedStore {
             disk_bytes: directory_bytes(&self.directory),
             bytes_written_log: stats.bytes_written_log,
             bytes_written_store: stats.bytes_written_store,
+            checkpoints: stats.counter("dc.checkpoints").unwrap_or(0),
         }
     }
 }

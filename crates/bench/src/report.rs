@@ -41,6 +41,8 @@ pub struct Report {
     pub bytes_written_log: u64,
     /// Written to the data store in the measured time.
     pub bytes_written_store: u64,
+    /// Checkpoints that ended in the measured time.
+    pub checkpoints: u64,
 }
 
 /// Latencies in microseconds.
@@ -105,6 +107,7 @@ mod tests {
             "load_seconds",
             "bytes_written_log",
             "bytes_written_store",
+            "checkpoints",
         ];
         documented.sort_unstable();
         assert_eq!(names, documented);

@@ -52,6 +52,8 @@ pub struct StoreFigures {
     pub bytes_written_log: u64,
     /// Bytes written to the data store since it was opened.
     pub bytes_written_store: u64,
+    /// Checkpoints taken since it was opened.
+    pub checkpoints: u64,
 }
 
 /// The outcome of handing a transaction to a store.

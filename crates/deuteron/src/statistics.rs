@@ -37,6 +37,21 @@ pub struct TransactionStats {
 }
 
 impl Stats {
+    /// The counter of that name; `None` if there is none. Looks through all of them.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let before = db.stats().counter("dc.checkpoints");
+    /// db.checkpoint()?;
+    /// assert!(db.stats().counter("dc.checkpoints") > before);
+    /// assert_eq!(db.stats().counter("dc.wishes"), None);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        self.counters.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+    }
+
     /// The components' figures put together.
     pub(crate) fn of(
         log: &LogStatistics,

@@ -65,16 +65,25 @@ pub fn latency(quick: Quick) -> Result<Figure, String> {
     Ok(Figure { figure, ok: read <= 0.5 && update <= 1.5 })
 }
 
-/// Transactions of 10 000 on a million records, as Hekaton's tables 1 and 2 have them, by one thread.
+/// Transactions of 10 000 on a million records, as Hekaton's tables 1 and 2 have them, by one thread. Of what that thread has left to do to others
+/// (posting, flushing, collecting) the tables have little; so the rates by all the processors' time that went into it are told, too.
 pub fn per_core(quick: Quick) -> Result<Figure, String> {
     let fixed = ["--records", "1000000", "--value-bytes", "40", "--ops-per-txn", "10000", "--threads", "1"];
+    let mut of_processors = [const { Vec::new() }; 2];
     let rates = in_turns(quick, ["1", "0"], |reads| {
         // Until the memory of versions is what it stays: before, updates wait for pages of the system.
         let more = ["--skew", "uniform", "--read-ratio", reads, "--warmup-seconds", quick.pick("2", "6")];
-        ycsb(quick.pick("2", "5"), &[&fixed[..], &more].concat())?.number("throughput_ops")
+        let seconds = quick.pick(2.0, 5.0);
+        let report = ycsb(&seconds.to_string(), &[&fixed[..], &more].concat())?;
+        let rate = report.number("throughput_ops")?;
+        of_processors[usize::from(reads == "0")].push(rate * seconds / report.number("processor_seconds")?);
+        Ok(rate)
     })?;
     let [lookups, updates] = rates.map(|rate| rate / 1e6);
-    let figure = format!("{lookups:.2} M lookups/s, {updates:.2} M updates/s");
+    let [all_lookups, all_updates] = of_processors.map(|rates| median(rates) / 1e6);
+    let figure = format!(
+        "{lookups:.2} M lookups/s, {updates:.2} M updates/s; {all_lookups:.2} and {all_updates:.2} M for each second of all processors"
+    );
     Ok(Figure { figure, ok: lookups >= 2.7 && updates >= 1.9 })
 }
 
@@ -84,8 +93,13 @@ pub fn checkpoint_cost(quick: Quick) -> Result<Figure, String> {
     for reads in ["0.84", "0"] {
         let [with, without] = in_turns(quick, ["512M", "1T"], |every| {
             let more = ["--read-ratio", reads, "--checkpoint-every", every];
-            ycsb(quick.pick("4", "15"), &[&papers_records(quick)[..], &more].concat())?
-                .number("throughput_ops")
+            let report = ycsb(quick.pick("4", "15"), &[&papers_records(quick)[..], &more].concat())?;
+            let taken = report.number("checkpoints")?;
+            // A quick run is too short for the log of one.
+            if !quick.0 && (taken > 0.0) != (every == "512M") {
+                return Err(format!("{taken} checkpoints were taken every {every} of log"));
+            }
+            report.number("throughput_ops")
         })?;
         eprintln!("  {reads} read: {with:.0} operations/s, {without:.0} without checkpoints");
         losses.push(100.0 * (1.0 - with / without));
@@ -100,7 +114,7 @@ pub fn checkpoint_cost(quick: Quick) -> Result<Figure, String> {
 /// The paper's mix where versions have to be collected all the time, and records with them, and where there is room for all. As in the
 /// paper (6.5), only their watermark differs: pages, log and posting have the same memory.
 pub fn version_collection(quick: Quick) -> Result<Figure, String> {
-    // Two thirds of what a version of each record takes are kept.
+    // Nine tenths of what a version of each record takes are kept.
     let (records, tight, wide) = quick.pick(("200000", "48M", "1G"), ("1000000", "240M", "4G"));
     let rates = in_turns(quick, [tight, wide], |watermark| {
         let fixed = ["timeline", "--records", records, "--memory", wide, "--version-memory", watermark];

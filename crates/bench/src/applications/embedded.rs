@@ -137,6 +137,7 @@ impl ApplicationStore for EmbeddedApplicationStore {
             disk_bytes: self.directory.as_deref().map_or(0, directory_bytes),
             bytes_written_log: stats.bytes_written_log,
             bytes_written_store: stats.bytes_written_store,
+            checkpoints: stats.counter("dc.checkpoints").unwrap_or(0),
         }
     }
 }

@@ -397,6 +397,7 @@ fn rows(report: &Report) -> Vec<(String, String)> {
         ("load".into(), format!("{:.1} s", report.load_seconds)),
         ("written to the log".into(), bytes(report.bytes_written_log)),
         ("written to the store".into(), bytes(report.bytes_written_store)),
+        ("checkpoints".into(), report.checkpoints.to_string()),
     ]);
     rows
 }
