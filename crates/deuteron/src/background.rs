@@ -16,6 +16,7 @@
 use crate::Error;
 use crate::engine::Engine;
 use crate::signal::Signal;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -112,8 +113,14 @@ fn run(engine: &Weak<Engine>, name: &str, duty: Round) {
         if engine.is_halted() || is_last && engine.is_stopping() {
             return;
         }
-        if let Outcome::Idle { observed, wait } = duty(&engine) {
-            engine.signal_of(name).wait(observed, wait);
+        match catch_unwind(AssertUnwindSafe(|| duty(&engine))) {
+            Ok(Outcome::Worked) => {}
+            Ok(Outcome::Idle { observed, wait }) => engine.signal_of(name).wait(observed, wait),
+            Err(_) => {
+                // A bug, which the hook has reported. Those who wait must not wait for ever.
+                engine.poison(&Error::Poisoned { reason: format!("the {name} panicked") });
+                return;
+            }
         }
     }
 }

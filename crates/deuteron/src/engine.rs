@@ -30,9 +30,10 @@ use deuteron_log::Log;
 use deuteron_pool::{Part, idle_bytes};
 use deuteron_proxy::Proxy;
 use deuteron_tc::{TcError, TransactionComponent};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a stalled operation sleeps before it looks again by itself.
@@ -245,6 +246,11 @@ impl Engine {
             Durability::Delayed(window) => window,
             Durability::None => return,
         };
+        if self.is_stopping() {
+            // Nobody will look at the window any more. What fails is told to who waits, and to who opens the database again.
+            drop(self.wait_stable(record));
+            return;
+        }
         if self.delay.open(window, || self.now()) {
             self.signals.flush.raise();
         }
@@ -267,15 +273,19 @@ impl Engine {
             return Ok(());
         }
         self.hurry(record);
-        if self.options.background == Background::Inline {
-            while self.stable_lsn() <= record {
-                self.poisoned()?;
-                self.step_or_poison(self.flush_step())?;
-            }
-            return Ok(());
-        }
         self.poisoned()?;
+        if self.flushes_itself() {
+            return self.flush_to(Lsn(record.0 + 1));
+        }
         self.parts.log.wait_stable(record).map_err(Error::from)
+    }
+
+    /// Whether who waits for the log has to write it: there are no threads that do it, or they end.
+    ///
+    /// Of one who appends and then asks here, and one who closes (says so, then writes what has been appended), one sees what the other has done.
+    fn flushes_itself(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.options.background == Background::Inline || self.is_stopping()
     }
 
     /// The same for a future.
@@ -283,7 +293,7 @@ impl Engine {
         if self.stable_lsn() > record {
             return Poll::Ready(Ok(()));
         }
-        if self.options.background == Background::Inline {
+        if self.flushes_itself() {
             return Poll::Ready(self.wait_stable(record));
         }
         self.hurry(record);
@@ -547,12 +557,15 @@ impl Engine {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        fence(Ordering::SeqCst);
         self.signals.raise_all();
         threads.join(self);
+        // Those who wait for the log wait for nothing else: neither for pages that cannot be written, nor in vain.
+        let flushed = self.flush_here();
         self.poisoned()?;
-        // From here on this thread is the only one that works: it does the duties' last rounds itself.
+        flushed?;
+        // From here on this thread does the duties' last rounds. Others only write what they append before they see that the database is closed.
         self.parts.tc.retain_from(Timestamp::MAX);
-        self.flush_here()?;
         while self.proxy_step()? {}
         self.checkpoint()?;
         self.recorder.as_ref().map_or(Ok(()), |recorder| recorder.flush())
@@ -560,10 +573,17 @@ impl Engine {
 
     /// Makes everything appended so far durable on the calling thread.
     fn flush_here(&self) -> Result<(), Error> {
-        let end = self.parts.log.tail_lsn();
+        self.flush_to(self.parts.log.tail_lsn())
+    }
+
+    /// Makes everything below `end` durable on the calling thread, or waits for another that is at it.
+    fn flush_to(&self, end: Lsn) -> Result<(), Error> {
         self.parts.log.request_flush(end);
         while self.stable_lsn() < end {
-            self.step_or_poison(self.flush_step())?;
+            if !self.step_or_poison(self.flush_step())? {
+                // Another does, or a writer has not finished yet.
+                thread::yield_now();
+            }
         }
         Ok(())
     }

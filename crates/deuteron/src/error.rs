@@ -259,7 +259,7 @@ impl From<DcError> for Error {
 impl From<LogError> for Error {
     fn from(error: LogError) -> Self {
         if error.is_full() {
-            return Error::DiskFull { context: with_causes(&error) };
+            return Error::DiskFull { context: format!("write the log ({})", with_causes(&error)) };
         }
         match error {
             LogError::Corrupt { file, offset, expected, found } => {
@@ -346,7 +346,9 @@ impl Error {
             TcError::Aborted => Error::Aborted,
             TcError::TransactionTooLarge { found, limit } => Error::TransactionTooLarge { found, limit },
             TcError::MemoryExhausted => Error::MemoryExhausted,
-            TcError::Append(error) if error.is_full() => Error::DiskFull { context: error.to_string() },
+            TcError::Append(error) if error.is_full() => {
+                Error::DiskFull { context: format!("write the log ({error})") }
+            }
             TcError::Append(AppendError::Poisoned(poison)) => Error::Poisoned { reason: poison.to_string() },
             TcError::Log(error) => error.into(),
             TcError::DataComponent(error) => error.into(),

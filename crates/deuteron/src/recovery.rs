@@ -161,6 +161,7 @@ fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options 
     deuteron_proxy::Options {
         side_buffer_bytes_max: side.min(64 << 20),
         waiting_list_bytes_max: Shares::waiting(shares.tc_budget(shares.dc())),
+        waiting_log_bytes_max: options.writer_log_bytes_max(),
         lag_bytes: lag_bytes as u64,
         // A round is one batch, unless its operations are shorter than is common.
         batch_operations_max: batch_operations_max.max(lag_bytes / 64),

@@ -68,8 +68,8 @@ impl Ticket {
     /// Blocks until the commit is durable.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the log failed first: whether the commit survived is then unknown until the
-    /// database is opened again.
+    /// [`Error::Poisoned`] if the log failed first, [`Error::DiskFull`] if for want of space: whether the commit survived is then unknown
+    /// until the database is opened again.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;

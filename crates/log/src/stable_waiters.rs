@@ -7,10 +7,12 @@
 //!
 //! - **S1** No wake-up is lost: a waiter looks at the stable LSN again under the mutex before it is entered; the
 //!   flusher publishes the stable LSN before it takes the mutex.
-//! - **S2** Wakers are called without the mutex: they may run anything.
+//! - **S2** Wakers are called without the mutex: they may run anything. One that panics has woken nobody else's task, and must not end the
+//!   thread that all others wait for: the panic has been reported by its hook, and goes no further.
 
 use crate::sync::Mutex;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 
@@ -57,7 +59,9 @@ impl StableWaiters {
                 }
             }
             // S2.
-            batch[..count].iter_mut().filter_map(Option::take).for_each(Waker::wake);
+            for waker in batch[..count].iter_mut().filter_map(Option::take) {
+                drop(catch_unwind(AssertUnwindSafe(|| waker.wake())));
+            }
             woken += count;
             if count < batch.len() {
                 return woken;
@@ -101,6 +105,24 @@ mod tests {
                 .all(|(index, &count)| count == u64::from((3..40).contains(&index) || index == 50))
         );
         assert_eq!(waiters.wake(u64::MAX), 1);
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_nobody_from_being_woken() {
+        struct Panics;
+
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("a waker of the test");
+            }
+        }
+
+        let waiters = StableWaiters::default();
+        let count = Arc::new(Count::default());
+        assert!(waiters.poll(1, &Waker::from(Arc::new(Panics)), || None::<()>).is_pending());
+        assert!(waiters.poll(2, &Waker::from(count.clone()), || None::<()>).is_pending());
+        assert_eq!(waiters.wake(3), 2);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub struct Options {
     /// horizon, and the delayed pass takes no further buffer until it has done so. One round's operations may come on top.
     /// [`Proxy::set_waiting_list_bytes_max`](crate::Proxy::set_waiting_list_bytes_max) changes it.
     pub waiting_list_bytes_max: usize,
+    /// The same of the log from the first operation that waits for the horizon on: none of it can be cut. Of long values, which stay in
+    /// the log, little is kept in the list.
+    pub waiting_log_bytes_max: u64,
 }
 
 impl Default for Options {
@@ -26,6 +29,7 @@ impl Default for Options {
             batch_operations_max: 1 << 18,
             side_buffer_bytes_max: 16 << 20,
             waiting_list_bytes_max: 32 << 20,
+            waiting_log_bytes_max: 2 << 30,
         }
     }
 }
@@ -38,6 +42,7 @@ impl Options {
             batch_operations_max: 4,
             side_buffer_bytes_max: 256,
             waiting_list_bytes_max: 512,
+            waiting_log_bytes_max: 64 << 10,
         }
     }
 }

@@ -287,11 +287,21 @@ impl Proxy {
     fn is_stalled(&self, passes: &mut Passes) -> bool {
         // Relaxed: a figure.
         let bytes_max = self.waiting_list_bytes_max.load(Ordering::Relaxed);
-        if passes.waiting.bytes() <= bytes_max {
+        let log_bytes_max = self.options.waiting_log_bytes_max;
+        let waiting = &passes.waiting;
+        let pinned = waiting.first_lsn().map_or(0, |first| passes.delayed_at.0.saturating_sub(first.0));
+        let mut forced = Timestamp(0);
+        // Half of it, so that this is not repeated at once.
+        if waiting.bytes() > bytes_max {
+            forced = waiting.horizon_for(bytes_max / 2);
+        }
+        if pinned > log_bytes_max {
+            forced = forced.max(waiting.horizon_before(Lsn(passes.delayed_at.0 - log_bytes_max / 2)));
+        }
+        if forced == Timestamp(0) {
             return false;
         }
-        // Half of the list, so that this is not repeated at once.
-        self.host.force_horizon(passes.waiting.horizon_for(bytes_max / 2));
+        self.host.force_horizon(forced);
         passes.statistics.stalls += 1;
         true
     }

@@ -66,6 +66,15 @@ impl WaitingList {
         self.transactions.last_key_value().map_or(Timestamp(0), |(timestamp, _)| Timestamp(timestamp.0 + 1))
     }
 
+    /// The lowest horizon that would leave nothing waiting of what begins below `lsn`.
+    pub fn horizon_before(&self, lsn: Lsn) -> Timestamp {
+        let before = self.firsts.iter().filter(|Reverse((first, _))| *first < lsn);
+        // Of some the transaction has been taken already.
+        let waiting = before.filter(|Reverse((_, timestamp))| self.transactions.contains_key(timestamp));
+        let newest = waiting.map(|Reverse((_, timestamp))| timestamp.0).max();
+        newest.map_or(Timestamp(0), |newest| Timestamp(newest + 1))
+    }
+
     /// The lowest LSN of a waiting operation. In constant time: with an old reader there are many.
     pub fn first_lsn(&self) -> Option<Lsn> {
         self.firsts.peek().map(|Reverse((lsn, _))| *lsn)
@@ -106,6 +115,15 @@ mod tests {
         assert_eq!(list.horizon_for(4 * one), Timestamp(10));
         assert_eq!(list.horizon_for(2 * one), Timestamp(30));
         assert_eq!(list.horizon_for(0), Timestamp(41));
+    }
+
+    #[test]
+    fn the_horizon_before_a_position_lets_go_what_begins_below() {
+        let mut list = list(&[10, 40, 20, 30]);
+        let before = |list: &WaitingList| [0, 8, 16, 24, 32].map(|lsn| list.horizon_before(Lsn(lsn)).0);
+        assert_eq!(before(&list), [0, 11, 41, 41, 41]);
+        while list.pop_below(Timestamp(31)).is_some() {}
+        assert_eq!(before(&list), [0, 0, 41, 41, 41]);
     }
 
     #[test]

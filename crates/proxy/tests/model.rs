@@ -47,6 +47,7 @@ impl World {
             batch_operations_max: 1 + random.index(8),
             side_buffer_bytes_max: random.index(600),
             waiting_list_bytes_max: 200 + random.index(800),
+            waiting_log_bytes_max: 500 + random.below(4000),
         };
         let host = Host::new(1, true);
         let dc = FlakyDc::new(MemoryDc::new(), seed, random.below(2) * 15);

@@ -195,6 +195,22 @@ fn an_obedient_host_keeps_the_log_moving_past_a_stuck_reader() {
 }
 
 #[test]
+fn a_stuck_reader_pins_no_more_log_than_it_may_whatever_the_list_takes() {
+    let (waiting_list_bytes_max, waiting_log_bytes_max) = (usize::MAX, 2000);
+    let options = Options { waiting_list_bytes_max, waiting_log_bytes_max, ..Options::tiny_for_tests() };
+    let mut setup = setup(options, Host::new(1, true));
+    for n in 10..200 {
+        setup.log.write(vec![put(n, &format!("key{n}"), "some value"), commit(n, n)]);
+        (0..10).for_each(|_| drop(setup.proxy.step(&setup.log).unwrap()));
+        let end = setup.log.buffers.last().unwrap().end;
+        let pinned = end - setup.proxy.redo_scan_start_point().0;
+        assert!(pinned <= waiting_log_bytes_max + 1000, "{pinned} bytes of log are pinned");
+    }
+    let forced = setup.host.forced.lock().unwrap();
+    assert!((2..100).contains(&forced.len()), "not for each transaction: {}", forced.len());
+}
+
+#[test]
 fn a_failed_apply_releases_nothing_and_is_repeated() {
     let mut setup = setup(Options::tiny_for_tests(), Host::new(10, false));
     let entries =

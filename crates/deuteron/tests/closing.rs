@@ -1,0 +1,105 @@
+//! A database that is closed while others commit: everybody is answered, and what was acknowledged is there afterwards.
+
+use deuteron::device::MemoryDirectory;
+use deuteron::{Db, Durability, Error, Options, Table, Transaction};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const ROUNDS: u64 = 60;
+
+/// Commits one record after the other until the database is closed; how many.
+fn write_until_closed(
+    db: &Db,
+    table: &Table,
+    writer: u8,
+    commit: fn(Transaction) -> Result<(), Error>,
+) -> u32 {
+    for number in 0u32.. {
+        let mut tx = db.begin();
+        let key = [&[writer][..], &number.to_be_bytes()].concat();
+        match tx.put(table, &key, b"value").and_then(|()| commit(tx)) {
+            Ok(()) => {}
+            Err(Error::Closed) => return number,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("the database is closed before")
+}
+
+#[test]
+fn who_commits_while_the_database_closes_is_answered() {
+    let commits: [fn(Transaction) -> Result<(), Error>; 3] = [
+        Transaction::commit,
+        |tx| tx.commit_async()?.wait(),
+        // Whoever is asked again and again instead.
+        |tx| {
+            let mut ticket = tx.commit_async()?;
+            while !ticket.wait_timeout(Duration::from_secs(60))? {}
+            Ok(())
+        },
+    ];
+    for round in 0..ROUNDS {
+        let directory = Arc::new(MemoryDirectory::new());
+        let open = || {
+            let options = Options::new().memory(64 << 20).durability(Durability::Sync);
+            options.open_in(Arc::<MemoryDirectory>::clone(&directory)).unwrap()
+        };
+        let db = open();
+        let table = db.table("table").unwrap();
+        let acknowledged = thread::scope(|scope| {
+            let write = |(writer, commit)| {
+                let (db, table) = (&db, &table);
+                scope.spawn(move || write_until_closed(db, table, writer, commit))
+            };
+            let writers: Vec<_> = (0..).zip(commits).map(write).collect();
+            thread::sleep(Duration::from_micros(700 * (round % 7)));
+            db.clone().close().unwrap();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
+        });
+        drop((db, table));
+        let db = open();
+        let table = db.table("table").unwrap();
+        for (writer, count) in (0u8..).zip(acknowledged) {
+            let found = db.begin().scan(&table, &[writer][..]..&[writer + 1][..]).unwrap().count();
+            assert!(found >= count as usize, "{found} of {count} in round {round}");
+        }
+        db.close().unwrap();
+    }
+}
+
+/// What a commit has to do before its record is in the log takes longer than the closing.
+#[test]
+fn a_long_commit_ends_though_the_database_has_closed_meanwhile() {
+    for round in 0..10 {
+        let directory = Arc::new(MemoryDirectory::new());
+        let db = Options::new().memory(64 << 20).open_in(Arc::<MemoryDirectory>::clone(&directory)).unwrap();
+        let table = db.table("table").unwrap();
+        let begins = AtomicBool::new(false);
+        let committed = thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut tx = db.begin();
+                (0..20_000u32).for_each(|number| tx.add(&table, &number.to_be_bytes(), 1).unwrap());
+                begins.store(true, Ordering::Release);
+                tx.commit()
+            });
+            while !begins.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_micros(300 * round));
+            db.clone().close().unwrap();
+            writer.join().unwrap()
+        });
+        drop((db, table));
+        let db = Options::new().memory(64 << 20).open_in(directory).unwrap();
+        let table = db.table("table").unwrap();
+        let found = db.begin().scan(&table, ..).unwrap().count();
+        match committed {
+            Ok(()) => assert_eq!(found, 20_000),
+            Err(Error::Closed) => assert!(found == 0 || found == 20_000, "all or nothing: {found}"),
+            Err(error) => panic!("{error}"),
+        }
+        db.close().unwrap();
+    }
+}
