@@ -56,6 +56,7 @@ pub fn run(
             json!({
                 "engine": name(engine),
                 "workload": work.workload.name(),
+                "told_ahead": if engine == Engine::Deuteron { work.ahead.as_str() } else { "nothing" },
                 "isolation": promises.isolation,
                 "durability": promises.durability,
                 "operations_per_second": operations,
@@ -75,6 +76,7 @@ pub fn run(
         println!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());
     }
+    println!("Deuteron is told ahead: {} (--ahead); the peers have no call for that", work.ahead);
     println!(
         "{:<20} {:>12} {:>25} {:>8} {:>10} {:>10} {:>9} {:>10} {:>10}  {:<35} durability",
         "engine",

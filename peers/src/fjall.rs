@@ -1,7 +1,7 @@
 //! fjall: a log-structured merge tree in Rust, with optimistic serializable transactions (ranges included). Three quarters of the memory as
-//! cache, two workers. `delayed` is its default: the journal is written to the operating system at commit, and not synced.
+//! cache, as many workers as processors. `delayed` is its default: the journal is written to the operating system at commit, and not synced.
 
-use crate::peer::{Peer, PeerTransaction, Settings, Trouble, seen};
+use crate::peer::{Peer, PeerTransaction, Settings, Trouble, processors, seen};
 use fjall::{
     Error, KeyspaceCreateOptions, OptimisticTxDatabase, OptimisticTxKeyspace, OptimisticWriteTx, PersistMode,
     Readable,
@@ -16,7 +16,7 @@ impl Fjall {
     pub fn open(settings: &Settings) -> Result<Self, Error> {
         let database = OptimisticTxDatabase::builder(&settings.directory)
             .cache_size(settings.memory as u64 / 4 * 3)
-            .worker_threads(2)
+            .worker_threads(processors())
             .open()?;
         let records = database.keyspace("usertable", KeyspaceCreateOptions::default)?;
         Ok(Self { database, records })

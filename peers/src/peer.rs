@@ -17,6 +17,11 @@ pub struct Settings {
     pub memory: usize,
 }
 
+/// For the threads that an engine has in the background.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |number| number.get())
+}
+
 /// Why an operation did not succeed.
 pub enum Trouble {
     /// The transaction has to be repeated.

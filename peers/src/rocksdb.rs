@@ -2,12 +2,13 @@
 //!
 //! Both are used serializably on points: reads of transactions that write are tracked with `get_for_update`, which the optimistic engine validates at
 //! commit and the pessimistic one locks: shared, or exclusively what will be written, with detection of deadlocks. Neither protects
-//! ranges. What only reads does so on a snapshot, which is a state between two commits, and neither tracks nor locks. Settings after RocksDB's tuning guide: three
+//! ranges. What only reads does so on a snapshot, which is a state between two commits, and neither tracks nor locks. Settings after RocksDB's tuning guide
+//! (<https://github.com/facebook/rocksdb/wiki/Setup-Options-and-Basic-Tuning>): three
 //! quarters of the memory as block cache, bloom filters of 10 bits, index and filter blocks in the cache's high-priority
 //! part, level compaction with dynamic level bytes, as many background jobs as cores, write buffers of 64 MiB; LZ4 below.
 //! `delayed` is the default of RocksDB: the write-ahead log is written to the operating system at commit, and not synced.
 
-use crate::peer::{Peer, PeerTransaction, Settings, Trouble, seen};
+use crate::peer::{Peer, PeerTransaction, Settings, Trouble, processors, seen};
 use rocksdb::{
     BlockBasedOptions, Cache, DBAccess, DBCompressionType, Direction, Error, ErrorKind, IteratorMode,
     OptimisticTransactionDB, OptimisticTransactionOptions, Options, SnapshotWithThreadMode, Transaction,
@@ -27,7 +28,7 @@ pub fn options(settings: &Settings) -> Options {
     options.create_if_missing(true);
     options.set_block_based_table_factory(&table);
     options.set_level_compaction_dynamic_level_bytes(true);
-    options.increase_parallelism(2);
+    options.increase_parallelism(processors() as i32);
     options.set_write_buffer_size((64 << 20).min(settings.memory / 16));
     options.set_max_write_buffer_number(4);
     options.set_compression_type(DBCompressionType::Lz4);

@@ -163,7 +163,7 @@ impl Points<'_> {
             y: Axis::linear("records touched, per cent"),
             curves: vec![
                 Curve::measured("this machine", points),
-                Curve::paper("the paper's machine", &[(0.0, 0.0), (20.0, 50.0)]),
+                Curve::paper("the paper's machine", &[(0.0, 0.0), (20.0, 50.0), (120.0, 100.0)]),
             ],
         }
     }
@@ -338,7 +338,7 @@ impl Points<'_> {
         Ok(Figure {
             name: "hekaton-tables",
             title: "Hekaton's Tables 1 and 2: operations of one thread".into(),
-            note: "Random records of a table; Hekaton's million instructions a transaction at the rate of its processor, compiled \
+            note: "Random records of a table; Hekaton's million cycles a transaction at the rate of its processor, compiled \
                    procedures. Ours by the clock, with whatever the background needs of the machine."
                 .into(),
             x: Axis::logarithmic("operations in one transaction"),
@@ -412,7 +412,7 @@ fn figure_9(timeline: &Timeline) -> [Figure; 3] {
         Figure {
             name: "figure-9-memory",
             title: "Figure 9: memory of versions".into(),
-            note: "Against the hard watermark; the collector begins at three quarters of it.".into(),
+            note: "Against the hard watermark; versions are evicted above fifteen sixteenths of it.".into(),
             x,
             y: Axis::linear("MB"),
             curves: vec![
