@@ -3,6 +3,8 @@
 use crate::catalogue::Catalogue;
 use crate::keeper::{Bell, Keeper};
 use crate::stamps::Stamps;
+use crate::turns::{Turn, Turns};
+use crate::under_way::{Call, UnderWay};
 use crate::{BackupReport, Batch, CheckReport, Compaction, Error, Options, Stats};
 use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_contract::{DataComponent, Lsn, Operation, ScanBatch, ScanRequest, TableId, Timestamp};
@@ -10,7 +12,7 @@ use deuteron_dc::{BwTreeDc, StoreFile};
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(crate) struct Engine {
     /// Tells open stores apart.
@@ -26,8 +28,8 @@ pub(crate) struct Engine {
     /// Whether the last checkpoint held something new: another one lets the deletes in it be forgotten.
     settling: AtomicBool,
     /// One checkpoint at a time, and none during a backup.
-    persisting: Mutex<()>,
-    stopping: AtomicBool,
+    persisting: Turns,
+    under_way: UnderWay,
     /// Set once: why no more writes are taken.
     poison: OnceLock<String>,
     bell: Bell,
@@ -57,8 +59,8 @@ impl Engine {
             epochs,
             changed: AtomicBool::new(false),
             settling: AtomicBool::new(false),
-            persisting: Mutex::new(()),
-            stopping: AtomicBool::new(false),
+            persisting: Turns::default(),
+            under_way: UnderWay::default(),
             poison: OnceLock::new(),
             bell: Bell::default(),
             keeper: Mutex::default(),
@@ -97,15 +99,18 @@ impl Engine {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An error if the store is closed.
-    pub(crate) fn usable(&self) -> Result<(), Error> {
-        if self.is_stopping() { Err(Error::Closed) } else { Ok(()) }
+    /// Begins a call, for which closing waits as long as what is returned lives; an error if the store is closed.
+    #[inline]
+    pub(crate) fn usable(&self) -> Result<Call<'_>, Error> {
+        self.under_way.begin().ok_or(Error::Closed)
     }
 
-    /// The same, or if it takes no writes.
-    pub(crate) fn writable(&self) -> Result<(), Error> {
-        self.usable()?;
-        self.poisoned()
+    /// The same; or an error if the store takes no writes.
+    #[inline]
+    pub(crate) fn writable(&self) -> Result<Call<'_>, Error> {
+        let call = self.usable()?;
+        self.poisoned()?;
+        Ok(call)
     }
 
     fn poisoned(&self) -> Result<(), Error> {
@@ -116,37 +121,37 @@ impl Engine {
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.under_way.is_closing()
     }
 
     // ---- operations -----------------------------------------------------------------------------------------
 
     pub(crate) fn get(&self, table: TableId, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.usable()?;
+        let _call = self.usable()?;
         Ok(self.component.get(table, key)?.and_then(|record| record.value))
     }
 
     /// As [`Engine::get`], with the value put into `value`; whether there is one.
     #[inline]
     pub(crate) fn get_into(&self, table: TableId, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        self.usable()?;
+        let _call = self.usable()?;
         Ok(self.component.get_into(table, key, value)?.is_some_and(|(_, is_value)| is_value))
     }
 
     pub(crate) fn get_many(&self, table: TableId, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        self.usable()?;
+        let _call = self.usable()?;
         let records = self.component.get_many(table, keys, usize::MAX)?;
         Ok(records.into_iter().map(|record| record?.value).collect())
     }
 
     pub(crate) fn scan_into(&self, request: &ScanRequest<'_>, batch: &mut ScanBatch) -> Result<(), Error> {
-        self.usable()?;
+        let _call = self.usable()?;
         Ok(self.component.scan_into(request, batch)?)
     }
 
     /// One write, without an allocation.
     pub(crate) fn write(&self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
-        self.writable()?;
+        let _call = self.writable()?;
         let stamp = self.take_stamps(1)?;
         self.apply_numbered(&[numbered((table, key, value), stamp)])
     }
@@ -169,7 +174,7 @@ impl Engine {
         count: usize,
         writes: impl IntoIterator<Item = Write<'a>>,
     ) -> Result<(), Error> {
-        self.writable()?;
+        let _call = self.writable()?;
         let first = self.take_stamps(count as u64)?;
         let mut operations: Vec<_> =
             writes.into_iter().zip(first..).map(|(write, stamp)| numbered(write, stamp)).collect();
@@ -196,7 +201,10 @@ impl Engine {
             if let Some(first) = self.stamps.take(count) {
                 return Ok(first);
             }
-            self.persist_if(true)?;
+            // A backup has raised the ceiling long before it is done.
+            if let Some(turn) = self.persisting.wait_unless(|| self.stamps.has_room(count)) {
+                self.persist_here(&turn, true)?;
+            }
         }
     }
 
@@ -216,26 +224,18 @@ impl Engine {
     }
 
     fn persist_if(&self, always: bool) -> Result<(), Error> {
-        self.persist_here(&self.lock_persisting(), always)
+        self.persist_here(&self.persisting.wait(), always)
     }
 
     /// [`Engine::persist`], unless somebody is at it or a backup goes on; whether it has been done. Persists once more after
     /// the last change.
     pub(crate) fn try_persist(&self) -> Result<bool, Error> {
-        let one_at_a_time = match self.persisting.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-        };
-        self.persist_here(&one_at_a_time, self.settling.load(Ordering::Relaxed))?;
+        let Some(turn) = self.persisting.try_take() else { return Ok(false) };
+        self.persist_here(&turn, self.settling.load(Ordering::Relaxed))?;
         Ok(true)
     }
 
-    fn lock_persisting(&self) -> MutexGuard<'_, ()> {
-        self.persisting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn persist_here(&self, _one_at_a_time: &MutexGuard<'_, ()>, always: bool) -> Result<(), Error> {
+    fn persist_here(&self, turn: &Turn<'_>, always: bool) -> Result<(), Error> {
         self.poisoned()?;
         // Before the checkpoint: what is written during it sets the mark again.
         let changed = self.changed.swap(false, Ordering::SeqCst);
@@ -246,6 +246,7 @@ impl Engine {
         match self.component.redo_scan_start_point(Lsn(ceiling)) {
             Ok(()) => {
                 self.stamps.raised(ceiling);
+                turn.tell();
                 self.settling.store(changed, Ordering::Relaxed);
                 Ok(())
             }
@@ -269,15 +270,21 @@ impl Engine {
         Ok(worked | (self.epochs.collect() > 0))
     }
 
-    /// Ends the thread, makes everything durable. Only the first call does anything.
+    /// Ends the thread, waits for the calls that are under way, makes everything durable, and gives the lock back when nothing is written
+    /// any more. Only the first call does anything.
     pub(crate) fn close(&self) -> Result<(), Error> {
         let mut keeper = self.keeper();
-        if self.stopping.swap(true, Ordering::AcqRel) {
+        if !self.under_way.close() {
             return Ok(());
         }
         self.bell.ring();
         keeper.join();
+        self.under_way.wait();
         let persisted = self.persist();
+        // What somebody in a hurry has begun to write: whoever opens the store next writes there, too.
+        while self.component.llama().is_writing() {
+            self.component.llama().await_flush();
+        }
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
         persisted
     }
@@ -291,7 +298,7 @@ impl Engine {
 
     /// Brings disk use down to what the live records need.
     pub(crate) fn compact(&self) -> Result<Compaction, Error> {
-        self.writable()?;
+        let _call = self.writable()?;
         let disk_bytes = || self.component.statistics().disk_bytes;
         let before_bytes = disk_bytes();
         // The second one lets the deletes before the first be forgotten.
@@ -303,21 +310,24 @@ impl Engine {
 
     /// Copies the files into an archive, as of a moment at which everything that was written before the call is durable.
     pub(crate) fn backup(&self, shelf: &dyn Directory, name: &str) -> Result<BackupReport, Error> {
-        self.usable()?;
+        let _call = self.usable()?;
         let mut archive = ArchiveWriter::create(shelf, name)?;
-        let one_at_a_time = self.lock_persisting();
-        self.persist_here(&one_at_a_time, false)?;
+        let turn = self.persisting.wait();
+        // Nobody can raise the ceiling before the copy is done, and whoever writes needs room below it.
+        self.persist_here(&turn, !self.stamps.has_headroom())?;
         let hold = self.component.hold_files().map_err(|error| self.failed(error.into()))?;
         for StoreFile { name, bytes, length } in hold.files().iter().cloned() {
             archive.copy(self.directory.as_ref(), &Beginning { name, bytes, length })?;
         }
-        drop((hold, one_at_a_time));
+        drop((hold, turn));
         Ok(archive.finish()?)
     }
 
     // ---- reports --------------------------------------------------------------------------------------------
 
     pub(crate) fn stats(&self) -> Stats {
+        // In a closed store nobody can be in the middle of anything.
+        let _call = self.usable();
         let found = self.component.statistics();
         Stats {
             memory_bytes: found.memory_bytes + self.epochs.garbage_bytes(),
@@ -329,7 +339,7 @@ impl Engine {
     }
 
     pub(crate) fn check(&self) -> Result<CheckReport, Error> {
-        self.usable()?;
+        let _call = self.usable()?;
         let found = self.component.check()?;
         Ok(CheckReport { tables: found.tables, pages: found.trees.leaves, records: found.trees.records })
     }

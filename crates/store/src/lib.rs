@@ -56,6 +56,8 @@ mod stamps;
 mod statistics;
 mod store;
 mod table;
+mod turns;
+mod under_way;
 
 pub use backup::{BackupReport, restore, restore_in};
 pub use batch::Batch;

@@ -19,7 +19,7 @@ pub struct TableLoad {
 
 impl TableLoad {
     pub(crate) fn begin(engine: &Arc<Engine>, closer: &Arc<Closer>, name: &str) -> Result<TableLoad, Error> {
-        engine.writable()?;
+        let _call = engine.writable()?;
         let id = engine.catalogue().reserve(engine, name)?;
         let load = engine.component().load_table(id)?;
         Ok(TableLoad {
@@ -49,7 +49,7 @@ impl TableLoad {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.engine.writable()?;
+        let _call = self.engine.writable()?;
         let pushed = self.load.push(key, value, Timestamp(self.stamp), Lsn(self.stamp));
         pushed.map_err(|error| self.engine.failed(error.into()))
     }
@@ -72,9 +72,12 @@ impl TableLoad {
     /// ```
     pub fn finish(self) -> Result<Table, Error> {
         let TableLoad { name, id, load, engine, closer, .. } = self;
-        engine.writable()?;
-        load.finish().map_err(|error| engine.failed(error.into()))?;
-        let info = engine.catalogue().publish(&engine, &name, id)?;
+        let info = {
+            // It ends before the last handle goes, which waits for it.
+            let _call = engine.writable()?;
+            load.finish().map_err(|error| engine.failed(error.into()))?;
+            engine.catalogue().publish(&engine, &name, id)?
+        };
         Ok(Table::new(info, engine, closer))
     }
 }

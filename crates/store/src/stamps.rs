@@ -41,6 +41,16 @@ impl Stamps {
         (first + count <= self.ceiling.load(Ordering::Acquire)).then_some(first)
     }
 
+    /// Whether there are `count` numbers below the ceiling.
+    pub(crate) fn has_room(&self, count: u64) -> bool {
+        self.next.0.load(Ordering::Relaxed) + count <= self.ceiling.load(Ordering::Acquire)
+    }
+
+    /// Whether there are as many as a checkpoint need not hurry for.
+    pub(crate) fn has_headroom(&self) -> bool {
+        self.has_room(HEADROOM / 2)
+    }
+
     /// The ceiling for the next checkpoint.
     pub(crate) fn higher_ceiling(&self) -> u64 {
         self.next.0.load(Ordering::Relaxed) + HEADROOM
@@ -48,9 +58,8 @@ impl Stamps {
 
     /// Whether the ceiling is nearer than it should be.
     pub(crate) fn is_ceiling_near(&self) -> bool {
-        let (next, ceiling) = (self.next.0.load(Ordering::Relaxed), self.ceiling.load(Ordering::Relaxed));
         // Before the first write there is no need.
-        next > ceiling.saturating_sub(HEADROOM / 2) && next < ceiling
+        !self.has_headroom() && self.has_room(1)
     }
 
     /// `ceiling` is durable.
@@ -67,11 +76,12 @@ mod tests {
     fn no_number_is_given_out_above_the_ceiling_or_twice() {
         let stamps = Stamps::new(0);
         assert_eq!(stamps.take(1), None);
+        assert!(!stamps.has_room(1) && !stamps.has_headroom());
         let ceiling = stamps.higher_ceiling();
         stamps.raised(ceiling);
         let first = stamps.take(10).expect("there is room");
         assert_eq!(stamps.take(1), Some(first + 10));
-        assert!(!stamps.is_ceiling_near());
+        assert!(!stamps.is_ceiling_near() && stamps.has_room(1) && !stamps.has_room(HEADROOM));
         assert_eq!(stamps.take(ceiling), None);
         // The next life begins above all of this one's.
         let next = Stamps::new(ceiling);

@@ -72,7 +72,7 @@ impl Store {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn table(&self, name: &str) -> Result<Table, Error> {
-        self.engine.usable()?;
+        let _call = self.engine.usable()?;
         let info = self.engine.catalogue().table(&self.engine, name)?;
         Ok(Table::new(info, Arc::clone(&self.engine), Arc::clone(&self.closer)))
     }
@@ -91,7 +91,7 @@ impl Store {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn tables(&self) -> Result<Vec<String>, Error> {
-        self.engine.usable()?;
+        let _call = self.engine.usable()?;
         Ok(self.engine.catalogue().names())
     }
 
@@ -112,7 +112,7 @@ impl Store {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn drop_table(&self, name: &str) -> Result<(), Error> {
-        self.engine.writable()?;
+        let _call = self.engine.writable()?;
         self.engine.catalogue().drop_table(&self.engine, name)
     }
 
@@ -175,7 +175,7 @@ impl Store {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn persist(&self) -> Result<(), Error> {
-        self.engine.usable()?;
+        let _call = self.engine.usable()?;
         self.engine.persist()
     }
 
@@ -257,7 +257,7 @@ impl Store {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn step(&self) -> Result<bool, Error> {
-        self.engine.writable()?;
+        let _call = self.engine.writable()?;
         self.engine.step()
     }
 
@@ -304,8 +304,9 @@ impl Store {
         self.engine.value_bytes_max()
     }
 
-    /// Makes everything durable and stops. Other handles and tables get [`Error::Closed`] from then on. A write that runs at the
-    /// same time may or may not be in.
+    /// Makes everything durable and stops. Other handles, tables, scans and loads get [`Error::Closed`] from then on. Calls that are under
+    /// way on other threads are waited for, a backup or a compaction, too; a write among them may or may not be in. When this returns, nothing
+    /// is written any more, and the directory may be opened again.
     ///
     /// # Errors
     /// As [`Store::persist`]; the store is closed all the same.

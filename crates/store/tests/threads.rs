@@ -76,3 +76,33 @@ fn the_thread_makes_writes_durable_without_being_asked() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn every_write_that_has_returned_when_the_store_is_closed_under_its_writers_is_there() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let options = || Options::new().memory(4 << 20);
+    let mut written = [0; 3];
+    for _ in 0..4 {
+        let store = options().open(scratch.path()).expect("the lock was given back");
+        let table = store.table("t").expect("creates");
+        for (thread, &written) in (0..).zip(&written) {
+            for number in 0..written {
+                assert!(table.get(&key(thread, number)).expect("reads").is_some(), "{thread} {number}");
+            }
+        }
+        written = std::thread::scope(|scope| {
+            let writers = [0, 1, 2].map(|thread| {
+                let (table, from) = (table.clone(), written[thread as usize]);
+                scope.spawn(move || {
+                    // How many there are when the first is refused.
+                    (from..).find(|&number| table.upsert(&key(thread, number), &[1; 600]).is_err())
+                })
+            });
+            std::thread::sleep(Duration::from_millis(200));
+            store.close().expect("closes");
+            writers.map(|writer| writer.join().expect("no panic").expect("is refused in the end"))
+        });
+    }
+    let store = options().open(scratch.path()).expect("opens");
+    store.check().expect("sound");
+}

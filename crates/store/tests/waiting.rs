@@ -1,0 +1,198 @@
+//! Who waits for whom: closing for the calls that are under way, and writers for no backup.
+
+use deuteron_store::device::{DeviceError, Directory, File, MemoryDirectory, OpenMode};
+use deuteron_store::{Error, Options, Store};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
+
+/// What is about to be done to the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Read,
+    Rename,
+}
+
+type Call = fn(&Store) -> Result<(), Error>;
+type Watcher = Box<dyn Fn(Doing) + Send + Sync>;
+
+/// A directory in memory, of which somebody is told before something is done to it.
+#[derive(Default)]
+struct Watched {
+    inner: MemoryDirectory,
+    watcher: OnceLock<Watcher>,
+}
+
+impl Watched {
+    fn tell(&self, doing: Doing) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher(doing);
+        }
+    }
+
+    fn watch(&self, watcher: impl Fn(Doing) + Send + Sync + 'static) {
+        assert!(self.watcher.set(Box::new(watcher)).is_ok(), "watched by one");
+    }
+}
+
+impl Directory for Watched {
+    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
+        if mode == OpenMode::Read {
+            self.tell(Doing::Read);
+        }
+        self.inner.open(name, mode, direct)
+    }
+
+    fn list(&self) -> Result<Vec<String>, DeviceError> {
+        self.inner.list()
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DeviceError> {
+        self.inner.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.tell(Doing::Rename);
+        self.inner.rename(from, to)
+    }
+
+    fn sync(&self) -> Result<(), DeviceError> {
+        self.inner.sync()
+    }
+
+    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        self.inner.lock()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+}
+
+fn open(directory: Arc<dyn Directory>) -> Result<Store, Error> {
+    Options::tiny_for_tests().open_in(directory)
+}
+
+fn fill(store: &Store, name: &str, count: u32) -> Result<(), Error> {
+    let table = store.table(name)?;
+    (0..count).try_for_each(|number| table.upsert(&number.to_be_bytes(), &[7; 40]))
+}
+
+fn load(store: &Store) -> Result<(), Error> {
+    let mut load = store.load_table("loaded")?;
+    (0..200u32).try_for_each(|number| load.push(&number.to_be_bytes(), &[8; 40]))?;
+    load.finish().map(drop)
+}
+
+/// Closes the store while a call is in the middle of its image number `at`; whether the call came so far. The directory is nobody
+/// else's before the call has ended.
+fn close_during(call: Call, at: usize) -> bool {
+    let directory = Arc::new(Watched::default());
+    let store = open(directory.clone()).expect("opens");
+    fill(&store, "kept", 300).expect("writes");
+    fill(&store, "gone", 300).expect("writes");
+    store.persist().expect("persists");
+    let (images, is_inside) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
+    let (arrived, arrival) = mpsc::channel();
+    let arrived = Mutex::new(Some(arrived));
+    let (inner, inside) = (directory.inner.clone(), Arc::clone(&is_inside));
+    directory.watch(move |doing| {
+        if doing != Doing::Rename || images.fetch_add(1, Ordering::SeqCst) != at {
+            return;
+        }
+        inside.store(true, Ordering::SeqCst);
+        let arrived = arrived.lock().expect("no panic").take().expect("one arrives");
+        arrived.send(()).expect("is awaited");
+        // As long as closing would take if it did not wait.
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(matches!(open(Arc::new(inner.clone())), Err(Error::InUse { .. })), "two are at it");
+        }
+        inside.store(false, Ordering::SeqCst);
+    });
+    let came_so_far = std::thread::scope(|scope| {
+        let calling = store.clone();
+        let ended = scope.spawn(move || call(&calling));
+        let came_so_far = loop {
+            if arrival.try_recv().is_ok() {
+                store.close().expect("closes");
+                assert!(!is_inside.load(Ordering::SeqCst), "what was under way has ended");
+                break true;
+            }
+            if ended.is_finished() {
+                break false;
+            }
+            std::thread::yield_now();
+        };
+        let outcome = ended.join().expect("no panic");
+        assert!(matches!(outcome, Ok(()) | Err(Error::Closed)), "{outcome:?}");
+        came_so_far
+    });
+    if came_so_far {
+        let store = open(Arc::new(directory.inner.clone())).expect("the lock was given back");
+        for name in store.tables().expect("lists") {
+            let expected = if name == "loaded" { 200 } else { 300 };
+            let found = store.table(&name).expect("is there").scan(..).filter(Result::is_ok).count();
+            assert_eq!(found, expected, "{name}");
+        }
+        store.check().expect("sound");
+    }
+    came_so_far
+}
+
+#[test]
+fn the_directory_is_nobody_elses_before_the_calls_under_way_have_ended() {
+    let calls: [(&str, Call); 3] = [
+        ("a load", load),
+        ("a compaction", |store| store.compact().map(drop)),
+        ("a drop", |store| store.drop_table("gone")),
+    ];
+    for (name, call) in calls {
+        let images = (0..).take_while(|&at| close_during(call, at)).count();
+        assert!(images > 1, "{name}: {images} images");
+    }
+}
+
+/// Backs up a store that was just opened; `first` says when somebody writes to it for the first time.
+fn write_during_backup(first: Doing) {
+    let directory = Arc::new(Watched::default());
+    let store = open(directory.clone()).expect("opens");
+    fill(&store, "t", 300).expect("writes");
+    store.close().expect("closes");
+    let store = open(directory.clone()).expect("opens again");
+    let table = store.table("t").expect("is there");
+    let (written, is_written) = mpsc::channel();
+    let (is_written, writer) = (Mutex::new(is_written), Mutex::new(Some((table, written))));
+    directory.watch(move |doing| {
+        if doing == first
+            && let Some((table, written)) = writer.lock().expect("no panic").take()
+        {
+            std::thread::spawn(move || {
+                table.upsert(b"new", b"1").expect("writes");
+                written.send(()).expect("is awaited");
+            });
+            if doing == Doing::Rename {
+                // So that it waits already.
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        if doing == Doing::Read
+            && writer.lock().expect("no panic").is_none()
+            && let Err(mpsc::RecvTimeoutError::Timeout) =
+                is_written.lock().expect("no panic").recv_timeout(Duration::from_secs(10))
+        {
+            panic!("the writer waits for the copy");
+        }
+    });
+    let shelf = MemoryDirectory::new();
+    store.backup_in(&shelf, "backup").expect("backs up");
+    let table = store.table("t").expect("is there");
+    assert_eq!(table.get(b"new").expect("reads").as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn the_first_write_after_an_opening_does_not_wait_for_the_copy_of_a_backup() {
+    // It comes during the copy, or while the backup makes durable what was written before.
+    write_during_backup(Doing::Read);
+    write_during_backup(Doing::Rename);
+}
