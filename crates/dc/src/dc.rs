@@ -135,7 +135,7 @@ impl BwTreeDc {
             flushes: AtomicU64::new(0),
             evict_from_flush: AtomicU64::new(0),
             clean_at: AtomicU64::new(0),
-            dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::default())).collect()),
+            dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::new(true))).collect()),
             tidy_hand: AtomicUsize::new(0),
             merged: Merged::default(),
         };
@@ -572,7 +572,9 @@ impl BwTreeDc {
                 }
             }
         }
-        self.llama.checkpoint_finish(image).map_err(failed)
+        self.llama.checkpoint_finish(image).map_err(failed)?;
+        self.remembered(promise);
+        Ok(())
     }
 }
 

@@ -3,14 +3,17 @@
 //! | step | if the machine stops right after it |
 //! |---|---|
 //! | the table is marked: reads find nothing, what is applied to it is ignored | it is there, as if nothing had happened |
-//! | a checkpoint remembers the mark, for ever, since identifiers are not used again and a replay may bring old operations | it is dropped; the rest is done after the next opening |
+//! | an image remembers the mark, for ever, since identifiers are not used again and a replay may bring old operations | it is dropped; the rest is done after the next opening |
 //! | a leaf is emptied, or an empty leaf merged (`drop_step`, and what follows from it) | the same, with less to do |
+//!
+//! No leaf is emptied before its mark is durable: others flush at any time, and the table may have to be there again, with all that it has
+//! had. So likewise no large value is taken for one that nothing refers to because its table is marked ([`sweep`](crate::sweep)).
 //!
 //! The first leaf of the table stays, at about a hundred bytes; so does, until the next opening, the first leaf of each inner node.
 
 use crate::stored_value::chunk_tree;
 use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
-use crate::{BwTreeDc, error};
+use crate::{BwTreeDc, error, user_data};
 use deuteron_bwtree::Tree;
 use deuteron_contract::{DcError, TableId};
 use std::collections::BTreeMap;
@@ -19,15 +22,19 @@ use std::sync::PoisonError;
 /// Leaves that one step empties.
 const STEP_LEAVES: usize = 16;
 
-/// How far a dropped table is emptied: where the next leaf begins, or `None` when all are.
+/// A dropped table.
 #[derive(Debug)]
 pub(crate) struct Dropped {
+    /// Whether it is dropped after a crash, too.
+    is_durable: bool,
+    /// How far it is emptied: where the next leaf begins, or `None` when all are.
     next: Option<Vec<u8>>,
 }
 
-impl Default for Dropped {
-    fn default() -> Dropped {
-        Dropped { next: Some(Vec::new()) }
+impl Dropped {
+    /// A table that was just dropped, or is found to be.
+    pub(crate) fn new(is_durable: bool) -> Dropped {
+        Dropped { is_durable, next: Some(Vec::new()) }
     }
 }
 
@@ -42,7 +49,17 @@ impl BwTreeDc {
     }
 
     /// Whether the table was dropped.
-    pub(crate) fn is_dropped(&self, table: TableId) -> bool {
+    ///
+    /// ```
+    /// # use deuteron_contract::TableId;
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// dc.drop_table(TableId(1))?;
+    /// assert!(dc.is_dropped(TableId(1)) && !dc.is_dropped(TableId(2)));
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn is_dropped(&self, table: TableId) -> bool {
         match self.tables.get(table.0) {
             Some(tree) => tree.is_given_up(),
             None => self.dropped().contains_key(&table.0),
@@ -54,7 +71,8 @@ impl BwTreeDc {
     /// at a time. Nothing happens if it was dropped before.
     ///
     /// # Errors
-    /// [`DcError`] if the device fails; call it again, as the table may be there after a restart.
+    /// [`DcError`] if the device fails; call it again, as the table may be there after a restart, whole. Its space is given back after the next
+    /// checkpoint.
     ///
     /// ```
     /// use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
@@ -70,17 +88,28 @@ impl BwTreeDc {
     /// # Ok::<(), deuteron_contract::DcError>(())
     /// ```
     pub fn drop_table(&self, table: TableId) -> Result<(), DcError> {
+        // First the records: who finds that chunks are not taken any more must not find that a reference to them is.
         let trees = [table, chunk_tree(table)];
         for tree in trees {
-            self.dropped_mut().entry(tree.0).or_default();
+            self.dropped_mut().entry(tree.0).or_insert_with(|| Dropped::new(false));
+            self.tables.get(tree.0).into_iter().for_each(Tree::give_up);
         }
-        let give_up = || trees.iter().filter_map(|tree| self.tables.get(tree.0)).for_each(Tree::give_up);
-        give_up();
         self.sweeps.end(table);
         self.settle()?;
         // It may have come into being meanwhile.
-        give_up();
+        trees.iter().filter_map(|tree| self.tables.get(tree.0)).for_each(Tree::give_up);
         Ok(())
+    }
+
+    /// An image is durable that remembers this: the tables that are dropped by it may be emptied.
+    pub(crate) fn remembered(&self, promise: &[u8]) {
+        let Ok((_, remembered)) = user_data::decode(promise) else { return };
+        let mut dropped = self.dropped_mut();
+        for table in remembered {
+            if let Some(dropped) = dropped.get_mut(&table) {
+                dropped.is_durable = true;
+            }
+        }
     }
 
     /// Empties a few leaves of a dropped table; whether there were any.
@@ -96,7 +125,11 @@ impl BwTreeDc {
     }
 
     fn drop_leaf(&self) -> Result<bool, DcError> {
-        let next = self.dropped().iter().find_map(|(&table, dropped)| Some((table, dropped.next.clone()?)));
+        let next = self
+            .dropped()
+            .iter()
+            .filter(|(_, dropped)| dropped.is_durable)
+            .find_map(|(&table, dropped)| Some((table, dropped.next.clone()?)));
         let Some((table, from)) = next else { return Ok(false) };
         let next = match self.tables.get(table) {
             Some(tree) => tree.clear_step(&from).map_err(|error| error::tree("dropping a table", error))?,

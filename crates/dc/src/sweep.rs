@@ -216,7 +216,9 @@ impl BwTreeDc {
 
     /// L4: whether the record `key` holds a reference to this value.
     fn is_referred_to(&self, table: TableId, key: &[u8], large: &LargeValue) -> Result<bool, DcError> {
-        let found = self.look_at(table, key, |record| {
+        // If the table was dropped, in what it holds still: it may be there again.
+        let Some(tree) = self.tree_of(table.0) else { return Ok(false) };
+        let found = self.look_in(tree, key, |record| {
             let kept = record.value.and_then(stored_value::decode);
             matches!(kept, Some(StoredValue::Large(other)) if other.number == large.number)
         })?;

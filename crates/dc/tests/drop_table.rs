@@ -6,6 +6,7 @@ use deuteron_contract::{DataComponent, DcError, Lsn, TableId};
 use deuteron_dc::BwTreeDc;
 use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
+use deuteron_llama::FlushProgress;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -90,13 +91,32 @@ fn those_at_work_in_a_table_while_it_is_dropped_find_it_empty_and_go_on() {
     }
 }
 
+/// Drops the table, with as much background work as there is, and flushes, between the mark and the checkpoint that remembers it.
+fn drop_with_maintenance(dc: &BwTreeDc) -> Result<(), DcError> {
+    // No checkpoint as long as the files are held.
+    let held = dc.hold_files()?;
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| dc.drop_table(DROPPED));
+        while dc.tables().contains(&DROPPED) {
+            std::thread::yield_now();
+        }
+        for _ in 0..12 {
+            // What does not work any more, the drop will be told of.
+            let _ = dc.maintain_step();
+            let _ = dc.llama().flush_step();
+        }
+        drop(held);
+        dropping.join().expect("no panic")
+    })
+}
+
 /// Fills two tables, drops one, and gives its space back. How far that has been promised goes into `safe`.
 fn history(dc: &BwTreeDc, safe: &mut u32) -> Result<(), DcError> {
     fill(dc, KEPT, 40, 1)?;
     fill(dc, DROPPED, 120, 41)?;
     dc.redo_scan_start_point(Lsn(161))?;
     *safe = 1;
-    dc.drop_table(DROPPED)?;
+    drop_with_maintenance(dc)?;
     *safe = 2;
     for _ in 0..12 {
         dc.maintain_step()?;
@@ -142,4 +162,33 @@ fn a_crash_at_any_operation_leaves_the_table_whole_or_dropped() {
         sweep.recovered(crash_at, Ok(()));
     }
     sweep.report("dropped tables");
+}
+
+#[test]
+fn a_table_whose_drop_met_a_full_disk_is_whole_after_a_restart_or_emptied_when_there_is_room() {
+    for restarted in [true, false] {
+        let disk = SimulatedDisk::new(1);
+        let dc = open(Arc::new(disk.directory())).unwrap();
+        fill(&dc, DROPPED, 2000, 1).unwrap();
+        dc.redo_scan_start_point(Lsn(2001)).unwrap();
+        let full = dc.llama().statistics().live_bytes;
+        disk.set_capacity(Some(disk.used_bytes()));
+        assert!(matches!(dc.drop_table(DROPPED), Err(DcError::DiskFull { .. })));
+        while dc.maintain_step().unwrap_or(false) {}
+        disk.set_capacity(None);
+        assert_eq!(count(&dc, DROPPED), 0);
+        if restarted {
+            while dc.llama().flush_step().unwrap() != FlushProgress::Nothing {}
+            drop(dc);
+            disk.crash(CrashPolicy::KeepAll);
+            assert_eq!(count(&open(Arc::new(disk.directory())).unwrap(), DROPPED), 2000);
+        } else {
+            for lsn in 2002..2005 {
+                dc.redo_scan_start_point(Lsn(lsn)).unwrap();
+                while dc.maintain_step().unwrap() {}
+            }
+            let left = dc.llama().statistics().live_bytes;
+            assert!(left < full / 4, "{full} before, then {left}");
+        }
+    }
 }

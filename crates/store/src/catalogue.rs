@@ -10,7 +10,8 @@
 //! | a table is dropped | `d` `\|` no name, the component told `\|` no `d` |
 //! | a table is loaded | next identifier, `d` `\|` the records `\|` name `\|` no `d` |
 //!
-//! An opening drops the tables with a `d` and no name, and forgets the `d` of those that have one. The next identifier
+//! An opening drops the tables with a `d` and no name, and forgets the `d` of those that have one; unless the component has been told, which
+//! may be durable before the name is gone: then the name goes. The next identifier
 //! is above `#` and above all that are in use. A table is durable before it can be written to: else a crash might keep records, forget
 //! the name, and give the identifier to another table.
 
@@ -140,12 +141,18 @@ impl Catalogue {
     /// Finishes what a crash has interrupted: drops, loads.
     pub(crate) fn finish_drops(&self, engine: &Engine) -> Result<(), Error> {
         let mut tables = self.tables();
-        let named: BTreeSet<TableId> = tables.by_name.values().map(|info| info.id).collect();
         while let Some(&id) = tables.dropped.first() {
-            if named.contains(&id) {
-                engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)])?;
-            } else {
-                Self::finish_drop(engine, id)?;
+            let name = tables.by_name.values().find(|info| info.id == id).map(|info| Arc::clone(&info.name));
+            match name {
+                Some(_) if !engine.component().is_dropped(id) => {
+                    engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)])?;
+                }
+                Some(name) => {
+                    tables.by_name.remove(&name);
+                    engine.apply(1, [(CATALOGUE, &name_key(&name)[..], None)])?;
+                    Self::finish_drop(engine, id)?;
+                }
+                None => Self::finish_drop(engine, id)?,
             }
             tables.dropped.remove(&id);
         }
@@ -228,5 +235,38 @@ fn check_name(name: &str) -> Result<(), Error> {
     match is_name(name) {
         true => Ok(()),
         false => Err(Error::TableName { found: name.len(), limit: NAME_BYTES_MAX }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use deuteron_device::MemoryDirectory;
+
+    #[test]
+    fn a_table_that_the_component_has_dropped_does_not_keep_its_name() {
+        let directory = Arc::new(MemoryDirectory::new());
+        let open = || Engine::open(directory.clone(), Options::tiny_for_tests()).unwrap();
+        let engine = open();
+        let id = engine.catalogue().table(&engine, "gone").unwrap().id;
+        engine.apply(1, [(id, &b"key"[..], Some(&b"value"[..]))]).unwrap();
+        engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], Some(&[][..]))]).unwrap();
+        // As if an image had come before the flush of what the catalogue says.
+        engine.drop_in_component(id).unwrap();
+        engine.close().unwrap();
+        drop(engine);
+        let engine = open();
+        assert!(engine.catalogue().names().is_empty());
+        let again = engine.catalogue().table(&engine, "gone").unwrap().id;
+        assert!(again > id);
+        engine.apply(1, [(again, &b"key"[..], Some(&b"value"[..]))]).unwrap();
+        engine.close().unwrap();
+        drop(engine);
+        let engine = open();
+        assert!(engine.get(again, b"key").unwrap().is_some());
+        let left: Vec<_> = engine.catalogue().tables().dropped.iter().copied().collect();
+        assert!(left.is_empty(), "{left:?}");
+        engine.close().unwrap();
     }
 }

@@ -175,6 +175,32 @@ fn a_table_whose_creation_met_a_full_disk_does_not_share_its_identifier() {
     assert_eq!(count(&store, "t"), 10);
 }
 
+#[test]
+fn a_table_whose_drop_met_a_full_disk_is_whole_or_gone_after_the_next_opening() {
+    let mut whole = 0;
+    for room in 0..10 {
+        let disk = SimulatedDisk::new(room);
+        let store = open(Arc::new(disk.directory())).expect("opens");
+        load(&store, "gone", 500).expect("loads");
+        let other = store.table("other").expect("creates");
+        disk.set_capacity(Some(disk.used_bytes() + room * 4096));
+        let dropped = store.drop_table("gone");
+        assert!(matches!(dropped, Ok(()) | Err(Error::DiskFull { .. })), "{dropped:?}");
+        while store.step().unwrap_or(false) {}
+        disk.set_capacity(None);
+        // Others want memory, for which what is dirty is flushed.
+        (0..1000).for_each(|number| other.upsert(&key(number), &[7; 400]).expect("writes"));
+        disk.crash(CrashPolicy::KeepAll);
+        let store = open(Arc::new(disk.directory())).expect("opens again");
+        let is_there = store.tables().expect("lists").contains(&"gone".into());
+        assert!(!is_there || dropped.is_err());
+        assert_eq!(count(&store, "gone"), if is_there { 500 } else { 0 });
+        store.check().expect("sound");
+        whole += u32::from(is_there);
+    }
+    assert!(whole > 0, "no drop met a full disk");
+}
+
 /// Says how far it came: 1 when "gone" is there, 2 when "loaded" is, 3 when "gone" is not, 4 at the end.
 fn history(disk: &SimulatedDisk, reached: &mut u32) -> Result<(), Error> {
     let store = open(Arc::new(disk.directory()))?;
