@@ -26,8 +26,8 @@ struct Account {
     /// Fragments counted here.
     fragments: u64,
     times: Times,
-    /// The cleaner has chosen it.
-    cleaned: bool,
+    /// When the cleaner chose it, by [`Accounts::written`].
+    chosen: Option<f64>,
 }
 
 impl Account {
@@ -37,6 +37,11 @@ impl Account {
         let free = (self.written_bytes as f64 - live).max(1.0);
         let age = (now - self.times.last_but_one).max(1.0);
         (live / free).powi(2) / (self.live_fragments as f64 * age)
+    }
+
+    /// Whether the cleaner may choose it: it has not done so since `before`.
+    fn may_be_chosen(&self, before: f64) -> bool {
+        self.live_bytes > 0 && self.chosen.is_none_or(|chosen| chosen <= before)
     }
 }
 
@@ -186,9 +191,12 @@ impl Accounts {
     /// time since it changed)` (Lomet and Luo, *Efficiently Reclaiming Space in a Log Structured Store*). A segment that is
     /// all but full does not decline at all if it is old enough, and there is nothing to gain: it is none unless the part
     /// of it that is dead is half the mean at least. Segments
-    /// that are dead, or being cleaned already, are no longer counted: only a checkpoint is missing.
+    /// that are dead, or being cleaned already, are no longer counted: only a checkpoint is missing. One in which something is live still when as much has been
+    /// written as lies in all of them counts again: a page of it could not be read.
     pub(crate) fn victim(&mut self, ends: [u64; STREAMS], percent_max: u32) -> Option<Victim> {
-        let counted = || self.below(ends).filter(|(_, account)| account.live_bytes > 0 && !account.cleaned);
+        let all: u64 = self.accounts.values().map(|account| account.written_bytes).sum();
+        let before = self.written - all as f64;
+        let counted = || self.below(ends).filter(|(_, account)| account.may_be_chosen(before));
         let occupied: u64 = counted().map(|(_, account)| account.written_bytes).sum();
         let live: u64 = counted().map(|(_, account)| account.live_bytes).sum();
         if occupied * 100 <= live * u64::from(percent_max) {
@@ -204,7 +212,7 @@ impl Accounts {
         let weighed = self.accounts.values().map(|account| account.times.last * account.live_bytes as f64);
         let mean = weighed.sum::<f64>() / lives.sum::<f64>().max(1.0);
         let account = self.accounts.get_mut(&segment)?;
-        account.cleaned = true;
+        account.chosen = Some(self.written);
         let &mut Account { allocated, live_bytes, times, .. } = account;
         Some(Victim { segment, allocated, live_bytes, is_cold: times.last <= mean })
     }
@@ -253,6 +261,17 @@ mod tests {
         accounts.remove(FlashAddress::new(4096, 8192), false);
         assert_eq!(accounts.dead([4, 5]).collect::<Vec<_>>(), [0]);
         assert_eq!(accounts.dead([0, 5]).count(), 0);
+    }
+
+    #[test]
+    fn a_segment_that_could_not_be_emptied_is_chosen_again_when_as_much_has_been_written_as_there_is() {
+        let mut accounts = four();
+        let victim = |accounts: &mut Accounts| accounts.victim([2, 1], 110).map(|victim| victim.segment);
+        assert_eq!([victim(&mut accounts), victim(&mut accounts)], [Some(0), None]);
+        accounts.written(9, 4 * SEGMENT - 1, 0);
+        assert_eq!(victim(&mut accounts), None);
+        accounts.written(9, 1, 0);
+        assert_eq!([victim(&mut accounts), victim(&mut accounts)], [Some(0), None]);
     }
 
     #[test]
