@@ -358,6 +358,8 @@ impl Llama {
             };
         };
         filled?;
+        // What was on its way before may have failed: then what is clean is not durable.
+        self.store.check()?;
         let Batch { fragments, bytes, skipped, unread, .. } = batch;
         Ok(Some(Written { pages: fragments, bytes, begun, skipped, unread }))
     }

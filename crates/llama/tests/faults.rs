@@ -2,8 +2,12 @@
 
 mod harness;
 
-use deuteron_device::{CrashPolicy, DeviceError, FaultKind, FaultPlan, Operation, SimulatedDisk};
-use deuteron_llama::{FlushProgress, LlamaError, Options};
+use deuteron_device::simulated::SimulatedDirectory;
+use deuteron_device::{
+    AlignedBuffer, CrashPolicy, DeviceError, Directory, DurableWrite, FaultKind, FaultPlan, File, OpenMode,
+    Operation, SimulatedDisk, WriteInFlight,
+};
+use deuteron_llama::{CheckpointProgress, FlushProgress, LlamaError, Options};
 use harness::{Harness, Random};
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -83,6 +87,73 @@ fn the_first_failed_write_stops_all_writing_and_no_reading() {
     assert!(poisoned > 50, "only {poisoned} faults were met");
     assert!(of_dead > 0, "only {of_dead} dead segments could not be set aside");
     assert!(of_removed > 5, "only {of_removed} syncs failed of files that were being removed");
+}
+
+/// A directory whose writes in flight end when somebody waits for that, and not before.
+struct Late(SimulatedDirectory);
+
+impl Directory for Late {
+    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
+        self.0.open(name, mode, direct)
+    }
+    fn list(&self) -> Result<Vec<String>, DeviceError> {
+        self.0.list()
+    }
+    fn remove(&self, name: &str) -> Result<(), DeviceError> {
+        self.0.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.0.rename(from, to)
+    }
+    fn sync(&self) -> Result<(), DeviceError> {
+        self.0.sync()
+    }
+    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        self.0.lock()
+    }
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn begin_write(&self, write: DurableWrite) -> Box<dyn WriteInFlight> {
+        Box::new(OnItsWay(self.0.begin_write(write)))
+    }
+}
+
+struct OnItsWay(Box<dyn WriteInFlight>);
+
+impl WriteInFlight for OnItsWay {
+    fn is_done(&mut self) -> bool {
+        false
+    }
+
+    fn wait(self: Box<Self>) -> (AlignedBuffer, Result<(), DeviceError>) {
+        self.0.wait()
+    }
+}
+
+/// A buffer that is on its way when a step returns, and fails: nothing is dirty any more, and nothing durable.
+#[test]
+fn a_round_is_not_done_if_what_was_on_its_way_has_failed() {
+    for is_checkpoint in [false, true] {
+        let disk = SimulatedDisk::new(2);
+        let mut harness =
+            Harness::create(Arc::new(Late(disk.directory())), &Options::tiny_for_tests()).unwrap();
+        (0..20).for_each(|key| harness.upsert(key));
+        harness.flush_all().unwrap();
+        mem::forget(harness.llama.hurry());
+        (0..20).for_each(|key| harness.upsert(key));
+        let mut round = harness.llama.flush_round().unwrap();
+        let mut checkpoint = harness.llama.checkpoint_begin(b"").unwrap();
+        disk.set_faults(FaultPlan::new().fail_from(Operation::Write, 0, FaultKind::Refuse));
+        let mut step = || match is_checkpoint {
+            false => harness.llama.flush_round_step(&mut round),
+            true => harness.llama.checkpoint_flush_step(&mut checkpoint),
+        };
+        let begun = step();
+        assert!(matches!(begun, Ok(CheckpointProgress::Wrote { .. })), "{begun:?}");
+        let outcome = step();
+        assert!(matches!(outcome, Err(LlamaError::Poisoned { .. })), "{outcome:?}");
+    }
 }
 
 #[test]
