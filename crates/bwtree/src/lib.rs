@@ -64,7 +64,7 @@ pub use counters::TreeStatistics;
 pub use drop::Cleared;
 pub use error::{BwTreeError, Miss};
 pub use options::Options;
-pub use page::batch::Upsert;
+pub use page::batch::{Upsert, unite_deltas};
 pub use page::run::{RecordRef, filter_of_delta};
 pub use page_run::PageRun;
 pub use scan::Cursor;

@@ -82,7 +82,8 @@ impl Tree {
     /// first of them is changed, and the waits overlap.
     ///
     /// # Errors
-    /// [`Miss`] if the first page has taken as many unread deltas as it may, and must be loaded before it takes more.
+    /// [`Miss`] if the first page has taken as many unread deltas as it may, and must be loaded before it takes more. If that fails it is known to be
+    /// [unreadable](deuteron_llama::Llama::is_unreadable), and takes more all the same: to be asked again.
     pub fn try_upsert(&self, operations: &[Upsert<'_>], guard: &Guard<'_>) -> Result<usize, Miss> {
         debug_assert!(operations.is_sorted_by_key(|operation| operation.key));
         if let [only] = operations {
@@ -118,12 +119,14 @@ impl Tree {
             let target = self.target_from(page, operations[0].key, guard)?;
             if target.head.is_some_and(|head| self.is_at_limit(head)) {
                 self.counters.back_pressure.add(1);
-                if !target.whole {
+                if target.whole {
+                    // Whether done or lost to another thread: the chain is not what it was.
+                    self.consolidate_page(target.page, target.snapshot, guard);
+                    continue;
+                }
+                if !self.llama.is_unreadable(target.page) {
                     return Err(Miss(target.page));
                 }
-                // Whether done or lost to another thread: the chain is not what it was.
-                self.consolidate_page(target.page, target.snapshot, guard);
-                continue;
             }
             let batch = Batch::new(self.fitting(operations, target.until), target.until);
             if target.whole
@@ -159,15 +162,29 @@ impl Tree {
             self.check_sizes(operation.key, operation.value)?;
         }
         let mut rest = operations;
+        let mut unread = None;
         while !rest.is_empty() {
             // A guard for a few pages, so that a long batch does not hold up reclamation.
             let applied = self.try_upsert(rest, &self.llama.pin());
             match applied {
                 Ok(count) => rest = &rest[count..],
-                Err(Miss(page)) => self.load(page)?,
+                Err(miss) => self.load_or_go_on(miss, &mut unread)?,
             }
         }
         Ok(())
+    }
+
+    /// Loads what [`Tree::try_upsert`] has missed. That it cannot be read is no error the first time, as that need not be in the way of upserts; `unread` is
+    /// what that was last.
+    ///
+    /// # Errors
+    /// [`BwTreeError::Load`].
+    pub fn load_or_go_on(&self, miss: Miss, unread: &mut Option<PageId>) -> Result<(), BwTreeError> {
+        let Miss(page) = miss;
+        self.load(page).or_else(|error| {
+            let is_new = unread.replace(page) != Some(page);
+            if is_new && self.llama.is_unreadable(page) { Ok(()) } else { Err(error) }
+        })
     }
 
     /// Where the index leads for the first operations, and up to which of them (exclusive) it leads there; the pages are asked for. Those

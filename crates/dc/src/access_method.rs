@@ -1,4 +1,4 @@
-//! What the store asks of the trees: to consolidate a page before it is written in full, and which keys a delta holds.
+//! What the store asks of the trees: to consolidate a page before it is written in full, which keys a delta holds, and what deltas say together.
 
 use crate::BwTreeDc;
 use deuteron_llama::{AccessMethod, Filter, PageId};
@@ -13,6 +13,10 @@ impl AccessMethod for BwTreeDc {
         if let Some(tree) = self.tree_of(descriptor.tree) {
             tree.consolidate(descriptor.low_key, &guard);
         }
+    }
+
+    fn unite(&self, deltas: &[&[u8]]) -> Option<Vec<u8>> {
+        deuteron_bwtree::unite_deltas(deltas)
     }
 
     fn filter(&self, delta: &[u8]) -> Filter {

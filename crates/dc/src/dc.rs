@@ -313,7 +313,10 @@ impl BwTreeDc {
         if self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()? {
             return Ok(true);
         }
-        let tidied = self.drop_step()? || self.sweep_step()? || self.tidy_step()?;
+        // What cannot be read is told of to those who want to read it, and is not to hinder what goes on beside it.
+        let tidied = unless_damaged(self.drop_step())?
+            || unless_damaged(self.sweep_step())?
+            || unless_damaged(self.tidy_step())?;
         Ok(tidied || self.merged_step() || self.reclaim_step()?)
     }
 
@@ -575,6 +578,14 @@ impl BwTreeDc {
         self.llama.checkpoint_finish(image).map_err(failed)?;
         self.remembered(promise);
         Ok(())
+    }
+}
+
+/// Whether a step was done; not if it has met damage.
+fn unless_damaged(step: Result<bool, DcError>) -> Result<bool, DcError> {
+    match step {
+        Err(DcError::Corrupt { .. }) => Ok(false),
+        step => step,
     }
 }
 

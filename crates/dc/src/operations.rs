@@ -1,7 +1,7 @@
 //! Operations on records as the trees keep them, with the loads that they need.
 
-use crate::BwTreeDc;
 use crate::stored_value;
+use crate::{BwTreeDc, error};
 use deuteron_bwtree::{RecordRef, Tree, Upsert, compare_keys};
 use deuteron_contract::{DataComponent, DcError, Operation, Record, TableId, Timestamp};
 use std::cmp::Ordering;
@@ -67,6 +67,7 @@ impl BwTreeDc {
     /// Applies upserts, which are sorted by key, to a tree.
     pub(crate) fn upsert_all(&self, tree: &Tree, upserts: &[Upsert<'_>]) -> Result<(), DcError> {
         let mut rest = upserts;
+        let mut unread = None;
         // Whether a step has been done for the memory that this takes.
         let mut has_helped = false;
         while !rest.is_empty() {
@@ -75,7 +76,8 @@ impl BwTreeDc {
                 Ok(count) => rest = &rest[count..],
                 Err(miss) => {
                     // Room is made before the load. Behind it, the page just loaded might be what goes.
-                    self.load(tree, miss, "apply")?;
+                    self.make_room_for_reads();
+                    tree.load_or_go_on(miss, &mut unread).map_err(|error| error::tree("apply", error))?;
                     continue;
                 }
             }

@@ -253,7 +253,7 @@ impl Llama {
                 let is_prepared = self.prepare_left()?;
                 if let (false, 0, Some(&page)) = (is_prepared, written.bytes, written.unread.first()) {
                     // Somebody else is reading it.
-                    self.load(page)?;
+                    self.load_for_flush(page)?;
                 }
                 Ok((written, is_prepared))
             };

@@ -208,7 +208,9 @@ impl Llama {
                 while self.prepare_left()? {}
                 // Those that somebody else is reading.
                 let mut wanted = unread.iter().filter(|&&page| self.table.wants_rewrite(page));
-                wanted.try_for_each(|&page| self.load(page)).map(|()| (bytes, [unread, begun].concat()))
+                wanted
+                    .try_for_each(|&page| self.load_for_flush(page))
+                    .map(|()| (bytes, [unread, begun].concat()))
             };
             match self.flush_in_turn(Turn::Awaited, stream, next).and_then(prepared) {
                 Ok((0, unread)) if unread.is_empty() => break Ok(()),

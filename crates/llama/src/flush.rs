@@ -27,12 +27,12 @@ use crate::fetched::Fetched;
 use crate::filling::{Filling, Taken};
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{HEADER_BYTES, Position, Stream};
-use crate::fragment::Marshal;
-use crate::fragments::{ANYTHING, Filter};
+use crate::fragment::{Marshal, SHORT_HEADER_BYTES};
+use crate::fragments::{ANYTHING, FRAGMENTS_MAX, Filter, UNREADABLE_FRAGMENTS_MAX};
 use crate::images::Images;
 use crate::llama::{Llama, chain};
 use crate::mapping_table::Word;
-use crate::node::{NodeKind, NodeRef};
+use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
 use crate::segments::Segments;
 use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard, yield_now};
@@ -56,6 +56,13 @@ pub trait AccessMethod: Send + Sync {
     fn filter(&self, delta: &[u8]) -> Filter {
         let _ = delta;
         ANYTHING
+    }
+
+    /// One delta that says what these say together, which lie on each other, the newest first: for a page that cannot be read, and so cannot be consolidated.
+    /// `None` if there is none. Called while a flush buffer is filled.
+    fn unite(&self, deltas: &[&[u8]]) -> Option<Vec<u8>> {
+        let _ = deltas;
+        None
     }
 }
 
@@ -165,6 +172,8 @@ pub(crate) enum Turn {
 enum Marshalled {
     /// It is in the buffer, or there is nothing to write.
     Done,
+    /// It is in the buffer but for its newest deltas, which are a fragment of their own.
+    Part,
     /// It is held or claimed.
     Later,
     /// This adoptee must go first.
@@ -268,8 +277,8 @@ impl Llama {
     ///
     /// # Errors
     /// [`LlamaError::Device`] if the write fails, which poisons the store, or no segment can be made because the
-    /// disk is full, which does not; [`LlamaError::Poisoned`] after an earlier failure; [`LlamaError::Corrupt`] if a
-    /// page that had to be read is; [`LlamaError::PageTooLarge`].
+    /// disk is full, which does not; [`LlamaError::Poisoned`] after an earlier failure; [`LlamaError::PageTooLarge`]. A page that had to be read
+    /// and cannot be is written as what is known of it, and is no error as long as it has room for that: [`LlamaError::Corrupt`] then.
     ///
     /// # Panics
     /// If a page adopts another on which nothing is installed.
@@ -299,7 +308,7 @@ impl Llama {
                 (0, _) if is_reading => {}
                 // All that is left is with others, who are about to have it ready.
                 (0, Some(page)) => {
-                    self.load(page)?;
+                    self.load_for_flush(page)?;
                     is_left_to_others = false;
                 }
                 (0, None) => return Ok(FlushProgress::Nothing),
@@ -490,6 +499,7 @@ impl Llama {
                         batch.waiting.insert(page);
                     }
                 }
+                Marshalled::Part => {}
                 Marshalled::First(adoptee) => batch.stack.push(adoptee),
                 // Nothing is read meanwhile. It is alone: what was never flushed is in memory, and so are its adopters.
                 Marshalled::Load => {
@@ -527,15 +537,22 @@ impl Llama {
         let Some(claim) = self.table.try_claim(page) else { return Marshalled::Later };
         self.table.take_dirty(page);
         let word = self.table.word_after_take_dirty(page);
-        let rewrite = self.table.wants_rewrite(page);
+        let mut rewrite = self.table.wants_rewrite(page);
         let postponed = |outcome| {
             self.table.mark_dirty(page);
             outcome
         };
         let head = match Word::decode(word) {
             Word::Free => return Marshalled::Done,
-            Word::Stored(_) if rewrite => return postponed(Marshalled::Load),
-            Word::Stored(_) => return Marshalled::Done,
+            Word::Stored(_) if rewrite && !self.table.is_unreadable(page) => {
+                return postponed(Marshalled::Load);
+            }
+            Word::Stored(_) => {
+                if rewrite {
+                    self.table.clear_rewrite(page);
+                }
+                return Marshalled::Done;
+            }
             Word::Resident(head) => NonNull::new(head).expect("a resident word is not null").cast(),
         };
         // SAFETY: read from the mapping table under the guard (N3).
@@ -561,20 +578,51 @@ impl Llama {
         debug_assert!(below != Some(None), "{page} refers to a fragment that is not its own");
         // What the fragment is written for.
         let has_changed = head.flash().is_none();
-        let is_moved = rewrite && previous.is_some();
+        let lies_on = previous.is_some();
         let max = self.fragments_max(page, head.is_partial());
         let too_many = below.is_some_and(|below| below.is_none_or(|below| below.are_enough(max)));
-        if previous.is_some() && (rewrite || too_many) {
-            if head.is_partial() {
+        let fragment_bytes_max = self.store.segments.fragment_bytes_max();
+        let mut is_part = false;
+        let mut one = None;
+        let is_full = lies_on && (rewrite || too_many);
+        if is_full && head.is_partial() {
+            if !self.table.is_unreadable(page) {
                 return postponed(Marshalled::Load);
             }
+            // What is known of it. The cleaner comes back to it.
+            self.table.clear_rewrite(page);
+            rewrite = false;
+            if nodes.is_empty() {
+                return Marshalled::Done;
+            }
+            is_part = leave_newest(&mut nodes, fragment_bytes_max);
+            if fragments.len() >= FRAGMENTS_MAX {
+                match self.unite(head, &nodes, fragment_bytes_max) {
+                    Some(united) => (nodes, previous, one) = (united.nodes, Some(united.below), united.one),
+                    None if fragments.len() < UNREADABLE_FRAGMENTS_MAX => {}
+                    None => {
+                        let newest = previous.map_or(0, FlashAddress::length);
+                        let flushed = chain(head).find(|node| node.flash().is_some());
+                        let is_here = flushed.is_some_and(|node| node.kind() == NodeKind::Delta);
+                        return postponed(if is_here {
+                            Marshalled::TooLarge(newest)
+                        } else {
+                            Marshalled::Load
+                        });
+                    }
+                }
+            }
+        } else if is_full {
             if head.chain_length() > 0 && batch.asked != Some(page) && self.access_method.get().is_some() {
                 return postponed(Marshalled::Long);
             }
             nodes = chain(head).collect();
             previous = None;
         }
-        let mut marshal = Marshal { page, nodes: &nodes, previous, packed: None };
+        let is_moved = rewrite && lies_on;
+        let one = one.as_ref().map(|one: &OwnedNode| [one.as_ref()]);
+        let written = one.as_ref().map_or(&nodes[..], |one| &one[..]);
+        let mut marshal = Marshal { page, nodes: written, previous, packed: None };
         for &adoptee in marshal.adopts() {
             // Counted once it has its room in this buffer or an earlier one, whoever writes it.
             if self.table.fragment_count(adoptee) == 0 && !is_planted(Canary::SplitBeforeSibling) {
@@ -587,7 +635,7 @@ impl Llama {
         }
         let saved = if self.options.compress { marshal.pack() } else { None };
         let length = match marshal.length() {
-            Ok(length) if length <= self.store.segments.fragment_bytes_max() => length,
+            Ok(length) if length <= fragment_bytes_max => length,
             Ok(length) | Err(length) => return postponed(Marshalled::TooLarge(length)),
         };
         let mut claims = Vec::new();
@@ -620,6 +668,9 @@ impl Llama {
         debug_assert!(pushed, "a page has at most {} fragments", self.options.fragments_max);
         self.table.set_fragments(page, fragments);
         if previous.is_none() {
+            if self.table.is_unreadable(page) {
+                self.table.clear_unreadable(page);
+            }
             self.counters.full_fragments_written.add(1);
         } else {
             self.counters.delta_fragments_written.add(1);
@@ -647,7 +698,26 @@ impl Llama {
         debug_assert!(nodes.last().is_some_and(|node| node.kind() != NodeKind::Stub));
         drop(claim);
         drop(guard);
-        Marshalled::Done
+        if is_part { postponed(Marshalled::Part) } else { Marshalled::Done }
+    }
+
+    /// Of a page that cannot be read, and has no room for another fragment: what is written with `deltas`, the oldest that were never flushed, as one fragment of
+    /// `bytes_max` bytes at most. All that is in memory of it, if the access method can unite that to so little; else the newest fragment,
+    /// and each below that is no longer than what lies above: so each is written again as often as what lies above has become twice as much.
+    fn unite<'g>(&self, head: NodeRef<'g>, deltas: &[NodeRef<'g>], bytes_max: u64) -> Option<United<'g>> {
+        let mut all = down_to(head, deltas, |_, _, _| true)?;
+        let payloads: Vec<&[u8]> = all.nodes.iter().map(|node| node.payload()).collect();
+        let method = self.access_method.get().and_then(Weak::upgrade);
+        if let Some(united) = method.and_then(|method| method.unite(&payloads)) {
+            let one = OwnedNode::delta(&united);
+            if fits(bytes_of([one.as_ref()].into_iter()), bytes_max) {
+                all.one = Some(one);
+                return Some(all);
+            }
+        }
+        down_to(head, deltas, |length, above, is_newest| {
+            FlashAddress::padded_length(above + length) <= bytes_max && (is_newest || length <= above)
+        })
     }
 
     /// The filter of a fragment of these nodes.
@@ -724,10 +794,66 @@ impl Llama {
     }
 }
 
+/// What these deltas take in a fragment.
+fn bytes_of<'n>(deltas: impl Iterator<Item = NodeRef<'n>>) -> u64 {
+    deltas.map(|delta| delta.payload().len() as u64 + 4).sum()
+}
+
+/// Whether a fragment of deltas that take so much is one of `bytes_max` bytes at most.
+fn fits(deltas_bytes: u64, bytes_max: u64) -> bool {
+    FlashAddress::padded_length(SHORT_HEADER_BYTES as u64 + deltas_bytes) <= bytes_max
+}
+
+/// Leaves of the deltas of a page that cannot be read, newest first, so many of the newest that the others are a fragment of `bytes_max` bytes; whether there are such.
+/// A page that can be read is consolidated before it has as many.
+fn leave_newest(deltas: &mut Vec<NodeRef<'_>>, bytes_max: u64) -> bool {
+    let (mut bytes, mut left) = (bytes_of(deltas.iter().copied()), 0);
+    while !fits(bytes, bytes_max) && left + 1 < deltas.len() {
+        bytes -= bytes_of(deltas[left..=left].iter().copied());
+        left += 1;
+    }
+    deltas.drain(..left);
+    left > 0
+}
+
+/// What goes into one fragment of a page that cannot be read, above the one that cannot.
+struct United<'g> {
+    /// The nodes whose content that is.
+    nodes: Vec<NodeRef<'g>>,
+    /// That content as one delta, if it is written so.
+    one: Option<OwnedNode>,
+    /// The fragment that lies below.
+    below: FlashAddress,
+}
+
+/// With `deltas`, the oldest that were never flushed, go those of the newest fragment, and of each below as long as `takes` says so of its length, that of what lies
+/// above, and whether it is the newest. `None` if not even the newest goes, or it is not in memory.
+fn down_to<'g>(
+    head: NodeRef<'g>,
+    deltas: &[NodeRef<'g>],
+    takes: impl Fn(u64, u64, bool) -> bool,
+) -> Option<United<'g>> {
+    let mut nodes = deltas.to_vec();
+    let mut bytes = SHORT_HEADER_BYTES as u64 + bytes_of(deltas.iter().copied());
+    let mut taken: Option<FlashAddress> = None;
+    for node in chain(head).skip_while(|node| node.flash().is_none()) {
+        let address = node.flash()?;
+        if taken != Some(address) {
+            if node.kind() == NodeKind::Stub || !takes(address.length(), bytes, taken.is_none()) {
+                return taken.map(|_| United { nodes, one: None, below: address });
+            }
+            bytes += address.length();
+            taken = Some(address);
+        }
+        nodes.push(node);
+    }
+    None
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::node::{OwnedNode, PageDescriptor};
+    use crate::node::PageDescriptor;
     use crate::options::Options;
     use crate::test_bed::{flush, open, put};
     use crate::writing::WAITING_KEPT;

@@ -5,6 +5,9 @@ use crate::flash_address::FlashAddress;
 /// The most fragments that a page may consist of on flash; then it is written in full.
 pub const FRAGMENTS_MAX: usize = 17;
 
+/// The most fragments that a page has of which some cannot be read, so that it cannot be written in full.
+pub(crate) const UNREADABLE_FRAGMENTS_MAX: usize = FRAGMENTS_MAX + 1;
+
 /// A Bloom filter of the keys in a fragment: those of a key that it holds have their [bits](crate::AccessMethod::filter) set.
 pub type Filter = u16;
 
@@ -14,9 +17,9 @@ pub(crate) const ANYTHING: Filter = Filter::MAX;
 /// The fragments of a page, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fragments {
-    addresses: [Option<FlashAddress>; FRAGMENTS_MAX],
+    addresses: [Option<FlashAddress>; UNREADABLE_FRAGMENTS_MAX],
     /// Of each its filter; nothing where there is no fragment.
-    filters: [Filter; FRAGMENTS_MAX],
+    filters: [Filter; UNREADABLE_FRAGMENTS_MAX],
     count: usize,
 }
 
@@ -97,13 +100,13 @@ mod tests {
     fn fragments_are_a_stack_of_bounded_height() {
         let mut fragments = Fragments::default();
         let address = |index: usize| FlashAddress::new(4096 * (index as u64 + 1), 64);
-        for index in 0..FRAGMENTS_MAX {
+        for index in 0..UNREADABLE_FRAGMENTS_MAX {
             assert!(fragments.push(address(index)));
         }
-        assert!(!fragments.push(address(9)));
-        assert_eq!(fragments.newest(), Some(address(FRAGMENTS_MAX - 1)));
-        assert_eq!(fragments.pop(), Some(address(FRAGMENTS_MAX - 1)));
-        assert_eq!(fragments.len(), FRAGMENTS_MAX - 1);
+        assert!(!fragments.push(address(90)));
+        assert_eq!(fragments.newest(), Some(address(UNREADABLE_FRAGMENTS_MAX - 1)));
+        assert_eq!(fragments.pop(), Some(address(UNREADABLE_FRAGMENTS_MAX - 1)));
+        assert_eq!(fragments.len(), UNREADABLE_FRAGMENTS_MAX - 1);
     }
 
     #[test]

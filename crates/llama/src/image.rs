@@ -466,7 +466,7 @@ fn read_start(block: &Block) -> Option<ImageStart> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::fragments::FRAGMENTS_MAX;
+    use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
     use deuteron_device::MemoryDirectory;
 
     fn write(directory: &Arc<dyn Directory>, pages: u64) -> Image {
@@ -662,7 +662,9 @@ mod tests {
         let address = FlashAddress::new(8192, 128).to_raw();
         let described = read(&record(5, DESCRIBED, &[address], &[9])).unwrap();
         assert_eq!((described.fragments.len(), described.place), (1, Some((7, b"key".to_vec()))));
-        let known = read(&record(5, KNOWN, &[address; FRAGMENTS_MAX], &[9; FRAGMENTS_MAX])).unwrap();
+        let known =
+            read(&record(5, KNOWN, &[address; UNREADABLE_FRAGMENTS_MAX], &[9; UNREADABLE_FRAGMENTS_MAX]))
+                .unwrap();
         assert_eq!(known.place, None);
         assert!(known.fragments.with_filters().all(|(_, filter)| filter == 9));
         assert_eq!(read(&record(5, GONE, &[], &[])).unwrap().fragments.len(), 0);
@@ -672,7 +674,7 @@ mod tests {
             record(5, 4, &[address], &[9]),
             record(5, KNOWN, &[], &[]),
             record(5, DESCRIBED, &[], &[]),
-            record(5, KNOWN, &[address; FRAGMENTS_MAX + 1], &[9; FRAGMENTS_MAX + 1]),
+            record(5, KNOWN, &[address; UNREADABLE_FRAGMENTS_MAX + 1], &[9; UNREADABLE_FRAGMENTS_MAX + 1]),
             record(5, KNOWN, &[0], &[9]),
         ] {
             assert_eq!(read(&bad), None, "{bad:?}");

@@ -27,11 +27,12 @@
 //!
 //! - one *dirty bit* per page, in words of 64: set after an install, cleared by the flusher before it looks;
 //! - the *state word*: bit 0 claimed, bit 1 adopted, bit 2 rewrite, bit 3 disowned, bit 4 changed since its last
-//!   image, bits 8..16 how many fragments, bits 16..32 what the deltas among them take in units of 16 bytes, bits 32..48 the filter of the second
+//!   image, bit 5 unreadable, bits 8..16 how many fragments, bits 16..32 what the deltas among them take in units of 16 bytes, bits 32..48 the filter of the second
 //!   fragment, bits 48.. count of holds;
-//! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) ([`lists`]).
+//! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) and, if some of them cannot be read,
+//!   `UNREADABLE_FRAGMENTS_MAX` ([`lists`]).
 //!
-//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 232.
+//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 272.
 //!
 //! ## Invariants
 //!
@@ -69,6 +70,7 @@ const ADOPTED: u64 = 2;
 const REWRITE: u64 = 4;
 const DISOWNED: u64 = 8;
 const CHANGED: u64 = 16;
+const UNREADABLE: u64 = 32;
 /// How many fragments, and what all but the first take.
 const COUNT: u64 = 0xff << 8;
 const DELTA_UNITS: u64 = 0xffff << 16;
@@ -353,6 +355,19 @@ impl MappingTable {
         self.clear_state(page, REWRITE);
     }
 
+    /// Whether what of the page is not in memory could not be read when somebody tried last.
+    pub(crate) fn is_unreadable(&self, page: PageId) -> bool {
+        self.state(page) & UNREADABLE != 0
+    }
+
+    pub(crate) fn set_unreadable(&self, page: PageId) {
+        self.set_state(page, UNREADABLE);
+    }
+
+    pub(crate) fn clear_unreadable(&self, page: PageId) {
+        self.clear_state(page, UNREADABLE);
+    }
+
     /// Notes that the newest image is out of date for the page; whether that was not noted.
     pub(crate) fn set_changed(&self, page: PageId) -> bool {
         self.cold(page).state.fetch_or(CHANGED, Ordering::AcqRel) & CHANGED == 0
@@ -454,7 +469,7 @@ impl MappingTable {
         self.take_dirty(page);
         self.set_fragments(page, Fragments::default());
         // Not `CHANGED`: the images do not know yet that the page is gone.
-        self.clear_state(page, ADOPTED | REWRITE | DISOWNED);
+        self.clear_state(page, ADOPTED | REWRITE | DISOWNED | UNREADABLE);
     }
 
     fn state(&self, page: PageId) -> u64 {
@@ -486,7 +501,7 @@ impl Drop for Claim<'_> {
 mod tests {
     use super::*;
     use crate::doubling::FIRST;
-    use crate::fragments::FRAGMENTS_MAX;
+    use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
 
     #[test]
     fn next_dirty_finds_every_dirty_page_once() {
@@ -542,7 +557,7 @@ mod tests {
         // Of none, inline, and in one block or several.
         let of = |page: u64| {
             let mut fragments = Fragments::default();
-            let numbers = 0..page % (FRAGMENTS_MAX as u64 + 1);
+            let numbers = 0..page % (UNREADABLE_FRAGMENTS_MAX as u64 + 1);
             numbers.for_each(|number| {
                 assert!(fragments.push(FlashAddress::new(64 * (page << 8 | number) + 64, 64)))
             });
@@ -587,6 +602,7 @@ mod tests {
         holds: u64,
         is_adopted: bool,
         wants_rewrite: bool,
+        is_unreadable: bool,
         is_disowned: bool,
         is_changed: bool,
         is_claimed: bool,
@@ -604,6 +620,7 @@ mod tests {
             holds: u64::from(table.is_held(page)),
             is_adopted: table.is_adopted(page),
             wants_rewrite: table.wants_rewrite(page),
+            is_unreadable: table.is_unreadable(page),
             is_disowned: table.is_disowned(page),
             is_changed: table.is_changed(page),
             is_claimed: claim.is_none(),
@@ -614,7 +631,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn each_entry_is_one_of_its_own(
-            steps in proptest::collection::vec((0..EDGES.len(), 0..15u8), 0..200),
+            steps in proptest::collection::vec((0..EDGES.len(), 0..17u8), 0..200),
         ) {
             let table = MappingTable::new();
             EDGES.iter().for_each(|&page| table.reserve(PageId(page)));
@@ -653,6 +670,8 @@ mod tests {
                         claims[index] = if entry.is_claimed { None } else { table.try_claim(page) };
                         entry.is_claimed = claims[index].is_some();
                     }
+                    15 => (table.set_unreadable(page), entry.is_unreadable = true).0,
+                    16 => (table.clear_unreadable(page), entry.is_unreadable = false).0,
                     14 if entry.holds == 0 => {
                         assert!(table.replace(page, entry.word, 0));
                         table.reset(page);

@@ -11,7 +11,7 @@
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::fragment::Defect;
-use crate::fragments::{FRAGMENTS_MAX, Filter, Fragments};
+use crate::fragments::{Filter, Fragments, UNREADABLE_FRAGMENTS_MAX};
 use crate::llama::Llama;
 use crate::page_id::PageId;
 use crate::reading::{FragmentReads, InFlight, ReadFragment};
@@ -232,9 +232,10 @@ impl<'b, P> PageReader<'b, P> {
                     Some(_) => Err(Defect::new(32, "the fragment that lies below", "another")),
                 });
             match checked {
-                Ok(Some(_)) if self.chain.len() + 1 == FRAGMENTS_MAX => {
+                Ok(Some(_)) if self.chain.len() + 1 == UNREADABLE_FRAGMENTS_MAX => {
                     // Links that were written wrongly might go in a circle.
-                    let defect = Defect::new(32, format_args!("at most {FRAGMENTS_MAX} fragments"), "more");
+                    let defect =
+                        Defect::new(32, format_args!("at most {UNREADABLE_FRAGMENTS_MAX} fragments"), "more");
                     self.fail(segments.corrupt(next.offset(), defect));
                 }
                 Ok(previous) => {
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_page_of_as_many_fragments_as_there_may_be_is_read_link_by_link() {
-        let most = FRAGMENTS_MAX as u64;
+        let most = UNREADABLE_FRAGMENTS_MAX as u64;
         let row: Vec<_> = (1..=most + 1).map(|block| (block, (block > 1).then_some(block - 1))).collect();
         let llama = store(&row);
         let chains = read(&llama, &[at(most), at(3)]);
@@ -326,7 +327,7 @@ mod tests {
         let Err(LlamaError::Corrupt { offset, expected, .. }) = &read(&llama, &[at(most + 1)])[0] else {
             panic!()
         };
-        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 17 fragments"));
+        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 18 fragments"));
     }
 
     #[test]

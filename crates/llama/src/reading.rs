@@ -207,6 +207,21 @@ impl Segments {
         }
     }
 
+    /// Reads the fragment at `address` alone, and what `check` makes of it. Blocks on the device.
+    pub(crate) fn read_one<T>(
+        &self,
+        address: FlashAddress,
+        mut check: impl FnMut(&mut ReadFragment<'_>) -> Result<T, Defect>,
+    ) -> Result<T, LlamaError> {
+        let file = self.file(self.index(address.offset())).ok_or_else(|| self.missing_segment(address))?;
+        let (from, to) = blocks_of(address);
+        let mut buffer = ReadBuffer::new((to - from) as usize);
+        file.read_at(&mut buffer, from % self.segment_bytes).map_err(LlamaError::Device)?;
+        let bytes = &buffer[(address.offset() - from) as usize..][..address.length() as usize];
+        let mut read = ReadFragment { bytes, address, layout: None, unpacked: None };
+        check(&mut read).map_err(|defect| self.corrupt(address.offset(), defect))
+    }
+
     /// Room for the fragments at these addresses: one aligned read for those that lie close together.
     fn room(&self, addresses: impl Iterator<Item = (FlashAddress, usize)>) -> Room {
         let mut fragments: Vec<_> = addresses.collect();

@@ -686,7 +686,7 @@ mod tests {
     use crate::checkpoint::CheckpointProgress;
     use crate::flush::Turn;
     use crate::flush_buffer::Stream;
-    use crate::fragments::FRAGMENTS_MAX;
+    use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
     use crate::segments::segment_name;
     use crate::test_bed::{put, put_in_buffer};
     use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
@@ -946,8 +946,8 @@ mod tests {
         assert_eq!(put(&[1, 2, 3], 3), (true, of(&[1, 2, 3, 99])));
         assert_eq!(put(&[1, 2, 3], 1), (true, of(&[1, 99])));
         assert!(!put(&[1, 2, 3], 4).0 && !put(&[], 1).0);
-        let most: Vec<u64> = (1..=FRAGMENTS_MAX as u64).collect();
-        assert!(!put(&most, FRAGMENTS_MAX as u64).0, "there is no room");
+        let most: Vec<u64> = (1..=UNREADABLE_FRAGMENTS_MAX as u64).collect();
+        assert!(!put(&most, UNREADABLE_FRAGMENTS_MAX as u64).0, "there is no room");
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Llama {
     /// did. For those who would otherwise wait for the flush; any number of threads at once.
     ///
     /// # Errors
-    /// As [`Llama::load_many`].
+    /// [`LlamaError::Corrupt`] or [`LlamaError::Device`] if a page can neither be read nor [flushed](Llama::flush_step) as what is known of it.
     pub fn prepare_step(&self) -> Result<bool, LlamaError> {
         if self.prepare_left()? {
             return Ok(true);
@@ -139,7 +139,7 @@ impl Llama {
     /// Reads and consolidates a row that flushes have left, or a few small ones, if there is one; whether it did. To be called without the flush lock.
     ///
     /// # Errors
-    /// As [`Llama::load`] of the page for the sake of which the row is prepared. What else fails is met again when it is its turn.
+    /// As [`Llama::load_for_flush`] of the page for the sake of which the row is prepared. What else fails is met again when it is its turn.
     pub(crate) fn prepare_left(&self) -> Result<bool, LlamaError> {
         let mut rows = self.rows();
         let (mut taken, mut bytes) = (Vec::new(), 0);
@@ -243,14 +243,7 @@ impl Llama {
         self.rows().ready.extend(pages);
         drop(making);
         // Not without need: they may have been flushed, and have left memory.
-        loaded.or_else(|_| {
-            due.into_iter().try_for_each(|page| {
-                self.load(page).inspect_err(|_| {
-                    // The cleaner shall not come back to a page that cannot be read.
-                    self.table.clear_rewrite(page);
-                })
-            })
-        })
+        loaded.or_else(|_| due.into_iter().try_for_each(|page| self.load_for_flush(page)))
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {

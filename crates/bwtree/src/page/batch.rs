@@ -2,7 +2,7 @@
 
 use super::key::{KeyParts, common_prefix_bytes};
 use super::layout::{Layout, Shape, Span};
-use super::run::RecordRef;
+use super::run::{RecordRef, Run};
 use super::writer::{RunWriter, delta_bytes};
 
 /// One blind upsert or delete.
@@ -83,6 +83,49 @@ impl<'o, 'a> Batch<'o, 'a> {
         }
         writer.finish();
     }
+}
+
+/// The delta that says what the payloads of these say together, which lie on each other, the newest first: of each key its newest version. `None` if one of them is no delta, or there
+/// is none.
+///
+/// ```
+/// # use deuteron_bwtree::{Options, Tree, Upsert, unite_deltas};
+/// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+/// # let epochs = deuteron_epoch::Epochs::new();
+/// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+/// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+/// for stamp in 1..=5 {
+///     tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp, lsn: stamp }])?;
+/// }
+/// let guard = tree.llama().pin();
+/// tree.some_leaves(&[], |_, page| {
+///     let newest = tree.llama().snapshot(page, &guard).head().expect("in memory");
+///     let deltas = std::iter::successors(Some(newest), |node| node.next()).take(5);
+///     let deltas: Vec<_> = deltas.map(|delta| delta.payload()).collect();
+///     let united = unite_deltas(&deltas).expect("they are deltas");
+///     assert_eq!(united.len(), newest.payload().len());
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn unite_deltas(deltas: &[&[u8]]) -> Option<Vec<u8>> {
+    let runs = deltas.iter().map(|delta| Run::verify(delta).ok().filter(|run| !run.is_base()));
+    let runs: Vec<Run<'_>> = runs.collect::<Option<_>>()?;
+    let (newest, oldest) = (runs.first()?, runs.last()?);
+    let records = || runs.iter().flat_map(|run| (0..run.count()).map(|index| run.record(index)));
+    let key_of = |record: RecordRef<'_>| {
+        let mut key = Vec::with_capacity(record.key_bytes());
+        record.append_key_to(&mut key);
+        key
+    };
+    let keys: Vec<Vec<u8>> = records().map(key_of).collect();
+    let mut upserts: Vec<Upsert<'_>> = (keys.iter().zip(records()))
+        .map(|(key, RecordRef { value, stamp, lsn, .. })| Upsert { key, value, stamp, lsn })
+        .collect();
+    upserts.sort_by_key(|upsert| upsert.key);
+    let batch = Batch::new(Some(&upserts[..]).filter(|upserts| !upserts.is_empty())?, newest.high());
+    let mut united = vec![0; batch.bytes()];
+    batch.write(&mut united, oldest.stamp_below());
+    Some(united)
 }
 
 /// The newest of each group of operations with the same key.

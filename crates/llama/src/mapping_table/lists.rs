@@ -1,6 +1,7 @@
 //! [`Lists`]: the addresses of the fragments of each page, in few bytes where they are few.
 //!
-//! Most pages of a large database consist of one fragment or two; those that are written to blindly of up to [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX). An entry of the mapping
+//! Most pages of a large database consist of one fragment or two; those that are written to blindly of up to [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX), and of one more if
+//! one cannot be read. An entry of the mapping
 //! table has [`INLINE`] words. Where they do not suffice the last of them is a *link* to a block of four more, whose last word may be another link:
 //!
 //! ```text
@@ -22,7 +23,7 @@
 //!
 //! - **L1** One thread at a time changes the list of a page: whoever has its claim, and may fill a flush buffer; or the store's flush lock, while nobody does.
 //! - **L2** Blocks live as long as the table, and are zeros while they are free. So who reads beside a change, which may lead it astray into the
-//!   block of another page, finds addresses of some page, and at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) of them: a guess.
+//!   block of another page, finds addresses of some page, and at most `UNREADABLE_FRAGMENTS_MAX` of them: a guess.
 //! - **L3** Before an address in a word changes, the filters beside it become *anything*, and only then what the new ones are. An address that a list has lost it never gets
 //!   back. So who reads a list twice and finds the same has found what was the list in between, and filters that let pass what its fragments hold.
 //! - **L4** While fragments are appended those before them stay where they are, but that one may move behind the link that takes its place: who reads meanwhile finds it,
@@ -32,7 +33,7 @@
 use super::INLINE;
 use crate::doubling::{Doubling, zeros};
 use crate::flash_address::FlashAddress;
-use crate::fragments::{ANYTHING, FRAGMENTS_MAX, Filter, Fragments};
+use crate::fragments::{ANYTHING, Filter, Fragments, UNREADABLE_FRAGMENTS_MAX};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use deuteron_epoch::prefetch;
 use std::sync::PoisonError;
@@ -118,7 +119,7 @@ impl Lists {
         };
         let mut blocks: Vec<&Block> = lists.filter_map(|inline| next(&inline[INLINE - 1])).collect();
         // Not for ever, if links that are being changed lead in a circle (L2).
-        for _ in 0..FRAGMENTS_MAX.div_ceil(BLOCK - 1) {
+        for _ in 0..UNREADABLE_FRAGMENTS_MAX.div_ceil(BLOCK - 1) {
             blocks.retain_mut(|block| next(&block[BLOCK - 1]).map(|next| *block = next).is_some());
         }
     }
@@ -235,7 +236,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn each_list_is_what_was_written_last_and_blocks_are_used_again(
-            steps in proptest::collection::vec((0..4usize, 0..=FRAGMENTS_MAX), 0..60),
+            steps in proptest::collection::vec((0..4usize, 0..=UNREADABLE_FRAGMENTS_MAX), 0..60),
         ) {
             let lists = Lists::new();
             let inlines: [[AtomicU64; INLINE]; 4] = Default::default();
@@ -244,7 +245,7 @@ mod tests {
             for (number, (list, length)) in steps.into_iter().enumerate() {
                 let mut fragments = Fragments::default();
                 for index in 0..length {
-                    let at = 1 + number * FRAGMENTS_MAX + index;
+                    let at = 1 + number * UNREADABLE_FRAGMENTS_MAX + index;
                     let filter = if index == 0 { ANYTHING } else { at as Filter };
                     assert!(fragments.push_filtered(FlashAddress::new(4096 * at as u64, 64), filter));
                 }
@@ -258,7 +259,7 @@ mod tests {
                 let used: usize = model.iter().map(|fragments| blocks(fragments.len())).sum();
                 assert_eq!(lists.fresh.load(Ordering::Relaxed) as usize, used + lists.free().len());
             }
-            assert!(lists.bytes() as usize <= 4 * 40 * FRAGMENTS_MAX.div_ceil(BLOCK - 1));
+            assert!(lists.bytes() as usize <= 4 * 40 * UNREADABLE_FRAGMENTS_MAX.div_ceil(BLOCK - 1));
         }
     }
 
@@ -271,6 +272,6 @@ mod tests {
         lists.write(&inline, &fragments);
         // As somebody may see it who reads while the block is given to another list.
         lists.block(0)[BLOCK - 1].store(link(0), Ordering::Relaxed);
-        assert_eq!(lists.guess(&inline).len(), FRAGMENTS_MAX);
+        assert_eq!(lists.guess(&inline).len(), UNREADABLE_FRAGMENTS_MAX);
     }
 }

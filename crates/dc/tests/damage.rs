@@ -1,0 +1,90 @@
+//! A page that cannot be read is in nobody's way, and loses nothing.
+
+mod support;
+
+use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
+use deuteron_dc::{BwTreeDc, DcOptions};
+use deuteron_device::{CrashPolicy, Directory, OpenMode, SimulatedDisk};
+use std::sync::Arc;
+
+const TABLE: TableId = TableId(1);
+const KEYS: u64 = 400;
+
+fn value(key: u64, version: u64) -> Vec<u8> {
+    format!("value {version:08} of {key:08}").into_bytes()
+}
+
+fn put(dc: &BwTreeDc, key: u64, version: u64) {
+    let (key, value) = (key.to_be_bytes(), value(key, version));
+    let (timestamp, lsn) = (Timestamp(version), Lsn(version));
+    dc.apply(&[Operation { table: TABLE, key: &key, value: Some(&value), timestamp, lsn }]).unwrap();
+}
+
+fn get(dc: &BwTreeDc, key: u64) -> Result<Vec<u8>, DcError> {
+    dc.get(TABLE, &key.to_be_bytes()).map(|record| record.expect("it was written").value.expect("a value"))
+}
+
+/// The last place of these bytes in the segments.
+fn find(disk: &SimulatedDisk, bytes: &[u8]) -> (String, u64) {
+    let directory = disk.directory();
+    let mut names = directory.list().unwrap();
+    names.retain(|name| name.ends_with(".seg"));
+    let places = names.into_iter().flat_map(|name| {
+        let file = directory.open(&name, OpenMode::Read, false).unwrap();
+        let mut content = vec![0; file.length().unwrap() as usize];
+        file.read_at(&mut content, 0).unwrap();
+        let places = content.windows(bytes.len()).enumerate().filter(|(_, window)| *window == bytes);
+        places.map(|(at, _)| (name.clone(), at as u64)).collect::<Vec<_>>()
+    });
+    places.last().expect("it is durable")
+}
+
+#[test]
+fn a_page_that_cannot_be_read_takes_writes_over_checkpoints_and_openings() {
+    for memory_bytes in [256 << 10, 16 << 20] {
+        let disk = SimulatedDisk::new(1);
+        let options = || DcOptions { memory_bytes, ..DcOptions::tiny_for_tests() };
+        let dc = support::open(Arc::new(disk.directory()), options()).unwrap();
+        (0..KEYS).for_each(|key| put(&dc, key, 1));
+        dc.redo_scan_start_point(Lsn(2)).unwrap();
+        drop(dc);
+        let (file, at) = find(&disk, &value(KEYS / 2, 1));
+        disk.flip_bits(&file, at, 1).unwrap();
+        let open = || support::open(Arc::new(disk.crash(CrashPolicy::LoseAll)), options()).unwrap();
+        let mut dc = open();
+        let mut version = 1;
+        let newest = |key: u64, version: u64| if key == KEYS / 2 { version - 1 } else { version };
+        for round in 0..60 {
+            assert!(matches!(get(&dc, KEYS / 2 + 1), Err(DcError::Corrupt { .. }) | Ok(_)));
+            // Many more than a page takes unread.
+            for _ in 0..40 {
+                version += 1;
+                for key in [KEYS / 2 + 1, KEYS / 2, 7, KEYS - 7] {
+                    put(&dc, key, newest(key, version).max(1));
+                }
+            }
+            let mut steps = 0;
+            while dc.maintain_step().unwrap() {
+                steps += 1;
+                assert!(steps < 10_000, "there is no end of it");
+            }
+            dc.redo_scan_start_point(Lsn(version + 1)).unwrap();
+            if round % 7 == 6 {
+                drop(dc);
+                dc = open();
+                assert!(matches!(get(&dc, KEYS / 2 + 2), Err(DcError::Corrupt { .. })));
+            }
+            assert_eq!(get(&dc, 7).unwrap(), value(7, version));
+            assert_eq!(get(&dc, KEYS - 7).unwrap(), value(KEYS - 7, version));
+        }
+        assert!(dc.check().is_err());
+        disk.flip_bits(&file, at, 1).unwrap();
+        drop(dc);
+        let dc = open();
+        assert_eq!(dc.check().unwrap().trees.records, KEYS);
+        for key in [KEYS / 2, KEYS / 2 + 1, 7, KEYS - 7] {
+            assert_eq!(get(&dc, key).unwrap(), value(key, newest(key, version)));
+        }
+        assert_eq!(get(&dc, KEYS / 2 + 2).unwrap(), value(KEYS / 2 + 2, 1));
+    }
+}

@@ -1,0 +1,184 @@
+//! Pages that cannot be read take changes, are flushed as what is known of them, and are in nobody's way.
+
+mod harness;
+
+use deuteron_device::{CrashPolicy, Directory, OpenMode, SimulatedDisk};
+use deuteron_epoch::Epochs;
+use deuteron_llama::{
+    CheckpointProgress, FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode, PageDescriptor,
+    PageId,
+};
+use std::iter::successors;
+use std::sync::Arc;
+
+fn open(directory: impl Directory + 'static, options: &Options) -> Llama {
+    Llama::open(Arc::new(directory), options.clone(), Epochs::new()).unwrap().0
+}
+
+fn text(page: PageId, number: usize) -> Vec<u8> {
+    format!("{page} number {number:08}").into_bytes()
+}
+
+fn put(llama: &Llama, page: PageId, payload: &[u8]) {
+    let guard = llama.pin();
+    let snapshot = llama.snapshot(page, &guard);
+    let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
+    let node = match snapshot.is_free() {
+        true => OwnedNode::base(payload, descriptor, &[]),
+        false => OwnedNode::delta(payload),
+    };
+    llama.install(page, snapshot, node, &guard).unwrap();
+}
+
+/// What the page holds, oldest first; each once, though it may have been flushed twice.
+fn content(llama: &Llama, page: PageId) -> Vec<Vec<u8>> {
+    let guard = llama.pin();
+    let head = llama.snapshot(page, &guard).head();
+    let mut nodes: Vec<_> =
+        successors(head, |node| node.next()).map(|node| node.payload().to_vec()).collect();
+    nodes.reverse();
+    nodes.dedup();
+    nodes
+}
+
+fn evict(llama: &Llama) {
+    for _ in 0..4 {
+        llama.evict_step(u64::MAX);
+    }
+}
+
+fn checkpoint(llama: &Llama, pages: &[PageId]) {
+    let mut checkpoint = llama.checkpoint_begin(b"").unwrap();
+    while llama.checkpoint_flush_step(&mut checkpoint).unwrap() != CheckpointProgress::Done {}
+    for &page in pages {
+        llama.checkpoint_add(&mut checkpoint, 1, &page.0.to_be_bytes(), page).unwrap();
+    }
+    llama.checkpoint_finish(checkpoint).unwrap();
+}
+
+/// In which file these bytes lie, and where; the last place.
+fn find(disk: &SimulatedDisk, payload: &[u8]) -> (String, u64) {
+    let directory = disk.directory();
+    let mut found = Vec::new();
+    for name in directory.list().unwrap().into_iter().filter(|name| name.ends_with(".seg")) {
+        let file = directory.open(&name, OpenMode::Read, false).unwrap();
+        let mut bytes = vec![0; file.length().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        let places = bytes.windows(payload.len()).enumerate().filter(|(_, window)| *window == payload);
+        found.extend(places.map(|(at, _)| (name.clone(), at as u64)));
+    }
+    found.pop().expect("it is durable")
+}
+
+fn is_corrupt<T>(result: Result<T, LlamaError>) -> bool {
+    matches!(result, Err(LlamaError::Corrupt { .. }))
+}
+
+/// A page whose base has rotted, or a fragment above it, takes hundreds of changes beside another one, over checkpoints, cleaning and openings; and when it can be read again
+/// all of them are there.
+#[test]
+fn a_rotten_page_is_in_nobodys_way_and_loses_nothing() {
+    for (fragments_max, rotten, rounds) in
+        [(2, 0, 90), (4, 0, 90), (4, 2, 90), (17, 0, 150), (17, 11, 150), (17, 16, 150)]
+    {
+        let options = Options { fragments_max, ..Options::tiny_for_tests() };
+        let disk = SimulatedDisk::new(1);
+        let mut llama = open(disk.directory(), &options);
+        let pages = [1, 2].map(|_| llama.allocate());
+        let [broken, sound] = pages;
+        let mut expected = [vec![], vec![]];
+        // The base is long enough for the deltas.
+        let payload = |page, number| match number {
+            0 => [text(page, 0), vec![7; 3000]].concat(),
+            _ => text(page, number),
+        };
+        for number in 0..=rotten {
+            for (page, expected) in pages.into_iter().zip(&mut expected) {
+                put(&llama, page, &payload(page, number));
+                expected.push(payload(page, number));
+            }
+            checkpoint(&llama, &pages);
+            evict(&llama);
+        }
+        let (file, at) = find(&disk, &text(broken, rotten));
+        disk.flip_bits(&file, at, 4).unwrap();
+        assert!(is_corrupt(llama.load(broken)));
+        for number in rotten + 1..rounds {
+            for (page, expected) in pages.into_iter().zip(&mut expected) {
+                put(&llama, page, &payload(page, number));
+                expected.push(payload(page, number));
+            }
+            match number % 5 {
+                0 => checkpoint(&llama, &pages),
+                1 => while llama.flush_step().unwrap() != FlushProgress::Nothing {},
+                2 => while llama.prepare_step().unwrap() {},
+                _ => {}
+            }
+            while llama.clean_step().unwrap() {}
+            if number % 3 != 0 {
+                evict(&llama);
+            }
+            if number % 40 == 39 {
+                checkpoint(&llama, &pages);
+                drop(llama);
+                llama = open(disk.crash(CrashPolicy::LoseAll), &options);
+                assert!(is_corrupt(llama.load(broken)));
+            }
+            llama.load(sound).unwrap();
+            assert_eq!(content(&llama, sound), expected[1]);
+            assert!(is_corrupt(llama.load(broken)));
+        }
+        disk.flip_bits(&file, at, 4).unwrap();
+        for _ in 0..2 {
+            llama.load(broken).unwrap();
+            assert_eq!(content(&llama, broken), expected[0]);
+            put(&llama, broken, b"more");
+            put(&llama, broken, b"more");
+            checkpoint(&llama, &pages);
+            drop(llama);
+            llama = open(disk.crash(CrashPolicy::LoseAll), &options);
+            expected[0].push(b"more".to_vec());
+            llama.load(broken).unwrap();
+            let guard = llama.pin();
+            let head = llama.snapshot(broken, &guard).head().unwrap();
+            assert_eq!(successors(Some(head), |node| node.next()).last().unwrap().kind(), NodeKind::Base);
+            expected[0].dedup();
+        }
+    }
+}
+
+/// A segment that was chosen to be emptied, and was not, as a page in it could not be read, is emptied when it can be.
+#[test]
+fn what_could_not_be_cleaned_is_cleaned_later() {
+    let options = Options::tiny_for_tests();
+    let disk = SimulatedDisk::new(2);
+    let llama = open(disk.directory(), &options);
+    let pages: Vec<_> = (0..30).map(|_| llama.allocate()).collect();
+    let broken = pages[0];
+    let write = |from: usize, rounds: usize| {
+        for round in 0..rounds {
+            // New bases: the old ones are dead.
+            for &page in &pages[from..] {
+                let guard = llama.pin();
+                let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
+                let base = OwnedNode::base(&[text(page, round), vec![7; 2000]].concat(), descriptor, &[]);
+                llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+            }
+            checkpoint(&llama, &pages);
+            evict(&llama);
+            while llama.clean_step().unwrap() {}
+        }
+    };
+    let is_there = |file: &String| disk.directory().list().unwrap().contains(file);
+    write(0, 1);
+    let (file, at) = find(&disk, &text(broken, 0));
+    disk.flip_bits(&file, at, 4).unwrap();
+    let cleaned = llama.statistics().segments_cleaned;
+    write(1, 20);
+    assert!(is_there(&file) && llama.statistics().segments_cleaned > cleaned);
+    disk.flip_bits(&file, at, 4).unwrap();
+    write(1, 20);
+    assert!(!is_there(&file));
+    llama.load(broken).unwrap();
+    assert_eq!(content(&llama, broken), [[text(broken, 0), vec![7; 2000]].concat()]);
+}
