@@ -299,11 +299,15 @@ impl Transaction {
             return Ok(());
         }
         self.approach(table, key)?;
+        let noted = self.workspace.changes.of(table, key).unwrap_or_default().to_vec();
+        if self.options.isolation == Isolation::ReadCommitted {
+            // R16: nobody would find out that another has come between the reading and the write.
+            return self.commit_change(table, key, &noted);
+        }
         let mut value = match self.read(table, key) {
             Ok(exists) => exists.then(|| self.workspace.value.clone()),
             Err(failure) => return Err(self.fail_on_key(failure, table, key)),
         };
-        let noted = self.workspace.changes.of(table, key).unwrap_or_default().to_vec();
         self.fold(table, key, &noted, &mut value)?;
         self.write(table, key, value.as_deref())
     }
@@ -460,7 +464,12 @@ impl Transaction {
 
     /// The newest committed value of `key`, whenever it was committed, or with `own` visible the transaction's. It counts as no
     /// read.
-    fn read_newest(&mut self, table: TableId, key: &[u8], own: Own) -> Result<Option<Vec<u8>>, Failure> {
+    pub(crate) fn read_newest(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        own: Own,
+    ) -> Result<Option<Vec<u8>>, Failure> {
         let workspace = &mut **self.workspace;
         let core = &*workspace.core;
         let reader = Reader { at: Timestamp::MAX, slot: workspace.slot, own, protection: Protection::None };
@@ -533,7 +542,7 @@ impl Workspace {
     }
 
     /// Whether the transaction has a version of the key.
-    fn writes_key(&self, table: TableId, key: &[u8]) -> bool {
+    pub(crate) fn writes_key(&self, table: TableId, key: &[u8]) -> bool {
         !self.writes.is_empty() && matches!(self.top_of(self.core.table.key(table, key)), TopOf::Own)
     }
 }

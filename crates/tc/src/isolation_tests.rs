@@ -2,14 +2,17 @@
 //! property.
 
 use crate::counted::stores;
+use crate::schedule;
 use crate::test_bed::{Bed, TABLE, all, bed, roomy, tiny};
 use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
 use deuteron_contract::{Direction, Timestamp};
 use deuteron_log::LogOptions;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const READ_ONLY: BeginOptions = BeginOptions { isolation: Isolation::Serializable, read_only: true };
+const SNAPSHOT: BeginOptions = BeginOptions { isolation: Isolation::Snapshot, read_only: false };
 const READ_COMMITTED: BeginOptions = BeginOptions { isolation: Isolation::ReadCommitted, read_only: false };
 
 fn get(tx: &mut Transaction, key: &str) -> Option<String> {
@@ -240,6 +243,91 @@ fn a_past_that_memory_cannot_hold_is_given_up_and_nobody_is_lied_to() {
             Ok(value) => assert_eq!(value.as_deref(), Some(&b"old"[..])),
             Err(TcError::Conflict(conflict)) => assert_eq!(conflict.cause, ConflictCause::SnapshotTooOld),
             Err(error) => assert!(matches!(error, TcError::Aborted), "{error}"),
+        }
+    }
+}
+
+/// Posts everything and takes the key out of the table.
+fn evict(bed: &Bed, key: &[u8]) {
+    bed.settle();
+    let (core, guard) = (&bed.tc().core, bed.epochs.pin());
+    let record = core.table.find(core.table.key(TABLE, key), &guard).expect("it was written");
+    core.maintain(&record, core.horizon(), &guard);
+    assert!(core.evict(&record, &guard));
+}
+
+#[test]
+fn a_snapshot_writer_below_the_forced_horizon_loses_no_update_that_has_left_the_table() {
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    evict(&bed, b"k");
+    let mut late = bed.begin_with(SNAPSHOT);
+    assert_eq!(get(&mut late, "k").as_deref(), Some("1"));
+    bed.put(b"k", b"2");
+    bed.tc().force_horizon(Timestamp::MAX);
+    evict(&bed, b"k");
+    match late.put(TABLE, b"k", b"1 and more") {
+        Err(TcError::Conflict(conflict)) => assert_eq!(conflict.cause, ConflictCause::SnapshotTooOld),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(bed.get(b"k").as_deref(), Some(&b"2"[..]));
+    // What lies beneath is known again, and who is not below the horizon need not know.
+    let mut late = bed.begin_with(SNAPSHOT);
+    late.put(TABLE, b"k", b"3").unwrap();
+    late.commit().unwrap();
+    let mut young = bed.begin_with(SNAPSHOT);
+    young.put(TABLE, b"fresh", b"1").unwrap();
+    young.commit().unwrap();
+}
+
+/// Has `other` done once, at the `number`th point that `work` passes; whether it passes so many.
+fn meanwhile(number: usize, other: impl Fn() + Send + Sync + 'static, work: impl FnOnce()) -> bool {
+    let (passed, done) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
+    let is_done = Arc::clone(&done);
+    schedule::set_hook(Some(Arc::new(move || {
+        if passed.fetch_add(1, Ordering::Relaxed) == number && !is_done.swap(true, Ordering::Relaxed) {
+            other();
+        }
+    })));
+    work();
+    schedule::set_hook(None);
+    done.load(Ordering::Relaxed)
+}
+
+#[test]
+fn who_reads_to_write_loses_no_update_of_others_under_any_level() {
+    type Update = fn(&mut Transaction) -> Result<(), TcError>;
+    let one = 1i64.to_le_bytes();
+    let updates: [Update; 3] = [
+        |tx| tx.get_for_update(TABLE, b"k").map(drop),
+        |tx| tx.add_and_get(TABLE, b"k", 0).map(drop),
+        |tx| tx.add(TABLE, b"k", 0).and_then(|()| tx.get(TABLE, b"k")).map(drop),
+    ];
+    for options in [BeginOptions::default(), SNAPSHOT, READ_COMMITTED] {
+        for update in updates {
+            let mut number = 0;
+            loop {
+                let bed = roomy();
+                bed.put(b"k", &[0; 8]);
+                let (writer, committed) = (Arc::clone(&bed), Arc::new(AtomicBool::new(false)));
+                let has_committed = Arc::clone(&committed);
+                let other = move || {
+                    let mut tx = writer.begin();
+                    let put = tx.put(TABLE, b"k", &one).and_then(|()| tx.commit());
+                    has_committed.store(put.is_ok(), Ordering::Relaxed);
+                };
+                let reached = meanwhile(number, other, || {
+                    let mut tx = bed.begin_with(options);
+                    _ = update(&mut tx).and_then(|()| tx.commit());
+                });
+                let expected = if committed.load(Ordering::Relaxed) { one } else { [0; 8] };
+                assert_eq!(bed.get(b"k").as_deref(), Some(&expected[..]), "{options:?} at {number}");
+                if !reached {
+                    assert!(number > 3);
+                    break;
+                }
+                number += 1;
+            }
         }
     }
 }

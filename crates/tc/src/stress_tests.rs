@@ -2,7 +2,7 @@
 //! execution keeps.
 
 use crate::test_bed::{Bed, TABLE, bed, tiny};
-use crate::{BeginOptions, TcError, TcOptions, Transaction};
+use crate::{BeginOptions, Isolation, TcError, TcOptions, Transaction};
 use deuteron_contract::Direction;
 use deuteron_log::LogOptions;
 use std::ops::Bound;
@@ -154,6 +154,30 @@ fn counters_count_every_increment() {
         let counter = random(state) % 8;
         transact(bed, BeginOptions::default(), |tx| {
             let count = balance(tx, counter)?;
+            set(tx, counter, count + 1)
+        });
+        counted[counter as usize].fetch_add(1, Ordering::SeqCst);
+    });
+    for (counter, count) in counted.iter().enumerate() {
+        let found = transact(&bed, BeginOptions::default(), |tx| balance(tx, counter as u64));
+        assert_eq!(found, count.load(Ordering::SeqCst));
+    }
+}
+
+/// Under snapshot isolation, too, while the horizon is forced again and again and there is hardly any memory.
+#[test]
+fn counters_count_every_increment_of_snapshots_below_the_forced_horizon() {
+    let options = TcOptions { memory_bytes: 3 << 10, ..TcOptions::tiny_for_tests() };
+    let bed = bed(options, &LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
+    let counted: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
+    let snapshot = BeginOptions { isolation: Isolation::Snapshot, ..BeginOptions::default() };
+    run(&bed, 4, 300, |bed, _, state| {
+        let counter = random(state) % 8;
+        let steps = random(state) % 8;
+        transact(bed, snapshot, |tx| {
+            let count = balance(tx, counter)?;
+            bed.tc().force_horizon(bed.tc().now());
+            (0..steps).for_each(|_| _ = bed.step());
             set(tx, counter, count + 1)
         });
         counted[counter as usize].fetch_add(1, Ordering::SeqCst);

@@ -8,6 +8,7 @@ use crate::error::{ConflictCause, TcError};
 use crate::host::Stall;
 use crate::options::Isolation;
 use crate::planted::{Bug, is_planted};
+use crate::read::Own;
 use crate::record::{KeyRef, REMOVED};
 use crate::schedule::point;
 use crate::statistics::Counter;
@@ -87,8 +88,19 @@ impl Transaction {
         self.check_key(key)?;
         self.approach(table, key)?;
         let value = self.get(table, key)?;
+        let may_miss =
+            self.options.isolation == Isolation::ReadCommitted && !self.workspace.writes_key(table, key);
         self.write_logging(table, key, value.as_deref(), Logging::AtCommit)?;
-        Ok(value)
+        if !may_miss {
+            return Ok(value);
+        }
+        // R16: another may have come between, and nobody looks at the reading again. From here on nobody comes any more.
+        let newest = self.read_newest(table, key, Own::Beneath);
+        let newest = newest.map_err(|failure| self.fail_on_key(failure, table, key))?;
+        if newest != value {
+            self.write(table, key, newest.as_deref())?;
+        }
+        Ok(newest)
     }
 
     /// Waits and moves on, as far as it may. What is in the way after that the write will find.

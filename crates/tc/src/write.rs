@@ -41,8 +41,8 @@ pub(crate) enum Logging {
 
 /// What became of an installation.
 enum Installed<'g> {
-    /// Version `new` is at the head, above one committed at this time (0: the base).
-    Above(Timestamp),
+    /// Version `new` is at the head, above one committed at this time, or `None`: above the base, of which nothing is known here.
+    Above(Option<Timestamp>),
     /// The writer has a version there.
     Own(&'g Version),
     /// Another transaction, at this timestamp, has an uncommitted version there.
@@ -311,9 +311,10 @@ impl Workspace {
         point();
         core.empty.forget(key.table, key.key, &guard);
         point();
-        if isolation == Isolation::Snapshot && below > at {
-            return Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(below)));
+        if isolation == Isolation::Snapshot {
+            self.check_snapshot(below, at)?;
         }
+        let below = below.unwrap_or_default();
         if !is_planted(Bug::NoSelfPush) {
             let latest = self.latest_to_follow(&record, key, below, at, &guard);
             if in_time && latest > at {
@@ -326,6 +327,18 @@ impl Workspace {
         record.set_referenced();
         core.prune_below(&record, new, &mut self.recycler, &guard);
         Ok(())
+    }
+
+    /// Whether a writer that never looks at its reads again may write above a version of this time. Looked at after the installation:
+    /// what is above the base then nobody has posted and evicted unless the horizon had been forced beyond it before (R11).
+    fn check_snapshot(&self, below: Option<Timestamp>, at: Timestamp) -> Result<(), WriteFailure> {
+        match below {
+            Some(below) if below > at => Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(below))),
+            None if at < self.core.forced_horizon() => {
+                Err(WriteFailure::Conflict(ConflictCause::SnapshotTooOld, None))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn find_or_insert<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> Linked<'g, Record> {
@@ -354,8 +367,8 @@ impl Workspace {
             return None;
         }
         let below = match self.top(head, guard) {
-            Top::Base => Timestamp(0),
-            Top::Committed(at, _) => at,
+            Top::Base => None,
+            Top::Committed(at, _) => Some(at),
             Top::Own(version) => return Some(Installed::Own(version)),
             Top::Other { lower_bound: other, slot } => return Some(Installed::Conflict { other, slot }),
         };
