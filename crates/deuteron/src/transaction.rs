@@ -244,7 +244,14 @@ impl Transaction {
         if self.recording.is_some() {
             return self.get_recorded(table, key, reader);
         }
-        self.run(|tx| tx.get_with(table.id, key, reader))
+        let is_watched = self.deadline.is_some();
+        self.run(|tx| {
+            tx.get_with(table.id, key, |value| {
+                // What the reader does, perhaps with other transactions, is not under this one's deadline.
+                let _unwatched = is_watched.then(|| Watch::new(None));
+                reader(value)
+            })
+        })
     }
 
     #[cold]

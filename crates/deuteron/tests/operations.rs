@@ -174,6 +174,28 @@ fn after_its_deadline_a_transaction_is_over_and_its_keys_are_free() {
     db.close().expect("closes");
 }
 
+#[test]
+fn the_deadline_of_a_transaction_is_not_that_of_others_which_its_reader_uses() {
+    let (db, table) = open(Options::tiny_for_tests());
+    db.transact(|tx| tx.put(&table, b"k", b"1")).expect("commits");
+    let moment = Instant::now() + Duration::from_millis(200);
+    let mut tx = db.begin_with(TransactionOptions::new().deadline(moment)).expect("is open");
+    let written = tx.get_with(&table, b"k", |_| {
+        while Instant::now() < moment {
+            std::thread::yield_now();
+        }
+        // With hardly any memory some of them wait for room.
+        (0..500u32).try_for_each(|number| db.transact(|tx| tx.put(&table, &number.to_be_bytes(), &[7; 400])))
+    });
+    // In time to begin, unless the machine is slow.
+    match written {
+        Ok(written) => written.expect("it is there").expect("no deadline is theirs"),
+        Err(error) => assert!(matches!(error, Error::DeadlineExceeded), "{error}"),
+    }
+    assert!(matches!(tx.get(&table, b"k"), Err(Error::DeadlineExceeded)));
+    db.close().expect("closes");
+}
+
 /// With hardly any memory many operations wait for room, and do the background work while they do.
 #[test]
 fn a_deadline_ends_a_wait_for_room_and_stops_nothing_else() {
