@@ -252,9 +252,10 @@ impl Options {
 
     /// Aborts a transaction once this many bytes of log have been written since its own first write, by anybody: the log
     /// cannot be cut before it, so that a writer that never ends would make it grow without bound. The transaction is told
-    /// so with a conflict ([`crate::ConflictCause::LogPinned`]), which a retry may help. A reader for whose sake more than that cannot be cut loses its
-    /// snapshot ([`crate::ConflictCause::SnapshotTooOld`]), and so does the past that [`Options::retention`] keeps. The default is four times what
-    /// [`Options::checkpoint_every`] says.
+    /// so with a conflict ([`crate::ConflictCause::LogPinned`]), which a retry may help, or, if nearly all of it is what it has
+    /// written itself, with [`crate::Error::TransactionTooLarge`]. A reader for whose sake more than that cannot be cut loses its
+    /// snapshot ([`crate::ConflictCause::SnapshotTooOld`]), and so does the past that [`Options::retention`] keeps. The default is
+    /// four times what [`Options::checkpoint_every`] says.
     ///
     /// ```
     /// let options = deuteron::Options::new().writer_log_max(1 << 30);

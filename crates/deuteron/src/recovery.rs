@@ -98,6 +98,7 @@ pub fn open(
     };
     let tc_options = TcOptions {
         value_bytes_max: dc.value_bytes_max().min(options.value_bytes_max()),
+        log_bytes_max: options.writer_log_bytes_max(),
         // The log may have lost its end, and with it how far the clock had come.
         clock_start: recovery.latest().max(dc.recovered_newest_timestamp()),
         retains: !options.retention.is_zero(),

@@ -65,3 +65,26 @@ fn a_pinned_writer_that_has_moved_on_takes_nobody_with_it() {
 fn a_pinned_writer_that_stands_still_takes_nobody_with_it() {
     others_commit_when_a_writer_is_aborted(TransactionOptions::new(), false);
 }
+
+#[test]
+fn a_writer_whose_own_log_is_too_long_is_told_that_a_retry_does_not_help() {
+    let options = Options::tiny_for_tests().writer_log_max(32 << 10);
+    let db = options.open_in(Arc::new(MemoryDirectory::new())).unwrap();
+    let table = db.table("table").unwrap();
+    let mut attempts = 0;
+    let outcome = db.transact(|tx| {
+        attempts += 1;
+        (0..200).try_for_each(|_| {
+            db.step()?;
+            tx.put(&table, b"k", &[1; 1000])
+        })
+    });
+    assert!(
+        matches!(&outcome, Err(Error::TransactionTooLarge { found, limit }) if found > limit),
+        "{outcome:?}"
+    );
+    assert_eq!(attempts, 1);
+    // Others may have had their share in it.
+    db.transact(|tx| (0..10).try_for_each(|_| tx.put(&table, b"k", &[1; 1000]))).unwrap();
+    db.close().unwrap();
+}

@@ -440,14 +440,10 @@ impl Transaction {
 
     /// Logs the value of the version that has been installed, and gives it to it.
     fn log_change(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), TcError> {
-        let (id, logged) = (self.log_id, &mut self.logged);
+        let (id, logged_bytes) = (self.log_id, &mut self.logged_bytes);
         let workspace = &mut **self.workspace;
-        let (lsn, is_large) = workspace.core.log_write(id, table, key, value, |lsn| {
-            if !*logged {
-                workspace.slot().set_first_lsn(lsn, id);
-                *logged = true;
-            }
-        })?;
+        let (lsn, is_large) =
+            workspace.core.log_write(workspace.slot(), id, logged_bytes, table, key, value)?;
         workspace.counts.add(Counter::Writes);
         point();
         let written = match value {

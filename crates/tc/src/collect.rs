@@ -313,13 +313,14 @@ impl Core {
 
     /// Aborts every transaction whose first log record lies before `lsn`, so that the log can be cut there; how many.
     pub(crate) fn abort_writers_before(&self, lsn: Lsn) -> usize {
-        // Under a guard no slot of a writer is given to another transaction (T2).
+        // Under a guard no slot of one that has logged is given to another transaction (T2, W2).
         let guard = self.epochs.pin();
         let mut aborted = Vec::new();
         for slot in self.transactions.slots() {
             if slot.first_lsn().is_none_or(|first| first >= lsn) {
                 continue;
             }
+            point();
             if matches!(slot.status.load(), Status::Active(_)) && slot.status.abort(&self.transactions.lost) {
                 // If it is gone, the transaction has noticed, and has told the log itself.
                 aborted.extend(slot.begin().map(|_| slot.log_id()));

@@ -93,7 +93,7 @@ impl Transaction {
 
     /// A transaction that wrote nothing cannot have been pushed. Its place is where it reads (paper 2.3.1).
     fn commit_read_only(&mut self) -> Committed {
-        if self.logged {
+        if self.logged_bytes > 0 {
             // All of it was rolled back.
             self.workspace.core.tell_abort(self.log_id);
         }
@@ -194,7 +194,7 @@ impl Transaction {
                 workspace.core.maintain(record, horizon, &guard);
             }
         }
-        if self.logged {
+        if self.logged_bytes > 0 {
             workspace.core.tell_abort(id);
         }
         workspace.end();

@@ -218,12 +218,13 @@ pub enum TcError {
     /// The transaction has been aborted by an earlier error.
     #[error("the transaction has been aborted by an earlier error")]
     Aborted,
-    /// The transaction writes more than the component's memory can hold until it commits.
-    #[error("the transaction has written {found} versions; memory holds {limit}")]
+    /// The transaction writes more than the component's memory can hold until it commits, or has logged so much itself that it kept the log
+    /// from being cut ([`TcOptions::log_bytes_max`](crate::TcOptions::log_bytes_max)).
+    #[error("the transaction has written {found} versions; memory and log hold {limit}")]
     TransactionTooLarge {
         /// Versions written.
         found: usize,
-        /// The most that one transaction may write.
+        /// The most that one transaction may write; where it is the log that is too long, versions of that size.
         limit: usize,
     },
     /// Memory stayed exhausted although everybody helped to free some.

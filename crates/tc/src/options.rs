@@ -21,6 +21,10 @@ pub struct TcOptions {
     pub value_bytes_max: usize,
     /// The clock starts above it: the ceiling that recovery found.
     pub clock_start: Timestamp,
+    /// Who keeps the log from being cut is aborted sooner or later (see
+    /// [`TransactionComponent::abort_writers_before`](crate::TransactionComponent::abort_writers_before)): a transaction that has logged
+    /// about so many bytes itself by then is too large, and running it again does not help.
+    pub log_bytes_max: u64,
     /// How many timestamps are leased at a time. A restart skips up to so many.
     pub clock_lease: u64,
     /// Ranges whose read timestamps are kept apart.
@@ -53,6 +57,7 @@ impl Default for TcOptions {
             hash_seed: 0x0D15_EA5E,
             key_bytes_max: 4096,
             value_bytes_max: 64 << 20,
+            log_bytes_max: u64::MAX,
             clock_start: Timestamp(0),
             clock_lease: 1 << 32,
             range_timestamps: 256,

@@ -221,7 +221,7 @@ impl Transaction {
         self.workspace.slot().set_log_id(self.log_id);
         let workspace = &mut **self.workspace;
         let again = (0..workspace.writes.len())
-            .try_for_each(|write| workspace.log_again(write, self.log_id, &mut self.logged));
+            .try_for_each(|write| workspace.log_again(write, self.log_id, &mut self.logged_bytes));
         // Not before: once its records are void nothing keeps the log from being cut, and the values are read from it.
         workspace.core.tell_abort(old);
         point();
@@ -239,7 +239,7 @@ impl Transaction {
         for write in 0..workspace.writes.len() {
             // SAFETY: ours, and not stamped (see `WriteEntry`).
             if unsafe { workspace.version_of(write) }.is_unlogged() {
-                workspace.log_again(write, self.log_id, &mut self.logged)?;
+                workspace.log_again(write, self.log_id, &mut self.logged_bytes)?;
             }
         }
         Ok(())
@@ -307,7 +307,7 @@ impl Workspace {
     }
 
     /// Logs the value that a version of the write set has.
-    fn log_again(&mut self, write: usize, id: TransactionId, logged: &mut bool) -> Result<(), TcError> {
+    fn log_again(&mut self, write: usize, id: TransactionId, logged_bytes: &mut u64) -> Result<(), TcError> {
         let guard = self.core.epochs.pin();
         let entry = self.writes[write];
         // SAFETY: not stamped, with or without the guard; the record is there as long as the version is (see `WriteEntry`).
@@ -324,12 +324,7 @@ impl Workspace {
             }
         }
         let value = (!matches!(copied, Copied::Absent)).then_some(self.value.as_slice());
-        let (lsn, is_large) = self.core.log_write(id, table, key, value, |lsn| {
-            if !*logged {
-                self.slot().set_first_lsn(lsn, id);
-                *logged = true;
-            }
-        })?;
+        let (lsn, is_large) = self.core.log_write(self.slot(), id, logged_bytes, table, key, value)?;
         let written = match copied {
             Copied::Absent => Written::Absent,
             _ if is_large => Written::Large,

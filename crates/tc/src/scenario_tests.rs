@@ -1,10 +1,14 @@
 //! Scenarios: each test's name is the property.
 
+use crate::schedule;
 use crate::test_bed::{TABLE, all, bed, roomy, tiny};
 use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
 use deuteron_contract::{Direction, Lsn, Timestamp};
 use deuteron_log::LogOptions;
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 
 fn cause<T: std::fmt::Debug>(result: Result<T, TcError>) -> ConflictCause {
     match result.expect_err("a conflict") {
@@ -528,6 +532,58 @@ fn a_writer_that_pins_the_log_can_be_aborted_by_others() {
     assert_eq!(cause(tx.commit()), ConflictCause::LogPinned);
     assert_eq!(bed.tc().oldest_writer(), None);
     assert_eq!(bed.get(b"k").as_deref(), Some(&b"3"[..]));
+}
+
+/// One that has logged its write and found another's in its way ends while somebody looks whom to abort.
+#[test]
+fn who_begins_where_a_writer_has_failed_is_not_aborted_in_its_place() {
+    let bed = roomy();
+    let mut other = bed.begin();
+    let ((to_main, from_thread), (to_thread, from_main)) = (channel(), channel());
+    let bed = &bed;
+    std::thread::scope(|scope| {
+        let young = scope.spawn(move || {
+            let mut failed = bed.begin();
+            let slot = failed.workspace.slot;
+            let to_collector = to_main.clone();
+            let from_main = std::sync::Mutex::new(from_main);
+            schedule::set_hook(Some(Arc::new({
+                let passed = AtomicUsize::new(0);
+                move || {
+                    // The first is behind the redo record; from the second on it is over.
+                    if passed.fetch_add(1, Ordering::Relaxed) == 0 {
+                        to_main.send(()).unwrap();
+                        from_main.lock().unwrap().recv().unwrap();
+                    }
+                }
+            })));
+            assert_eq!(cause(failed.put(TABLE, b"k", b"1")), ConflictCause::WriteWrite);
+            schedule::set_hook(None);
+            drop(failed);
+            let mut young = bed.begin();
+            let has_its_slot = young.workspace.slot == slot;
+            put(&mut young, "other", "1");
+            to_collector.send(()).unwrap();
+            (young, has_its_slot)
+        });
+        from_thread.recv().unwrap();
+        put(&mut other, "k", "2");
+        let from_thread = std::sync::Mutex::new(from_thread);
+        let is_first = AtomicBool::new(true);
+        schedule::set_hook(Some(Arc::new(move || {
+            if is_first.swap(false, Ordering::Relaxed) {
+                to_thread.send(()).unwrap();
+                from_thread.lock().unwrap().recv().unwrap();
+            }
+        })));
+        // The other's first record lies behind it.
+        let aborted = bed.tc().abort_writers_before(other.workspace.slot().first_lsn().unwrap());
+        schedule::set_hook(None);
+        let (mut young, has_its_slot) = young.join().unwrap();
+        young.commit().unwrap();
+        assert_eq!((aborted, has_its_slot), (0, false));
+    });
+    other.commit().unwrap();
 }
 
 #[test]

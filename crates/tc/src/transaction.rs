@@ -55,8 +55,8 @@ pub struct Transaction {
     pub(crate) phase: Phase,
     /// The clock's ceiling covers the timestamp (K2).
     pub(crate) covered: bool,
-    /// Something is in the log.
-    pub(crate) logged: bool,
+    /// What it has in the log.
+    pub(crate) logged_bytes: u64,
 }
 
 impl Transaction {
@@ -85,7 +85,7 @@ impl Transaction {
             at: begin,
             options,
             phase: Phase::Active,
-            logged: false,
+            logged_bytes: 0,
         }
     }
 
@@ -106,7 +106,7 @@ impl Transaction {
             options: BeginOptions { read_only: true, ..BeginOptions::default() },
             phase: Phase::Active,
             covered: true,
-            logged: false,
+            logged_bytes: 0,
         };
         if !is_retained {
             transaction.roll_back();
@@ -422,12 +422,30 @@ impl Transaction {
         place: ConflictPlace,
         other: Option<Timestamp>,
     ) -> TcError {
+        if cause == ConflictCause::LogPinned && self.has_logged_too_much() {
+            return self.log_too_large();
+        }
         self.workspace.counts.add(Counter::Conflicts);
         if cause != ConflictCause::SnapshotTooOld && cause != ConflictCause::LogPinned {
             self.workspace.meet();
         }
         self.roll_back();
         TcError::Conflict(Box::new(Conflict { table, place, cause, own: self.begin, other }))
+    }
+
+    /// Whether it would keep the log from being cut for too long even if it were alone. What the log has between records is not counted.
+    fn has_logged_too_much(&self) -> bool {
+        let limit = self.workspace.core.options.log_bytes_max;
+        self.logged_bytes > limit - limit / 8
+    }
+
+    /// Aborts because of that: running it again would not help.
+    #[cold]
+    fn log_too_large(&mut self) -> TcError {
+        self.roll_back();
+        let (found, limit) = (self.workspace.writes.len().max(1), self.workspace.core.options.log_bytes_max);
+        let fits = u128::from(limit) * found as u128 / u128::from(self.logged_bytes.max(1));
+        TcError::TransactionTooLarge { found, limit: (fits as usize).min(found - 1) }
     }
 
     /// Makes the error of a failure that has to do with a key, and aborts unless it is harmless.
@@ -613,7 +631,7 @@ impl Drop for Transaction {
         self.roll_back();
         // SAFETY: taken once; the transaction is not used any more.
         let mut workspace = unsafe { ManuallyDrop::take(&mut self.workspace) };
-        workspace.reset();
+        workspace.reset(self.logged_bytes > 0);
         Pool::give_back(workspace);
     }
 }

@@ -2,8 +2,8 @@
 //! that a short transaction allocates nothing but its versions.
 //!
 //! - **W1** A workspace belongs to one transaction at a time, or to the pool.
-//! - **W2** It owns its slots (T1). A slot that versions have referred to is *spent*: it is used again once the guards of
-//!   that time are gone (T2).
+//! - **W2** It owns its slots (T1). A slot that versions have referred to, or whose transaction has logged, is *spent*: it is
+//!   used again once the guards of that time are gone (T2).
 //!
 //! A workspace holds the component, so that beginning a transaction touches no shared reference count. The cycle (the
 //! component holds the pool) is broken by [`Pool::close`], when the last user of the component goes.
@@ -260,9 +260,10 @@ impl Workspace {
     }
 
     /// For the next transaction: everything is as new.
-    pub(crate) fn reset(&mut self) {
-        // Whatever it has installed, rolled back or not, referred to the slot.
-        if self.next_ordinal > 0 {
+    pub(crate) fn reset(&mut self, has_logged: bool) {
+        // Whatever it has installed, rolled back or not, referred to the slot; and whoever has seen in it where a transaction began to log
+        // looks at its status next (see `Core::abort_writers_before`).
+        if self.next_ordinal > 0 || has_logged {
             self.renew_slot();
         }
         self.next_ordinal = 0;

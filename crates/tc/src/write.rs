@@ -11,7 +11,7 @@ use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::{Ordering, publication_fence};
 use crate::transaction::Transaction;
-use crate::transaction_table::SlotIndex;
+use crate::transaction_table::{Slot, SlotIndex};
 use crate::update::Ahead;
 use crate::version::{PRUNED, Version, VersionState, WRITTEN_INLINE_MAX, Written};
 use crate::workspace::{Workspace, WriteEntry};
@@ -142,13 +142,8 @@ impl Transaction {
             workspace.unlogged = true;
             return workspace.install(hashed, Lsn(0), Written::Unlogged(value), at, isolation, in_time);
         }
-        let logged = &mut self.logged;
-        let (lsn, is_large) = core.log_write(id, table, key, value, |lsn| {
-            if !*logged {
-                workspace.slot().set_first_lsn(lsn, id);
-                *logged = true;
-            }
-        })?;
+        let (lsn, is_large) =
+            core.log_write(workspace.slot(), id, &mut self.logged_bytes, table, key, value)?;
         point();
         let written = match value {
             None => Written::Absent,
@@ -177,16 +172,25 @@ impl From<TcError> for WriteFailure {
 }
 
 impl Core {
-    /// Logs a write: a value that no record takes in pieces before it. `logged` hears of each record, the last of which is
-    /// returned, and whether there were pieces.
+    /// Logs a write of the transaction in `slot`: a value that no record takes in pieces before it. `logged_bytes` is what it has logged
+    /// before, and grows. Returns the last record, and whether there were pieces.
     pub(crate) fn log_write(
         &self,
+        slot: &Slot,
         transaction: TransactionId,
+        logged_bytes: &mut u64,
         table: TableId,
         key: &[u8],
         value: Option<&[u8]>,
-        mut logged: impl FnMut(Lsn),
     ) -> Result<(Lsn, bool), TcError> {
+        let mut append = |record: &LogRecord<'_>| {
+            let lsn = self.append(record)?;
+            if *logged_bytes == 0 {
+                slot.set_first_lsn(lsn, transaction);
+            }
+            *logged_bytes += record.encoded_bytes() as u64;
+            Ok::<Lsn, TcError>(lsn)
+        };
         let mut last = Lsn(0);
         let record = match value {
             None => LogRecord::Delete { transaction, table, key },
@@ -195,15 +199,12 @@ impl Core {
             }
             Some(value) => {
                 for bytes in value.chunks(self.versions.piece_bytes()) {
-                    last = self.append(&LogRecord::Piece { transaction, before: last, bytes })?;
-                    logged(last);
+                    last = append(&LogRecord::Piece { transaction, before: last, bytes })?;
                 }
                 LogRecord::LargeUpsert { transaction, table, key, length: value.len() as u64, last }
             }
         };
-        let lsn = self.append(&record)?;
-        logged(lsn);
-        Ok((lsn, last != Lsn(0)))
+        Ok((append(&record)?, last != Lsn(0)))
     }
 }
 
