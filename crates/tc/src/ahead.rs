@@ -29,12 +29,13 @@ struct Answer {
 }
 
 impl Ahead {
-    /// How many more bytes may wait. All that waits makes room if that is less than a half.
-    pub(crate) fn make_room(&mut self) -> usize {
-        if self.bytes > AHEAD_BYTES_MAX / 2 {
+    /// How many more bytes may wait, where there is memory for `limit`. All that waits makes room if that is less than a half.
+    pub(crate) fn make_room(&mut self, limit: usize) -> usize {
+        let bytes_max = limit.min(AHEAD_BYTES_MAX);
+        if self.bytes > bytes_max / 2 {
             self.clear();
         }
-        AHEAD_BYTES_MAX - self.bytes
+        bytes_max - self.bytes
     }
 
     /// Takes what the data component knows of `key`, which was asked for when the stripe was of this generation.
@@ -109,11 +110,15 @@ mod tests {
     #[test]
     fn what_waits_makes_room_for_more_than_half_of_what_may_wait() {
         let mut ahead = Ahead::default();
-        assert_eq!(ahead.make_room(), AHEAD_BYTES_MAX);
+        assert_eq!(ahead.make_room(usize::MAX), AHEAD_BYTES_MAX);
         ahead.put(key(b"a"), 3, record(vec![0; AHEAD_BYTES_MAX / 2 - 1]));
-        assert_eq!(ahead.make_room(), AHEAD_BYTES_MAX / 2);
+        assert_eq!(ahead.make_room(usize::MAX), AHEAD_BYTES_MAX / 2);
         ahead.put(key(b"b"), 3, record(vec![0; AHEAD_BYTES_MAX * 3]));
-        assert_eq!(ahead.make_room(), AHEAD_BYTES_MAX);
+        assert_eq!(ahead.make_room(usize::MAX), AHEAD_BYTES_MAX);
         assert!(ahead.take(key(b"a"), 3).is_none());
+        // With less memory less of them.
+        assert_eq!(ahead.make_room(1000), 1000);
+        ahead.put(key(b"a"), 3, record(vec![0; 500]));
+        assert_eq!(ahead.make_room(1000), 1000);
     }
 }

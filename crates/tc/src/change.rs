@@ -83,6 +83,16 @@ fn integer(bytes: &[u8]) -> Result<i64, ChangeError> {
 /// A change and its place among those of the transaction.
 type Noted = (u64, Change);
 
+/// Bytes of a change that is noted.
+fn noted_bytes(change: &Change) -> usize {
+    size_of::<Noted>() + change.bytes()
+}
+
+/// Bytes of a key of which changes are noted.
+fn key_bytes(key: &[u8]) -> usize {
+    size_of::<Vec<u8>>() + size_of::<Vec<Noted>>() + key.len()
+}
+
 /// What a transaction has noted and not written yet.
 #[derive(Default)]
 pub(crate) struct Changes {
@@ -108,24 +118,31 @@ impl Changes {
         self.next
     }
 
-    /// Forgets what has been noted since.
-    pub(crate) fn rollback_to(&mut self, mark: u64) {
+    /// Forgets what has been noted since; how many bytes of memory that gives back.
+    pub(crate) fn rollback_to(&mut self, mark: u64) -> usize {
         if self.next == mark {
-            return;
+            return 0;
         }
         self.next = mark;
+        let mut bytes = 0;
         for keys in self.by_key.values_mut() {
-            for noted in keys.values_mut() {
-                noted.retain(|(place, _)| *place < mark);
-            }
-            keys.retain(|_, noted| !noted.is_empty());
+            keys.retain(|key, noted| {
+                noted.retain(|(place, change)| {
+                    let stays = *place < mark;
+                    bytes += if stays { 0 } else { noted_bytes(change) };
+                    stays
+                });
+                bytes += if noted.is_empty() { key_bytes(key) } else { 0 };
+                !noted.is_empty()
+            });
         }
         self.by_key.retain(|_, keys| !keys.is_empty());
+        bytes
     }
 
     /// Notes a change; how many bytes of memory that takes.
     fn note(&mut self, table: TableId, key: &[u8], change: Change) -> usize {
-        let bytes = size_of::<Noted>() + change.bytes();
+        let bytes = noted_bytes(&change);
         let noted = (self.next, change);
         self.next += 1;
         let keys = self.by_key.entry(table).or_default();
@@ -136,7 +153,7 @@ impl Changes {
             }
             None => {
                 keys.insert(key.to_vec(), vec![noted]);
-                bytes + size_of::<Vec<u8>>() + size_of::<Vec<Noted>>() + key.len()
+                bytes + key_bytes(key)
             }
         }
     }
@@ -283,13 +300,14 @@ impl Transaction {
             return self.write(table, key, value.as_deref());
         }
         let workspace = &mut **self.workspace;
-        workspace.written_bytes += workspace.changes.note(table, key, change);
+        let bytes = workspace.changes.note(table, key, change);
+        workspace.written_bytes += bytes;
         if workspace.written_bytes > workspace.core.account.budget() as usize / 2 {
             let limit = workspace.writes.len();
             self.roll_back();
             return Err(TcError::TransactionTooLarge { found: limit + 1, limit });
         }
-        Ok(())
+        workspace.hold(bytes).and_then(|()| workspace.core.make_room()).inspect_err(|_| self.roll_back())
     }
 
     /// Before the transaction looks at a key: what it has noted for it becomes a read and a write.

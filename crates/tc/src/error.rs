@@ -18,7 +18,8 @@ pub enum ConflictCause {
     RangeChanged,
     /// The versions that it would have to see were given up for want of memory.
     SnapshotTooOld,
-    /// It had to commit later than it began, but had read more than it could remember to look at again.
+    /// It had to commit later than it began, but had read more than half of the memory can remember to look at again. It may have more luck
+    /// where fewer others read what it writes; with more memory, or if it reads fewer keys (a scan counts once), it needs none.
     ReadsForgotten,
     /// Readers pushed it again each time that it was about to commit.
     PushedTooOften,

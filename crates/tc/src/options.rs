@@ -29,8 +29,8 @@ pub struct TcOptions {
     pub clock_lease: u64,
     /// Ranges whose read timestamps are kept apart.
     pub range_timestamps: usize,
-    /// A transaction that has read more than this many keys and scans forgets them, and cannot commit if it must do so
-    /// later than it began.
+    /// A transaction that has read more than this many keys and scans, or such that they take more than half of the budget, forgets
+    /// them, and cannot commit if it must do so later than it began.
     pub reads_max: usize,
     /// The first batch of a scan reads about so much from the data component; later ones up to 64 times as much.
     pub scan_batch_bytes: usize,
@@ -61,7 +61,7 @@ impl Default for TcOptions {
             clock_start: Timestamp(0),
             clock_lease: 1 << 32,
             range_timestamps: 256,
-            reads_max: 1 << 20,
+            reads_max: usize::MAX,
             scan_batch_bytes: 4 << 10,
             scan_batch_records_max: 512,
             empty_records_min: 8,

@@ -55,6 +55,13 @@ enum Before {
     Inline(Box<[u8]>),
 }
 
+impl Undo {
+    fn bytes(&self) -> usize {
+        let Before::Inline(value) = &self.before else { return size_of::<Undo>() };
+        size_of::<Undo>() + value.len()
+    }
+}
+
 /// The savepoints of a transaction, and what it takes to go back to them.
 #[derive(Default)]
 pub(crate) struct Savepoints {
@@ -89,14 +96,16 @@ impl Savepoints {
             return 0;
         }
         let lsn = version.lsn().unwrap_or_default();
-        let (before, bytes) = match version.payload() {
-            Payload::Absent => (Before::Absent(lsn), 0),
-            Payload::Logged(lsn) => (Before::Logged(lsn), 0),
-            Payload::Large(lsn) => (Before::Large(lsn), 0),
-            Payload::Inline(value) => (Before::Inline(value.into()), value.len()),
+        let before = match version.payload() {
+            Payload::Absent => Before::Absent(lsn),
+            Payload::Logged(lsn) => Before::Logged(lsn),
+            Payload::Large(lsn) => Before::Large(lsn),
+            Payload::Inline(value) => Before::Inline(value.into()),
         };
-        self.undo.push(Undo { version, before });
-        size_of::<Undo>() + bytes
+        let undo = Undo { version, before };
+        let bytes = undo.bytes();
+        self.undo.push(undo);
+        bytes
     }
 }
 
@@ -193,7 +202,8 @@ impl Transaction {
         };
         let (writes, ordinal, undo, changes) = (mark.writes, mark.ordinal, mark.undo, mark.changes);
         let workspace = &mut **self.workspace;
-        workspace.changes.rollback_to(changes);
+        let given_back = workspace.changes.rollback_to(changes);
+        workspace.give_back(given_back);
         workspace.savepoints.marks.truncate(savepoint.depth + 1);
         workspace.restore(undo);
         match workspace.abort_writes_since(writes, ordinal, self.at) {
@@ -247,10 +257,18 @@ impl Transaction {
 }
 
 impl Workspace {
+    /// What could not be given back before the end of the transaction, as it seemed, has been.
+    fn give_back(&mut self, bytes: usize) {
+        self.written_bytes = self.written_bytes.saturating_sub(bytes);
+        self.held.subtract(bytes, &self.core.account);
+    }
+
     /// Brings back the payloads that were rewritten since the undo list had this length.
     fn restore(&mut self, length: usize) {
         while self.savepoints.undo.len() > length {
-            let Some(Undo { version, before }) = self.savepoints.undo.pop() else { return };
+            let Some(undo) = self.savepoints.undo.pop() else { return };
+            self.give_back(undo.bytes());
+            let Undo { version, before } = undo;
             let (lsn, written) = match &before {
                 Before::Absent(lsn) => (*lsn, Written::Absent),
                 Before::Logged(lsn) => (*lsn, Written::Logged),

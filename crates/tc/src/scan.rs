@@ -13,7 +13,7 @@
 use crate::commit::{Changed, RefreshFailure};
 use crate::core::Core;
 use crate::empty_ranges::Front;
-use crate::entries::{Entries, up_to};
+use crate::entries::Entries;
 use crate::error::{ConflictCause, ConflictPlace, TcError};
 use crate::range_timestamps::{KeyRange, Ticket};
 use crate::read::{Failure, Own, Protection, Reader};
@@ -285,7 +285,7 @@ impl Transaction {
         workspace.read_lsn = workspace.read_lsn.max(segment.read_lsn);
         workspace.range_place = segment.ticket.map_or(workspace.range_place, Ticket::next_start);
         let entry = if remembers {
-            workspace.remember_scan(known_entry, &request, segment.last.as_deref(), digest, own)
+            workspace.remember_scan(known_entry, &request, segment.last.as_deref(), digest, own)?
         } else {
             None
         };
@@ -297,42 +297,6 @@ impl Transaction {
 }
 
 impl Workspace {
-    /// Adds a batch to the scan set (R7): to the entry of the batches before it, if the transaction has not written since.
-    fn remember_scan(
-        &mut self,
-        entry: Option<usize>,
-        request: &SegmentRequest<'_>,
-        last: Option<&[u8]>,
-        digest: [u64; 2],
-        own: u64,
-    ) -> Option<usize> {
-        if self.reads_forgotten {
-            return None;
-        }
-        if entry.is_none() && self.reads.len() + self.scans.len() >= self.core.options.reads_max {
-            self.forget_reads();
-            return None;
-        }
-        let covered = up_to(request.range, request.direction, last);
-        let (lower, upper) = (covered.lower.map(<[u8]>::to_vec), covered.upper.map(<[u8]>::to_vec));
-        match entry {
-            Some(index) => {
-                let entry = &mut self.scans[index];
-                entry.digest = digest;
-                match request.direction {
-                    Direction::Forward => entry.upper = upper,
-                    Direction::Reverse => entry.lower = lower,
-                }
-                Some(index)
-            }
-            None => {
-                let (table, direction) = (request.range.table, request.direction);
-                self.scans.push(ScanEntry { table, lower, upper, direction, digest, own });
-                Some(self.scans.len() - 1)
-            }
-        }
-    }
-
     /// R7: a scan must find at `at` what it found.
     pub(crate) fn refresh_scan(&mut self, scan: usize, at: Timestamp) -> Result<(), RefreshFailure> {
         let (digest, read_lsn) = self.digest_scan(scan, at)?;

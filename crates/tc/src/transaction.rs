@@ -5,11 +5,11 @@ use crate::error::{Conflict, ConflictCause, ConflictPlace, TcError};
 use crate::linked::Linked;
 use crate::options::{BeginOptions, Isolation};
 use crate::read::{Attempt, Copied, Failure, Own, Protection, Reader};
-use crate::record::{KeyRef, Record};
+use crate::record::Record;
 use crate::statistics::Counter;
 use crate::status::Status;
 use crate::version::Version;
-use crate::workspace::{Observed, Pool, ReadEntry, Workspace};
+use crate::workspace::{Observed, Pool, Workspace};
 use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_epoch::Guard;
 use std::mem::ManuallyDrop;
@@ -309,7 +309,7 @@ impl Transaction {
     /// Asks the data component for `keys`, so that the reads which will miss them need not (R14).
     fn fetch_ahead(&mut self, table: TableId, keys: &[&[u8]]) {
         let Workspace { core, ahead, .. } = &mut **self.workspace;
-        let bytes_max = ahead.make_room();
+        let bytes_max = ahead.make_room(core.account.budget() as usize / 64);
         // Before the data component is asked.
         let hashed: Vec<_> = keys.iter().map(|key| core.table.key(table, key)).collect();
         let generations: Vec<_> = hashed.iter().map(|key| core.table.stripe(key.hash).generation()).collect();
@@ -356,7 +356,7 @@ impl Transaction {
                     let absent = matches!(copied, Copied::Absent);
                     if remembers {
                         let observed = if absent { Observed::Absent } else { Observed::Version(at) };
-                        workspace.remember(hashed, observed);
+                        workspace.remember(hashed, observed)?;
                     }
                     match recycled {
                         None => return Ok(!absent),
@@ -379,7 +379,7 @@ impl Transaction {
                         let absent = fetched.value.is_none();
                         let observed =
                             if absent { Observed::Absent } else { Observed::Version(fetched.timestamp) };
-                        workspace.remember(hashed, observed);
+                        workspace.remember(hashed, observed)?;
                     }
                     return Ok(match fetched.value {
                         Some(value) => {
@@ -585,37 +585,6 @@ impl Core {
 }
 
 impl Workspace {
-    /// Adds a key to the read set (R7).
-    #[inline]
-    pub(crate) fn remember(&mut self, key: KeyRef<'_>, observed: Observed) {
-        if self.reads_forgotten {
-            return;
-        }
-        if self.reads.len() + self.scans.len() >= self.core.options.reads_max
-            || self.keys.len() + key.key.len() > u32::MAX as usize
-        {
-            // Memory stays bounded; only if the transaction is pushed will it matter.
-            self.forget_reads();
-            return;
-        }
-        let key_start = self.keys.len() as u32;
-        self.keys.extend_from_slice(key.key);
-        self.reads.push(ReadEntry {
-            hash: key.hash,
-            table: key.table,
-            key_start,
-            key_length: key.key.len() as u32,
-            observed,
-        });
-    }
-
-    pub(crate) fn forget_reads(&mut self) {
-        self.reads_forgotten = true;
-        self.reads = Vec::new();
-        self.keys = Vec::new();
-        self.scans = Vec::new();
-    }
-
     /// The version of a write.
     ///
     /// # Safety

@@ -12,6 +12,7 @@ use crate::ahead::Ahead;
 use crate::change::Changes;
 use crate::core::Core;
 use crate::entries::Entries;
+use crate::held::Held;
 use crate::host::Host;
 use crate::memory::shard_of_thread;
 use crate::record::{KeyHash, Record};
@@ -112,6 +113,10 @@ pub(crate) struct Workspace {
     pub(crate) reads: Vec<ReadEntry>,
     pub(crate) keys: Vec<u8>,
     pub(crate) scans: Vec<ScanEntry>,
+    /// Bytes of the scans with their bounds.
+    pub(crate) scan_bytes: usize,
+    /// What it keeps for itself: reads, scans, noted changes, what savepoints bring back.
+    pub(crate) held: Held,
     pub(crate) writes: Vec<WriteEntry>,
     /// Where versions that are pruned go, and new ones come from.
     pub(crate) recycler: Recycler,
@@ -165,6 +170,8 @@ impl Workspace {
             reads: Vec::new(),
             keys: Vec::new(),
             scans: Vec::new(),
+            scan_bytes: 0,
+            held: Held::default(),
             writes: Vec::new(),
             recycler: Recycler::new(),
             written_bytes: 0,
@@ -270,6 +277,8 @@ impl Workspace {
         self.savepoints.clear();
         self.changes.clear();
         self.ahead.clear();
+        self.held.clear(&self.core.account);
+        self.scan_bytes = 0;
         self.written_bytes = 0;
         self.read_lsn = Lsn(0);
         self.reads_forgotten = false;

@@ -293,7 +293,10 @@ impl Workspace {
                 // What it has already is what it was to get.
                 Installed::Own(_) if matches!(written, Written::Unlogged(_)) => Ok(()),
                 Installed::Own(version) => {
-                    self.written_bytes += self.savepoints.note_rewrite(version);
+                    let kept = self.savepoints.note_rewrite(version);
+                    self.written_bytes += kept;
+                    // Room has been made at the begin of the write.
+                    self.held.add(kept, &core.account);
                     // SAFETY: it is ours, and we have not ended.
                     unsafe { version.rewrite(lsn, written) };
                     Ok(())
