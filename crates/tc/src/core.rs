@@ -2,6 +2,7 @@
 //! the clock's ceiling, making room.
 
 use crate::clock::Clock;
+use crate::dropped_tables::DroppedTables;
 use crate::empty_ranges::EmptyRanges;
 use crate::error::TcError;
 use crate::fence::Fence;
@@ -23,7 +24,6 @@ use crate::workspace::Pool;
 use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_epoch::Epochs;
 use deuteron_log::{AppendError, Record as LogRecord};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How many records, and then how many buckets, an operation looks at to help the collector.
@@ -69,9 +69,7 @@ pub(crate) struct Core {
     /// Aborted transactions that the log has not been told of, for it was full.
     pub(crate) untold_aborts: Mutex<Vec<TransactionId>>,
     /// R24: tables that the data component has nothing of any more, whatever versions say.
-    dropped_tables: Mutex<BTreeSet<TableId>>,
-    /// The bits of their identifiers modulo 64.
-    dropped_bits: Padded<AtomicU64>,
+    dropped_tables: DroppedTables,
     /// Where the collector's sweep goes on.
     pub(crate) clock_hand: AtomicUsize,
 }
@@ -106,8 +104,7 @@ impl Core {
             turnstile: Turnstile::new(),
             renewal: Mutex::new(None),
             untold_aborts: Mutex::new(Vec::new()),
-            dropped_tables: Mutex::new(BTreeSet::new()),
-            dropped_bits: Padded(AtomicU64::new(0)),
+            dropped_tables: DroppedTables::new(),
             clock_hand: AtomicUsize::new(0),
             options,
             epochs,
@@ -196,20 +193,13 @@ impl Core {
 
     /// R24: the table is about to be dropped.
     pub(crate) fn drop_table(&self, table: TableId) {
-        lock(&self.dropped_tables).insert(table);
-        self.dropped_bits.0.fetch_or(Self::dropped_bit(table), Ordering::SeqCst);
-    }
-
-    fn dropped_bit(table: TableId) -> u64 {
-        1 << (table.0 % 64)
+        self.dropped_tables.insert(table);
     }
 
     /// R24: whether the table has been dropped. Says so to whoever has met what the data component did about it.
     #[inline]
     pub(crate) fn is_dropped(&self, table: TableId) -> bool {
-        // Acquire: the drop comes before what the data component does, and that before whoever has met it.
-        self.dropped_bits.0.load(Ordering::Acquire) & Self::dropped_bit(table) != 0
-            && lock(&self.dropped_tables).contains(&table)
+        self.dropped_tables.contains(table)
     }
 
     /// Readers below it must give up when they have read the data component (R11).
@@ -422,9 +412,6 @@ mod tests {
     fn a_dropped_table_is_known_by_its_number_and_others_are_not_touched() {
         let bed = roomy();
         let core = &bed.tc().core;
-        let bits: BTreeSet<u64> = (0..64).map(|table| Core::dropped_bit(TableId(table))).collect();
-        assert_eq!((bits.len(), bits.iter().map(|bit| bit.count_ones()).max()), (64, Some(1)));
-        assert_eq!(Core::dropped_bit(TableId(67)), Core::dropped_bit(TableId(3)));
         assert!(!core.is_dropped(TableId(3)));
         core.drop_table(TableId(3));
         assert!(core.is_dropped(TableId(3)));
@@ -435,10 +422,9 @@ mod tests {
 
     #[test]
     fn reads_of_a_dropped_table_fail_and_who_has_read_it_cannot_commit_later() {
-        let other = TableId(2);
         let bed = roomy();
         bed.put(b"k", b"1");
-        for scans in [false, true] {
+        for (scans, other) in [(false, TableId(2)), (true, TableId(3))] {
             bed.put(b"push", b"1");
             let mut tx = bed.begin();
             if scans {
@@ -456,9 +442,8 @@ mod tests {
                 }
                 error => panic!("{error}"),
             }
-            lock(&bed.tc().core.dropped_tables).clear();
         }
-        bed.tc().drop_table(other);
+        let other = TableId(2);
         let mut tx = bed.begin();
         assert!(matches!(tx.get(other, b"k"), Err(TcError::TableDropped { table }) if table == other));
         let (from, to) = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);

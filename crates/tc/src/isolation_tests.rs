@@ -5,7 +5,7 @@ use crate::counted::stores;
 use crate::schedule;
 use crate::test_bed::{Bed, TABLE, all, bed, roomy, tiny};
 use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
-use deuteron_contract::{Direction, Timestamp};
+use deuteron_contract::{Direction, TableId, Timestamp};
 use deuteron_log::LogOptions;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -69,6 +69,24 @@ fn a_declared_read_only_transaction_stores_nothing_on_its_read_path() {
     let before = stores();
     writer.get(TABLE, b"0000").unwrap();
     assert!(stores() > before, "the count counts");
+}
+
+#[test]
+fn tables_that_are_dropped_take_no_latch_from_who_reads_others() {
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    // Which puts it in the order of the index.
+    all(&mut bed.begin(), Direction::Forward).unwrap();
+    // Of every number modulo whatever, and none of them the table.
+    (2..200).for_each(|number| bed.tc().drop_table(TableId(number)));
+    let mut reader = bed.begin_with(READ_ONLY);
+    let before = stores();
+    reader.get_with(TABLE, b"k", <[u8]>::len).unwrap();
+    reader
+        .scan(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward)
+        .for_each(|entry| drop(entry.unwrap()));
+    assert_eq!(stores(), before);
+    assert!(matches!(reader.get(TableId(66), b"k"), Err(TcError::TableDropped { table: TableId(66) })));
 }
 
 #[test]

@@ -78,6 +78,7 @@ mod component;
 mod core;
 #[cfg(all(test, not(loom)))]
 mod counted;
+mod dropped_tables;
 mod empty_ranges;
 mod entries;
 mod error;
