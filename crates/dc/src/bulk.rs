@@ -1,4 +1,7 @@
 //! [`TableLoad`]: a new table from records in order, past the deltas: full pages at once.
+//!
+//! The pages of a load that is given up are forgotten at once: nothing adopts them. Its large values, which are durable in chunks, are removed by the
+//! [sweep](crate::sweep), to which they are values that nothing refers to as soon as the load is none.
 
 use crate::stored_value::{self, ValueNumber, chunk_tree};
 use crate::{BwTreeDc, error};
@@ -31,20 +34,26 @@ pub enum LoadError {
     Component(#[from] DcError),
 }
 
-/// A table being loaded. Dropped before [`TableLoad::finish`], nothing is left of it.
+/// A table being loaded. Dropped before [`TableLoad::finish`], nothing is left of it; the space of its large values is given back by the background
+/// work.
 pub struct TableLoad {
     component: Arc<BwTreeDc>,
     table: TableId,
-    load: BulkLoad,
+    /// `None` once it is finished.
+    load: Option<BulkLoad>,
     last: Vec<u8>,
     records: u64,
+    /// Large values that it was tried to write.
+    large_values: u64,
+    /// Whether a page has been made for which there may be no room.
+    needs_room: bool,
 }
 
 impl BwTreeDc {
     /// Begins to load a table that nobody has written to, nor writes to meanwhile.
     ///
     /// # Errors
-    /// [`LoadError::NotNew`].
+    /// [`LoadError::NotNew`]; also after a load of the table that had large values and was given up.
     ///
     /// ```
     /// use deuteron_contract::{DataComponent, Lsn, TableId, Timestamp};
@@ -60,13 +69,21 @@ impl BwTreeDc {
     /// # Ok::<(), deuteron_dc::LoadError>(())
     /// ```
     pub fn load_table(self: &Arc<BwTreeDc>, table: TableId) -> Result<TableLoad, LoadError> {
-        // Of a load that was given up, chunks may be left.
+        // Chunks of a load that was given up may be left, or their tombstones, which would count above the same number written anew.
         let is_known = [table, chunk_tree(table)].iter().any(|tree| self.tree_of(tree.0).is_some());
         if is_known || self.is_dropped(table) {
             return Err(LoadError::NotNew { table });
         }
         let load = BulkLoad::new(Arc::clone(self.llama()), table.0, self.options().tree.clone());
-        Ok(TableLoad { component: Arc::clone(self), table, load, last: Vec::new(), records: 0 })
+        Ok(TableLoad {
+            component: Arc::clone(self),
+            table,
+            load: Some(load),
+            last: Vec::new(),
+            records: 0,
+            large_values: 0,
+            needs_room: false,
+        })
     }
 }
 
@@ -75,7 +92,8 @@ impl TableLoad {
     ///
     /// # Errors
     /// [`LoadError::OutOfOrder`], [`DcError::KeySize`], [`DcError::ValueSize`]: the record was not added, and the load may go
-    /// on; what the device may do.
+    /// on; [`DcError::DiskFull`]: likewise, with the same record or another once there is room; [`DcError::Poisoned`],
+    /// [`DcError::Device`], after which nothing can be loaded any more.
     pub fn push(
         &mut self,
         key: &[u8],
@@ -94,9 +112,7 @@ impl TableLoad {
             let (key, previous) = (key.to_vec(), self.last.clone());
             return Err(LoadError::OutOfOrder { record: self.records + 1, key, previous });
         }
-        self.last.clear();
-        self.last.extend_from_slice(key);
-        self.records += 1;
+        self.make_room()?;
         let kept;
         let value = match self.component.is_special(value) {
             false => value,
@@ -106,20 +122,37 @@ impl TableLoad {
             }
         };
         let upsert = Upsert { key, value: Some(value), stamp: timestamp.0, lsn: lsn.0 };
-        let completed = self.load.push(&upsert);
+        let completed = self.load.as_mut().map_or(0, |load| load.push(&upsert));
+        // From here on nothing fails: either the record is among those loaded, or nothing has changed.
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        self.records += 1;
         if completed > 0 {
-            self.component.loaded(completed as u64)?;
+            self.component.applied_bytes.change(completed, 0);
+            self.needs_room = true;
         }
         Ok(())
     }
 
+    /// Makes room for the page that was made last.
+    fn make_room(&mut self) -> Result<(), DcError> {
+        if self.needs_room && self.component.llama().over_budget() {
+            self.component.relieve(true)?;
+        }
+        self.needs_room = false;
+        Ok(())
+    }
+
     /// The value as the tree is to keep it.
-    fn kept(&self, key: &[u8], value: &[u8], timestamp: Timestamp) -> Result<Vec<u8>, DcError> {
+    fn kept(&mut self, key: &[u8], value: &[u8], timestamp: Timestamp) -> Result<Vec<u8>, DcError> {
         if !self.component.is_large(value) {
             return Ok(stored_value::escape(value));
         }
-        // Nobody removes it: a table without records is not swept.
-        let number = ValueNumber::new(timestamp.0, self.records, key);
+        // Nobody removes it: a table that is being loaded is not swept.
+        self.component.sweeps.begin_load(self.table);
+        // After an error the same key may come with another value.
+        self.large_values += 1;
+        let number = ValueNumber::new(timestamp.0, self.large_values, key);
         let written = self.component.write_values(&[(self.table, number, key, value)])?;
         Ok(written[0].encode())
     }
@@ -134,15 +167,25 @@ impl TableLoad {
     /// # Errors
     /// [`LoadError::NotNew`] if somebody has written to the table meanwhile: nothing is left of the load. What a checkpoint may
     /// return: the table is visible, and durable after the next one.
-    pub fn finish(self) -> Result<u64, LoadError> {
-        let TableLoad { component, table, load, records, .. } = self;
-        component.publish_loaded(table, load)?;
+    pub fn finish(mut self) -> Result<u64, LoadError> {
+        let (component, records) = (Arc::clone(&self.component), self.records);
+        if let Some(load) = self.load.take() {
+            component.publish_loaded(self.table, load)?;
+        }
+        // What there is of large values is referred to now.
+        drop(self);
         let _one_at_a_time = component.checkpointing().lock().unwrap_or_else(PoisonError::into_inner);
         // The second one moves the start of recovery's scan behind the pages, which were not adopted before.
         for _ in 0..2 {
             component.checkpoint(component.recovered_redo_scan_start_point().0)?;
         }
         Ok(records)
+    }
+}
+
+impl Drop for TableLoad {
+    fn drop(&mut self) {
+        self.component.sweeps.end_load(self.table);
     }
 }
 

@@ -170,12 +170,6 @@ impl BwTreeDc {
         &self.checkpointing
     }
 
-    /// A load has made a page of so many bytes.
-    pub(crate) fn loaded(&self, bytes: u64) -> Result<(), DcError> {
-        self.applied_bytes.change(bytes as usize, 0);
-        if self.llama.over_budget() { self.relieve(true) } else { Ok(()) }
-    }
-
     fn recover_table(&self, table: u32, leaves: Vec<(Vec<u8>, PageId)>) -> Result<(), DcError> {
         let tree = Tree::recover(Arc::clone(&self.llama), table, &leaves, self.options.tree.clone())
             .map_err(|error| error::tree("recovery", error))?;

@@ -7,7 +7,7 @@
 //! | 0 | a value that begins with the mark itself; it follows |
 //! | 1 | a large value: its number, 24 bytes, its length, 8, and the length of its chunks, 4 |
 //!
-//! A value's *number* is stamp and LSN of the operation that brought it (of a load: the stamp, and which record), and a hash of the
+//! A value's *number* is stamp and LSN of the operation that brought it (of a load: the stamp, and a count), and a hash of the
 //! key, for callers who are careless about the others. Its chunks are records of another tree, the *chunk tree* of the table. All
 //! integers are big-endian, so that they order as keys.
 //!

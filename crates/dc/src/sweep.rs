@@ -4,7 +4,7 @@
 //! the headers are gone through in *sweeps*, each looked up in the table. A sweep is due when so much has been written
 //! to the table since the last one that it pays: as many operations as it has large values, or half as many bytes of large
 //! values as it has. So a write causes about two lookups, and the garbage stays below half of what is live; and after an
-//! opening, which may find what a crash has left.
+//! opening, which may find what a crash has left. A table without a tree is swept, too: of one whose load was given up all values go.
 
 use crate::BwTreeDc;
 use crate::large_values::Claim;
@@ -43,6 +43,8 @@ struct Sweep {
     operations: u64,
     bytes: u64,
     due: bool,
+    /// The table is being loaded: it has no records yet, and what they will refer to.
+    is_loading: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,10 +55,10 @@ struct Amount {
 
 impl Sweep {
     fn is_due(&self) -> bool {
-        self.at.is_some()
-            || self.due
-            || (self.operations > 0 && self.operations >= self.live.values)
-            || (self.bytes > 0 && self.bytes >= self.live.bytes / 2)
+        let is_begun = self.at.is_some() || self.due;
+        let has_many = self.operations > 0 && self.operations >= self.live.values;
+        let has_much = self.bytes > 0 && self.bytes >= self.live.bytes / 2;
+        (is_begun || has_many || has_much) && !self.is_loading
     }
 }
 
@@ -70,6 +72,19 @@ impl Sweeps {
     pub(crate) fn begin(&self, table: TableId) {
         self.tables().entry(table).or_default().due = true;
         self.any.store(true, Ordering::Release);
+    }
+
+    /// A load of a table has large values.
+    pub(crate) fn begin_load(&self, table: TableId) {
+        self.tables().entry(table).or_default().is_loading = true;
+    }
+
+    /// A load has ended, and the records are there or will never be.
+    pub(crate) fn end_load(&self, table: TableId) {
+        if let Some(sweep) = self.tables().get_mut(&table).filter(|sweep| sweep.is_loading) {
+            (sweep.is_loading, sweep.due) = (false, true);
+            self.any.store(true, Ordering::Release);
+        }
     }
 
     /// A table was dropped.
@@ -116,11 +131,7 @@ impl BwTreeDc {
         if !self.sweeps.any.load(Ordering::Acquire) {
             return Ok(false);
         }
-        // What is being loaded has no records yet; it is swept when it has.
-        let due =
-            self.sweeps.tables().iter().find_map(|(&table, sweep)| {
-                (sweep.is_due() && self.live_tree(table).is_some()).then_some(table)
-            });
+        let due = self.sweeps.tables().iter().find(|(_, sweep)| sweep.is_due()).map(|(&table, _)| table);
         match due {
             Some(table) => self.sweep_some(table).map(|()| true),
             None => Ok(false),
@@ -130,9 +141,12 @@ impl BwTreeDc {
     /// Removes all large values to which nothing refers now.
     pub(crate) fn sweep_all(&self) -> Result<(), DcError> {
         let tables: Vec<TableId> = self.sweeps.tables().keys().copied().collect();
-        for table in tables.into_iter().filter(|&table| self.live_tree(table).is_some()) {
+        for table in tables {
             // Once round, whatever is written meanwhile.
-            self.sweeps.tables().entry(table).or_default().at = None;
+            match self.sweeps.tables().get_mut(&table).filter(|sweep| !sweep.is_loading) {
+                Some(sweep) => sweep.at = None,
+                None => continue,
+            }
             self.sweep_some(table)?;
             while self.sweeps.tables().get(&table).is_some_and(|sweep| sweep.at.is_some()) {
                 self.sweep_some(table)?;
@@ -144,7 +158,7 @@ impl BwTreeDc {
     fn sweep_some(&self, table: TableId) -> Result<(), DcError> {
         let after = {
             let mut tables = self.sweeps.tables();
-            let Some(sweep) = tables.get_mut(&table) else { return Ok(()) };
+            let Some(sweep) = tables.get_mut(&table).filter(|sweep| !sweep.is_loading) else { return Ok(()) };
             if sweep.at.is_none() {
                 // It begins: what is written from now on is the next one's.
                 *sweep = Sweep { live: sweep.live, at: Some(Vec::new()), ..Sweep::default() };

@@ -2,7 +2,7 @@
 
 mod support;
 
-use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
+use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions, LoadError};
 use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, FaultPlan, MemoryDirectory, SimulatedDisk};
@@ -112,6 +112,41 @@ fn records_out_of_order_are_refused_by_number_and_an_abandoned_load_leaves_nothi
     assert!(page_ids < 3 * 500 / 3, "identifiers are given out again: {page_ids}");
     assert_eq!(load(&dc, 300).expect("loads"), 300);
     assert!(matches!(dc.load_table(TABLE), Err(LoadError::NotNew { table: TABLE })));
+    dc.check().expect("sound");
+}
+
+#[test]
+fn a_record_that_a_full_disk_has_refused_is_loaded_once_when_it_is_pushed_again() {
+    let disk = SimulatedDisk::new(1);
+    let dc = open(&disk);
+    let mut load = dc.load_table(TABLE).expect("is new");
+    let (mut refused, mut expected) = (0, Vec::new());
+    disk.set_capacity(Some(disk.used_bytes()));
+    for number in 0..3000 {
+        loop {
+            match load.push(&key(number), &value(number), Timestamp(1), Lsn(0)) {
+                Ok(()) => break expected.push((key(number), value(number))),
+                Err(LoadError::Component(DcError::DiskFull { .. })) => {}
+                other => panic!("{other:?}"),
+            }
+            refused += 1;
+            assert_eq!(load.records(), expected.len() as u64);
+            if refused % 3 == 0 {
+                disk.set_capacity(Some(disk.used_bytes() + (64 << 10)));
+            }
+            // Whoever leaves it out may do so.
+            if refused % 7 == 0 {
+                break;
+            }
+        }
+    }
+    assert!(refused > 3 && expected.len() < 3000, "{refused} refused");
+    disk.set_capacity(None);
+    assert_eq!(load.finish().expect("loads"), expected.len() as u64);
+    drop(dc);
+    disk.crash(CrashPolicy::LoseAll);
+    let dc = open(&disk);
+    assert!(records(&dc, TABLE) == expected);
     dc.check().expect("sound");
 }
 

@@ -126,15 +126,17 @@ impl Catalogue {
         };
         engine.apply(1, [(CATALOGUE, &dropped_key(info.id)[..], Some(&[][..]))])?;
         engine.persist()?;
-        engine.apply(1, [(CATALOGUE, &name_key(name)[..], None)])?;
+        // Whatever fails from here on: the name may be gone already.
         info.dropped.store(true, Ordering::Relaxed);
         tables.by_name.remove(name);
-        Self::finish_drop(engine, info.id)
+        let unnamed = engine.apply(1, [(CATALOGUE, &name_key(name)[..], None)]);
+        Self::finish_drop(engine, info.id, unnamed)
     }
 
-    /// Tells the component, which makes all that is written by now durable, and then the catalogue.
-    fn finish_drop(engine: &Engine, id: TableId) -> Result<(), Error> {
+    /// Tells the component, which makes all that is written by now durable, and then, if no name is left, the catalogue.
+    fn finish_drop(engine: &Engine, id: TableId, unnamed: Result<(), Error>) -> Result<(), Error> {
         engine.drop_in_component(id)?;
+        unnamed?;
         engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)])
     }
 
@@ -149,10 +151,10 @@ impl Catalogue {
                 }
                 Some(name) => {
                     tables.by_name.remove(&name);
-                    engine.apply(1, [(CATALOGUE, &name_key(&name)[..], None)])?;
-                    Self::finish_drop(engine, id)?;
+                    let unnamed = engine.apply(1, [(CATALOGUE, &name_key(&name)[..], None)]);
+                    Self::finish_drop(engine, id, unnamed)?;
                 }
-                None => Self::finish_drop(engine, id)?,
+                None => Self::finish_drop(engine, id, Ok(()))?,
             }
             tables.dropped.remove(&id);
         }
@@ -176,15 +178,24 @@ impl Catalogue {
     /// Gives the loaded table `id` its name, durably.
     pub(crate) fn publish(&self, engine: &Engine, name: &str, id: TableId) -> Result<Arc<TableInfo>, Error> {
         let mut tables = self.tables();
-        if let Err(taken) = tables.refuse_existing(name) {
-            Self::finish_drop(engine, id)?;
-            return Err(taken);
-        }
+        tables.refuse_existing(name)?;
         let value = id.0.to_le_bytes();
         engine.apply(1, [(CATALOGUE, &name_key(name)[..], Some(&value[..]))])?;
         engine.persist()?;
-        engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)])?;
+        // The table is there. If this fails, the next opening does it.
+        drop(engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)]));
         Ok(tables.insert(name, id))
+    }
+
+    /// Drops the loaded table `id`, which has not come to its name. What cannot be done now is done at the next opening.
+    pub(crate) fn give_up(&self, engine: &Engine, name: &str, id: TableId) {
+        let tables = self.tables();
+        let unnamed = match tables.by_name.contains_key(name) {
+            true => Ok(()),
+            // An error may have left it written.
+            false => engine.apply(1, [(CATALOGUE, &name_key(name)[..], None)]),
+        };
+        drop(Self::finish_drop(engine, id, unnamed));
     }
 }
 

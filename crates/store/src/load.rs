@@ -6,7 +6,8 @@ use crate::{Error, Table};
 use deuteron_contract::{Lsn, TableId, Timestamp};
 use std::sync::Arc;
 
-/// A table being loaded, see [`crate::Store::load_table`]. Dropped before [`TableLoad::finish`], nothing is left of it.
+/// A table being loaded, see [`crate::Store::load_table`]. Dropped before [`TableLoad::finish`], nothing is left of it; the space of large
+/// values is given back by the background work.
 pub struct TableLoad {
     name: String,
     id: TableId,
@@ -36,7 +37,8 @@ impl TableLoad {
     ///
     /// # Errors
     /// [`Error::OutOfOrder`], [`Error::KeySize`], [`Error::ValueSize`]: the record was not added, the load may go on;
-    /// [`Error::DiskFull`], [`Error::Device`], [`Error::Closed`], [`Error::Poisoned`].
+    /// [`Error::DiskFull`]: likewise, make room and push the record again; [`Error::Device`], [`Error::Closed`], [`Error::Poisoned`]: the load
+    /// cannot go on.
     ///
     /// ```
     /// # let store = deuteron_store::Options::tiny_for_tests()
@@ -58,7 +60,7 @@ impl TableLoad {
     ///
     /// # Errors
     /// [`Error::TableExists`] if another has taken the name meanwhile; what [`crate::Store::persist`] may return. There is no
-    /// table then.
+    /// table then, and the space is given back; where even that could not be made durable, at the next opening.
     ///
     /// ```
     /// # let store = deuteron_store::Options::tiny_for_tests()
@@ -75,8 +77,9 @@ impl TableLoad {
         let info = {
             // It ends before the last handle goes, which waits for it.
             let _call = engine.writable()?;
-            load.finish().map_err(|error| engine.failed(error.into()))?;
-            engine.catalogue().publish(&engine, &name, id)?
+            let loaded = load.finish().map_err(|error| engine.failed(error.into()));
+            let published = loaded.and_then(|_| engine.catalogue().publish(&engine, &name, id));
+            published.inspect_err(|_| engine.catalogue().give_up(&engine, &name, id))?
         };
         Ok(Table::new(info, engine, closer))
     }
