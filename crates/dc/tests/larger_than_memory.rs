@@ -1,9 +1,11 @@
-//! Data ten times as large as the memory, through one thread and through several.
+//! Data ten times as large as the memory, through one thread and through several, on all kinds of directories.
+
+mod support;
 
 use deuteron_contract::conformance::SplitMix;
 use deuteron_contract::{DataComponent, Direction, Lsn, Operation, ScanRequest, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
-use deuteron_device::MemoryDirectory;
+use deuteron_device::{Directory, MemoryDirectory};
 use deuteron_epoch::Epochs;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,7 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const TABLE: TableId = TableId(3);
 
-fn open(directory: &Arc<MemoryDirectory>, options: DcOptions) -> Arc<BwTreeDc> {
+fn in_memory() -> Arc<dyn Directory> {
+    Arc::new(MemoryDirectory::new())
+}
+
+fn open(directory: &Arc<dyn Directory>, options: DcOptions) -> Arc<BwTreeDc> {
     BwTreeDc::open(directory.clone(), Epochs::with_threshold(64 << 10), options).unwrap()
 }
 
@@ -38,7 +44,10 @@ fn value(number: u64, version: u64) -> Vec<u8> {
 
 #[test]
 fn ten_times_the_memory_fits_and_the_budget_holds() {
-    let directory = Arc::new(MemoryDirectory::new());
+    support::on_all_directories(ten_times_the_memory);
+}
+
+fn ten_times_the_memory(directory: Arc<dyn Directory>) {
     let dc = open(&directory, options());
     let count = 40_000u64;
     let mut peak = 0;
@@ -78,7 +87,7 @@ fn ten_times_the_memory_fits_and_the_budget_holds() {
 fn the_mapping_table_and_the_indexes_take_their_memory_from_the_pages() {
     // Also while background work is held up, as by a long checkpoint.
     for maintained in [true, false] {
-        let dc = open(&Arc::new(MemoryDirectory::new()), options());
+        let dc = open(&in_memory(), options());
         let budget = dc.llama().options().memory_bytes;
         assert_eq!(dc.llama().pages_bytes_max(), budget);
         for number in 0..40_000u64 {
@@ -103,7 +112,10 @@ fn the_mapping_table_and_the_indexes_take_their_memory_from_the_pages() {
 
 #[test]
 fn large_values_come_and_go_like_others() {
-    let directory = Arc::new(MemoryDirectory::new());
+    support::on_all_directories(large_values_come_and_go);
+}
+
+fn large_values_come_and_go(directory: Arc<dyn Directory>) {
     let options = || DcOptions {
         segment_bytes: 16 << 20,
         memory_bytes: 4 << 20,
@@ -140,7 +152,7 @@ fn large_values_come_and_go_like_others() {
 
 #[test]
 fn the_disk_does_not_fill_with_what_was_overwritten() {
-    let directory = Arc::new(MemoryDirectory::new());
+    let directory = in_memory();
     let dc = open(&directory, DcOptions { segment_bytes: 256 << 10, ..options() });
     let (count, mut largest) = (5000u64, 0);
     for round in 1..=12u64 {
@@ -178,7 +190,7 @@ fn the_disk_does_not_fill_with_what_was_overwritten() {
 
 #[test]
 fn updates_of_evicted_pages_do_not_read_them() {
-    let directory = Arc::new(MemoryDirectory::new());
+    let directory = in_memory();
     let dc = open(&directory, DcOptions { memory_bytes: 8 << 20, ..options() });
     let apply = |numbers: std::ops::Range<u64>, version: u64| {
         let rows: Vec<_> = numbers.map(|number| (key(number), value(number, version))).collect();
@@ -211,7 +223,7 @@ fn updates_of_evicted_pages_do_not_read_them() {
 
 #[test]
 fn a_scan_of_everything_leaves_the_hot_set_in_memory() {
-    let directory = Arc::new(MemoryDirectory::new());
+    let directory = in_memory();
     let count = 40_000u64;
     // As much again for the mapping table and the index as for pages.
     let dc = open(&directory, DcOptions { memory_bytes: 896 << 10, ..options() });
@@ -276,126 +288,125 @@ fn missing(dc: &BwTreeDc) -> Option<&'static str> {
 
 #[test]
 fn threads_write_read_scan_flush_evict_and_checkpoint_at_once() {
-    for (seed, options) in
-        [(1, options()), (2, DcOptions { memory_bytes: 48 << 10, ..DcOptions::tiny_for_tests() })]
-    {
-        let directory = Arc::new(MemoryDirectory::new());
-        let dc = open(&directory, options.clone());
-        let count = 400u64;
-        // The newest version of each key that is known to be applied; one writer per key.
-        let known: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..2u64)
-                .map(|writer| {
-                    let (dc, known) = (&dc, &known);
-                    scope.spawn(move || {
-                        let mut random = SplitMix::new(seed * 10 + writer);
-                        for version in 1..1500u64 {
-                            let numbers: Vec<_> =
-                                (0..5).map(|_| random.below(count / 2) * 2 + writer).collect();
-                            let rows: Vec<_> =
-                                numbers.iter().map(|n| (key(*n), value(*n, version))).collect();
-                            let operations: Vec<_> = rows
-                                .iter()
-                                .map(|(key, value)| Operation {
-                                    table: TABLE,
-                                    key,
-                                    value: Some(value),
-                                    timestamp: Timestamp(version),
-                                    lsn: Lsn(version),
-                                })
-                                .collect();
-                            dc.apply(&operations).unwrap();
-                            for number in numbers {
-                                known[number as usize].fetch_max(version, Ordering::SeqCst);
-                            }
-                        }
-                    })
-                })
-                .collect();
-            scope.spawn(|| {
-                let mut random = SplitMix::new(seed + 77);
-                while !stop.load(Ordering::Relaxed) {
-                    let number = random.below(count);
-                    let least = known[number as usize].load(Ordering::SeqCst);
-                    match dc.get(TABLE, &key(number)).unwrap() {
-                        None => assert_eq!(least, 0),
-                        Some(found) => {
-                            assert!(found.timestamp.0 >= least, "key {number} went back");
-                            assert_eq!(found.value.unwrap(), value(number, found.timestamp.0));
-                        }
-                    }
-                }
-            });
-            scope.spawn(|| {
-                let mut reverse = false;
-                while !stop.load(Ordering::Relaxed) {
-                    let least: Vec<_> = known.iter().map(|version| version.load(Ordering::SeqCst)).collect();
-                    reverse = !reverse;
-                    let mut found = std::collections::HashMap::new();
-                    let mut last: Option<Vec<u8>> = None;
-                    loop {
-                        let bound = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                        let batch = dc
-                            .scan(&ScanRequest {
+    support::on_all_directories(|directory| threads_at_once(directory, 1, options()));
+    let tiny = || DcOptions { memory_bytes: 48 << 10, ..DcOptions::tiny_for_tests() };
+    support::on_all_directories(|directory| threads_at_once(directory, 2, tiny()));
+}
+
+fn threads_at_once(directory: Arc<dyn Directory>, seed: u64, options: DcOptions) {
+    let dc = open(&directory, options.clone());
+    let count = 400u64;
+    // The newest version of each key that is known to be applied; one writer per key.
+    let known: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..2u64)
+            .map(|writer| {
+                let (dc, known) = (&dc, &known);
+                scope.spawn(move || {
+                    let mut random = SplitMix::new(seed * 10 + writer);
+                    for version in 1..1500u64 {
+                        let numbers: Vec<_> = (0..5).map(|_| random.below(count / 2) * 2 + writer).collect();
+                        let rows: Vec<_> = numbers.iter().map(|n| (key(*n), value(*n, version))).collect();
+                        let operations: Vec<_> = rows
+                            .iter()
+                            .map(|(key, value)| Operation {
                                 table: TABLE,
-                                lower: if reverse { Bound::Unbounded } else { bound },
-                                upper: if reverse { bound } else { Bound::Unbounded },
-                                direction: if reverse { Direction::Reverse } else { Direction::Forward },
-                                bytes_max: 3000,
-                                records_max: usize::MAX,
+                                key,
+                                value: Some(value),
+                                timestamp: Timestamp(version),
+                                lsn: Lsn(version),
                             })
-                            .unwrap();
-                        last = batch.last_key().map(<[u8]>::to_vec);
-                        for record in batch.iter() {
-                            assert!(found.insert(record.key.to_vec(), record.timestamp.0).is_none());
-                        }
-                        if batch.is_complete() {
-                            break;
+                            .collect();
+                        dc.apply(&operations).unwrap();
+                        for number in numbers {
+                            known[number as usize].fetch_max(version, Ordering::SeqCst);
                         }
                     }
-                    for (number, least) in least.into_iter().enumerate().filter(|(_, least)| *least > 0) {
-                        let version = found.get(&key(number as u64)[..]).copied().unwrap_or(0);
-                        assert!(version >= least, "scan saw {version} of key {number}, not {least}");
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut random = SplitMix::new(seed + 77);
+            while !stop.load(Ordering::Relaxed) {
+                let number = random.below(count);
+                let least = known[number as usize].load(Ordering::SeqCst);
+                match dc.get(TABLE, &key(number)).unwrap() {
+                    None => assert_eq!(least, 0),
+                    Some(found) => {
+                        assert!(found.timestamp.0 >= least, "key {number} went back");
+                        assert_eq!(found.value.unwrap(), value(number, found.timestamp.0));
                     }
                 }
-            });
-            scope.spawn(|| {
-                let mut random = SplitMix::new(seed + 5);
-                while !stop.load(Ordering::Relaxed) {
-                    match random.below(5) {
-                        0 => drop(dc.llama().evict_step(random.below(64 << 10))),
-                        1 => drop(dc.llama().flush_step().unwrap()),
-                        2 => drop(dc.maintain_step().unwrap()),
-                        3 => dc.redo_scan_start_point(Lsn(0)).unwrap(),
-                        _ => std::thread::yield_now(),
-                    }
-                }
-            });
-            for writer in writers {
-                writer.join().unwrap();
             }
-            // The others may have had few turns so far.
-            for _ in 0..10_000 {
-                if missing(&dc).is_none() {
-                    break;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            stop.store(true, Ordering::Relaxed);
         });
-        assert_eq!(missing(&dc), None, "in setting {seed}");
-        let report = dc.check().unwrap();
-        assert!(report.trees.leaves > 10, "{report:?}");
-        dc.redo_scan_start_point(Lsn(2000)).unwrap();
-        drop(dc);
-        let dc = open(&directory, options);
-        dc.check().unwrap();
-        for (number, version) in known.iter().enumerate() {
-            let version = version.load(Ordering::SeqCst);
-            let found = dc.get(TABLE, &key(number as u64)).unwrap();
-            assert_eq!(found.map_or(0, |found| found.timestamp.0), version);
+        scope.spawn(|| {
+            let mut reverse = false;
+            while !stop.load(Ordering::Relaxed) {
+                let least: Vec<_> = known.iter().map(|version| version.load(Ordering::SeqCst)).collect();
+                reverse = !reverse;
+                let mut found = std::collections::HashMap::new();
+                let mut last: Option<Vec<u8>> = None;
+                loop {
+                    let bound = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                    let batch = dc
+                        .scan(&ScanRequest {
+                            table: TABLE,
+                            lower: if reverse { Bound::Unbounded } else { bound },
+                            upper: if reverse { bound } else { Bound::Unbounded },
+                            direction: if reverse { Direction::Reverse } else { Direction::Forward },
+                            bytes_max: 3000,
+                            records_max: usize::MAX,
+                        })
+                        .unwrap();
+                    last = batch.last_key().map(<[u8]>::to_vec);
+                    for record in batch.iter() {
+                        assert!(found.insert(record.key.to_vec(), record.timestamp.0).is_none());
+                    }
+                    if batch.is_complete() {
+                        break;
+                    }
+                }
+                for (number, least) in least.into_iter().enumerate().filter(|(_, least)| *least > 0) {
+                    let version = found.get(&key(number as u64)[..]).copied().unwrap_or(0);
+                    assert!(version >= least, "scan saw {version} of key {number}, not {least}");
+                }
+            }
+        });
+        scope.spawn(|| {
+            let mut random = SplitMix::new(seed + 5);
+            while !stop.load(Ordering::Relaxed) {
+                match random.below(5) {
+                    0 => drop(dc.llama().evict_step(random.below(64 << 10))),
+                    1 => drop(dc.llama().flush_step().unwrap()),
+                    2 => drop(dc.maintain_step().unwrap()),
+                    3 => dc.redo_scan_start_point(Lsn(0)).unwrap(),
+                    _ => std::thread::yield_now(),
+                }
+            }
+        });
+        for writer in writers {
+            writer.join().unwrap();
         }
+        // The others may have had few turns so far.
+        for _ in 0..10_000 {
+            if missing(&dc).is_none() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(missing(&dc), None, "in setting {seed}");
+    let report = dc.check().unwrap();
+    assert!(report.trees.leaves > 10, "{report:?}");
+    dc.redo_scan_start_point(Lsn(2000)).unwrap();
+    drop(dc);
+    let dc = open(&directory, options);
+    dc.check().unwrap();
+    for (number, version) in known.iter().enumerate() {
+        let version = version.load(Ordering::SeqCst);
+        let found = dc.get(TABLE, &key(number as u64)).unwrap();
+        assert_eq!(found.map_or(0, |found| found.timestamp.0), version);
     }
 }

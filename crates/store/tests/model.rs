@@ -1,6 +1,7 @@
-//! Random operations against an ordered map: what a store returns is what the map holds, across closing and opening.
+//! Random operations against an ordered map: what a store returns is what the map holds, across closing and opening; in memory, and in real
+//! files with io_uring and without.
 
-use deuteron_store::device::MemoryDirectory;
+use deuteron_store::device::{Directory, MemoryDirectory, OsDirectory};
 use deuteron_store::{Batch, Options, Store, Table};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -48,16 +49,15 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 struct Bed {
-    directory: Arc<MemoryDirectory>,
+    directory: Arc<dyn Directory>,
     store: Store,
     table: Table,
     model: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl Bed {
-    fn new() -> Bed {
-        let directory = Arc::new(MemoryDirectory::new());
-        let store = Options::tiny_for_tests().open_in(Arc::clone(&directory) as _).expect("opens");
+    fn new(directory: Arc<dyn Directory>) -> Bed {
+        let store = Options::tiny_for_tests().open_in(Arc::clone(&directory)).expect("opens");
         let table = store.table("t").expect("creates");
         Bed { directory, store, table, model: BTreeMap::new() }
     }
@@ -99,7 +99,7 @@ impl Bed {
             Step::Reopen => {
                 self.store.clone().close().expect("closes");
                 self.store =
-                    Options::tiny_for_tests().open_in(Arc::clone(&self.directory) as _).expect("opens again");
+                    Options::tiny_for_tests().open_in(Arc::clone(&self.directory)).expect("opens again");
                 self.table = self.store.table("t").expect("is there");
             }
         }
@@ -121,18 +121,35 @@ impl Bed {
     }
 }
 
+/// Takes all steps, and compares everything.
+fn run(directory: Arc<dyn Directory>, steps: Vec<Step>) {
+    let mut bed = Bed::new(directory);
+    for step in steps {
+        bed.take(step);
+    }
+    for number in 0..=u8::MAX {
+        let found = bed.table.get(&key(number)).expect("reads");
+        assert_eq!(found.as_ref(), bed.model.get(&key(number)));
+    }
+    bed.compare(key(0)..b"z".to_vec(), usize::MAX);
+    bed.store.check().expect("sound");
+}
+
 proptest! {
     #[test]
     fn a_store_behaves_as_an_ordered_map(steps in prop::collection::vec(step(), 1..120)) {
-        let mut bed = Bed::new();
-        for step in steps {
-            bed.take(step);
-        }
-        for number in 0..=u8::MAX {
-            let found = bed.table.get(&key(number)).expect("reads");
-            prop_assert_eq!(found.as_ref(), bed.model.get(&key(number)));
-        }
-        bed.compare(key(0)..b"z".to_vec(), usize::MAX);
-        bed.store.check().expect("sound");
+        run(Arc::new(MemoryDirectory::new()), steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn a_store_in_real_files_behaves_as_an_ordered_map(steps in prop::collection::vec(step(), 1..120)) {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let real = |name| OsDirectory::open_or_create(scratch.path().join(name)).expect("opens");
+        run(Arc::new(real("ring")), steps.clone());
+        run(Arc::new(real("threads").without_io_uring()), steps);
     }
 }

@@ -1,6 +1,8 @@
-//! Real files, real threads, more data than memory: nothing is lost, and the thread makes things durable by itself.
+//! Real files, with io_uring and without, real threads, more data than memory: nothing is lost, and the thread makes things durable by itself.
 
+use deuteron_store::device::{Directory, OsDirectory};
 use deuteron_store::{Batch, Options};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,11 +13,17 @@ fn key(thread: u64, number: u64) -> Vec<u8> {
 
 #[test]
 fn writers_and_scans_at_once_with_four_times_more_data_than_memory() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let real = |name| OsDirectory::open_or_create(scratch.path().join(name)).expect("opens");
+    writers_and_scans(Arc::new(real("ring")));
+    writers_and_scans(Arc::new(real("threads").without_io_uring()));
+}
+
+fn writers_and_scans(directory: Arc<dyn Directory>) {
     const THREADS: u64 = 3;
     const RECORDS: u64 = 16_000;
-    let scratch = tempfile::tempdir().expect("a directory");
     let options = || Options::new().memory(4 << 20).persist_every(Duration::from_millis(50));
-    let store = options().open(scratch.path()).expect("opens");
+    let store = options().open_in(Arc::clone(&directory)).expect("opens");
     let table = store.table("t").expect("creates");
     let value = |thread: u64, number: u64| vec![(thread + number) as u8; 300];
     let done = AtomicBool::new(false);
@@ -54,7 +62,7 @@ fn writers_and_scans_at_once_with_four_times_more_data_than_memory() {
     assert!(stats.counter("pages_evicted").is_some_and(|pages| pages > 100), "{stats:?}");
     store.close().expect("closes");
 
-    let store = options().open(scratch.path()).expect("opens again");
+    let store = options().open_in(directory).expect("opens again");
     let table = store.table("t").expect("is there");
     assert_eq!(table.scan(..).filter(Result::is_ok).count() as u64, THREADS * RECORDS);
     assert_eq!(table.scan(..).rev().filter(Result::is_ok).count() as u64, THREADS * RECORDS);

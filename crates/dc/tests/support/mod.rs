@@ -8,13 +8,24 @@ use deuteron_contract::{
     DataComponent, DcError, Direction, Lsn, Operation, Record, RecordView, ScanRequest, TableId, Timestamp,
 };
 use deuteron_dc::{BwTreeDc, DcOptions};
-use deuteron_device::Directory;
+use deuteron_device::{Directory, MemoryDirectory, OsDirectory, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use std::ops::Bound;
 use std::sync::Arc;
 
 pub fn open(directory: Arc<dyn Directory>, options: DcOptions) -> Result<Arc<BwTreeDc>, DcError> {
     BwTreeDc::open(directory, Epochs::with_threshold(16 << 10), options)
+}
+
+/// Does `test` with an empty directory of each kind: in memory, on the simulated disk, and of real files, with io_uring where the system has
+/// it, and without.
+pub fn on_all_directories(test: impl Fn(Arc<dyn Directory>)) {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let real = |name| OsDirectory::open_or_create(scratch.path().join(name)).expect("opens");
+    test(Arc::new(MemoryDirectory::new()));
+    test(Arc::new(SimulatedDisk::new(1).directory()));
+    test(Arc::new(real("ring")));
+    test(Arc::new(real("threads").without_io_uring()));
 }
 
 /// Everything small, and memory for a few pages only.
