@@ -65,7 +65,7 @@ pub use drop::Cleared;
 pub use error::{BwTreeError, Miss};
 pub use options::Options;
 pub use page::batch::{Upsert, unite_deltas};
-pub use page::run::{RecordRef, filter_of_delta};
+pub use page::run::{RecordRef, check_header, filter_of_delta};
 pub use page_run::PageRun;
 pub use scan::Cursor;
 pub use search::{compare as compare_keys, prefetch_bytes};

@@ -1,4 +1,4 @@
-//! What the store asks of the trees: to consolidate a page before it is written in full, which keys a delta holds, and what deltas say together.
+//! What the store asks of the trees: to consolidate a page before it is written in full, which keys a delta holds, what deltas say together, and whether what was read is a node of a tree.
 
 use crate::BwTreeDc;
 use deuteron_llama::{AccessMethod, Filter, PageId};
@@ -13,6 +13,10 @@ impl AccessMethod for BwTreeDc {
         if let Some(tree) = self.tree_of(descriptor.tree) {
             tree.consolidate(descriptor.low_key, &guard);
         }
+    }
+
+    fn check(&self, payload: &[u8], is_base: bool) -> Result<(), String> {
+        deuteron_bwtree::check_header(payload, is_base)
     }
 
     fn unite(&self, deltas: &[&[u8]]) -> Option<Vec<u8>> {

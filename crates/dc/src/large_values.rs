@@ -43,6 +43,8 @@ use std::sync::PoisonError;
 
 /// Chunks that are read ahead at once.
 const CHUNKS_AHEAD: usize = 16;
+/// So much room is made at once for what a reference says that there is.
+const VALUE_BYTES_BELIEVED: u64 = 16 << 20;
 
 /// L3: the values that somebody writes or removes.
 #[derive(Default)]
@@ -303,17 +305,20 @@ impl BwTreeDc {
     /// Reads a large value; `None` if a chunk is missing.
     fn read_value(&self, table: TableId, large: &LargeValue) -> Result<Option<Vec<u8>>, DcError> {
         let Some(tree) = self.live_tree(chunk_tree(table)) else { return Ok(None) };
-        let mut value = Vec::with_capacity(large.length as usize);
-        let keys: Vec<_> = (0..large.chunks()).map(|chunk| large.number.chunk_key(chunk)).collect();
+        // What a reference says is believed as far as there are chunks.
+        let mut value = Vec::with_capacity(large.length.min(VALUE_BYTES_BELIEVED) as usize);
         let ahead =
             (self.options.memory_bytes as usize / 8 / large.chunk_bytes as usize).clamp(1, CHUNKS_AHEAD);
-        for group in keys.chunks(ahead) {
+        let chunks = large.chunks();
+        for first in (0..chunks).step_by(ahead) {
+            let group: Vec<_> =
+                (first..chunks).take(ahead).map(|chunk| large.number.chunk_key(chunk)).collect();
             let wanted: Vec<&[u8]> = group.iter().map(<[u8; CHUNK_KEY_BYTES]>::as_slice).collect();
             let missing = tree.missing_pages(&wanted, ahead);
             if missing.len() > 1 {
                 self.load_ahead(tree, &missing);
             }
-            for key in group {
+            for key in &group {
                 let found = self.look_in(tree, key, |record| {
                     record.value.map(|bytes| value.extend_from_slice(bytes)).is_some()
                 })?;
@@ -393,6 +398,30 @@ fn corrupt(table: TableId, key: &[u8], expected: &str, found: String) -> DcError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DcOptions;
+    use deuteron_contract::{DataComponent, Lsn, Timestamp};
+    use deuteron_device::MemoryDirectory;
+    use deuteron_epoch::Epochs;
+    use std::sync::Arc;
+
+    #[test]
+    fn no_room_is_made_for_chunks_that_a_reference_only_tells_of() {
+        let open =
+            || BwTreeDc::open(Arc::new(MemoryDirectory::new()), Epochs::new(), DcOptions::tiny_for_tests());
+        let (dc, table) = (open().unwrap(), TableId(1));
+        let number = ValueNumber::new(1, 1, b"key");
+        let large = LargeValue { number, length: VALUE_BYTES_MAX as u64, chunk_bytes: 1 }.encode();
+        let put = |table, key: &[u8], value: &[u8]| {
+            let (timestamp, lsn) = (Timestamp(1), Lsn(1));
+            dc.apply_stored(&[Operation { table, key, value: Some(value), timestamp, lsn }]).unwrap();
+        };
+        put(table, b"key", &large);
+        (0..3).for_each(|chunk| put(chunk_tree(table), &number.chunk_key(chunk), b"1"));
+        deuteron_fuzz::Meter::begin();
+        let read = dc.get(table, b"key");
+        assert!(matches!(read, Err(DcError::Corrupt { .. })), "{read:?}");
+        assert!(deuteron_fuzz::Meter::peak() < 64 << 20);
+    }
 
     #[test]
     fn claims_are_taken_together_and_given_back() {

@@ -32,7 +32,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(u64, Vec<u32>), DcError> {
             file: "checkpoint".to_owned(),
             offset: 0,
             expected: format!("user data of a version up to {VERSION}"),
-            found: format!("{bytes:?}"),
+            found: format!("{} bytes of version {version}", bytes.len()),
         }),
     }
 }

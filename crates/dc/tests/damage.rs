@@ -4,7 +4,8 @@ mod support;
 
 use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
-use deuteron_device::{CrashPolicy, Directory, OpenMode, SimulatedDisk};
+use deuteron_device::{CrashPolicy, Directory, MemoryDirectory, OpenMode, SimulatedDisk};
+use deuteron_llama::{FlushProgress, OwnedNode, PageDescriptor, PageId};
 use std::sync::Arc;
 
 const TABLE: TableId = TableId(1);
@@ -86,5 +87,28 @@ fn a_page_that_cannot_be_read_takes_writes_over_checkpoints_and_openings() {
             assert_eq!(get(&dc, key).unwrap(), value(key, newest(key, version)));
         }
         assert_eq!(get(&dc, KEYS / 2 + 2).unwrap(), value(KEYS / 2 + 2, 1));
+    }
+}
+
+/// Its checksum is right, as somebody has written it; but no tree has.
+#[test]
+fn what_is_no_page_of_a_tree_is_told_and_not_read() {
+    for payload in [&b""[..], b"junk", &[0; 100], &[0xff; 100], &[1, 2, 0, 0, 0xff, 0xff, 0xff, 0x7f, 0, 0]] {
+        let dc = support::open(Arc::new(MemoryDirectory::new()), support::tiny(1 << 20)).unwrap();
+        put(&dc, 1, 1);
+        let (llama, page) = (dc.llama(), PageId(1));
+        {
+            let guard = llama.pin();
+            let descriptor = PageDescriptor { tree: TABLE.0, low_key: b"", root: true };
+            let base = OwnedNode::base(payload, descriptor, &[]);
+            llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
+        }
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        while llama.memory_bytes() > 0 {
+            llama.evict_step(u64::MAX);
+        }
+        assert!(matches!(get(&dc, 1), Err(DcError::Corrupt { .. })), "{payload:?}");
+        put(&dc, 1, 2);
+        assert!(matches!(get(&dc, 1), Err(DcError::Corrupt { .. })), "{payload:?}");
     }
 }

@@ -2,71 +2,108 @@
 
 use crate::page_id::PageId;
 
+use std::collections::BTreeMap;
+
+/// The array has so many places for each page that there is, and some more.
+const PLACES_PER_PAGE: u64 = 8;
+const PLACES_MORE: u64 = 1 << 12;
+
 /// A map from page identifiers. They are given out without gaps, so it is an array: what is done for all pages one after the other
-/// goes through memory in order.
+/// goes through memory in order. But what was read may say anything, and most pages may be gone: those whose identifiers are far beyond the number of pages lie in a tree.
 #[derive(Debug)]
 pub(crate) struct ByPage<T> {
     values: Vec<Option<T>>,
+    /// How many pages there are at least, or will be.
+    count: u64,
+    /// Those beyond the array.
+    far: BTreeMap<u64, T>,
 }
 
 impl<T> ByPage<T> {
     /// Of nothing, with room for the first `count` identifiers.
     pub(crate) fn with_capacity(count: usize) -> ByPage<T> {
-        ByPage { values: Vec::with_capacity(count + 1) }
+        ByPage { values: Vec::with_capacity(count + 1), count: count as u64, far: BTreeMap::new() }
     }
 
     pub(crate) fn get(&self, page: PageId) -> Option<&T> {
-        self.values.get(page.0 as usize)?.as_ref()
+        match self.values.get(page.0 as usize) {
+            Some(value) => value.as_ref(),
+            None => self.far.get(&page.0),
+        }
     }
 
     pub(crate) fn get_mut(&mut self, page: PageId) -> Option<&mut T> {
-        self.values.get_mut(page.0 as usize)?.as_mut()
+        match self.values.get_mut(page.0 as usize) {
+            Some(value) => value.as_mut(),
+            None => self.far.get_mut(&page.0),
+        }
     }
 
     /// What is there, or what `make` makes.
     pub(crate) fn get_or_insert_with(&mut self, page: PageId, make: impl FnOnce() -> T) -> &mut T {
-        self.slot(page).get_or_insert_with(make)
+        match self.slot(page) {
+            Some(_) => self.values[page.0 as usize].get_or_insert_with(make),
+            None => self.far.entry(page.0).or_insert_with(make),
+        }
     }
 
     pub(crate) fn insert(&mut self, page: PageId, value: T) {
-        *self.slot(page) = Some(value);
+        match self.slot(page) {
+            Some(slot) => *slot = Some(value),
+            None => drop(self.far.insert(page.0, value)),
+        }
     }
 
     pub(crate) fn remove(&mut self, page: PageId) -> Option<T> {
-        self.values.get_mut(page.0 as usize)?.take()
+        match self.values.get_mut(page.0 as usize) {
+            Some(value) => value.take(),
+            None => self.far.remove(&page.0),
+        }
     }
 
     /// In the order of the identifiers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PageId, &T)> {
         let numbered = self.values.iter().enumerate();
-        numbered.filter_map(|(number, value)| Some((PageId(number as u64), value.as_ref()?)))
+        let near = numbered.filter_map(|(number, value)| Some((PageId(number as u64), value.as_ref()?)));
+        near.chain(self.far.iter().map(|(&number, value)| (PageId(number), value)))
     }
 
     /// In the order of the identifiers.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PageId, &mut T)> {
         let numbered = self.values.iter_mut().enumerate();
-        numbered.filter_map(|(number, value)| Some((PageId(number as u64), value.as_mut()?)))
+        let near = numbered.filter_map(|(number, value)| Some((PageId(number as u64), value.as_mut()?)));
+        near.chain(self.far.iter_mut().map(|(&number, value)| (PageId(number), value)))
     }
 
-    fn slot(&mut self, page: PageId) -> &mut Option<T> {
-        let number = page.0 as usize;
-        if number >= self.values.len() {
-            self.values.resize_with(number + 1, || None);
+    /// The place in the array of a page that is there or about to be; `None` if it lies beyond.
+    fn slot(&mut self, page: PageId) -> Option<&mut Option<T>> {
+        if page.0 >= self.values.len() as u64 {
+            self.count = self.count.max(self.values.len() as u64 / PLACES_PER_PAGE) + 1;
+            if page.0 > PLACES_PER_PAGE * self.count + PLACES_MORE {
+                return None;
+            }
+            let end = page.0 + 1;
+            self.values.resize_with(end as usize, || None);
+            let beyond = self.far.split_off(&end);
+            for (number, value) in std::mem::replace(&mut self.far, beyond) {
+                self.values[number as usize] = Some(value);
+            }
         }
-        &mut self.values[number]
+        self.values.get_mut(page.0 as usize)
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
 
     proptest::proptest! {
         #[test]
-        fn it_is_a_map(steps in proptest::collection::vec((0u64..20, 0u8..4), 0..100)) {
+        fn it_is_a_map(steps in proptest::collection::vec((0u64..20, 0u8..4, 0u32..4), 0..100)) {
             let (mut map, mut model) = (ByPage::with_capacity(7), BTreeMap::new());
-            for (at, (number, step)) in steps.into_iter().enumerate() {
+            for (at, (number, step, far)) in steps.into_iter().enumerate() {
+                // Some just beyond the first array, and some far beyond any.
+                let number = number + [0, 4090, 4120, 1 << 40][far as usize];
                 let page = PageId(number);
                 match step {
                     0 => {

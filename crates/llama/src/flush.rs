@@ -58,6 +58,12 @@ pub trait AccessMethod: Send + Sync {
         ANYTHING
     }
 
+    /// Whether this is the payload of a base, or of a delta, as far as that is seen at a glance: called for each that is read. What is wrong, in words.
+    fn check(&self, payload: &[u8], is_base: bool) -> Result<(), String> {
+        let _ = (payload, is_base);
+        Ok(())
+    }
+
     /// One delta that says what these say together, which lie on each other, the newest first: for a page that cannot be read, and so cannot be consolidated.
     /// `None` if there is none. Called while a flush buffer is filled.
     fn unite(&self, deltas: &[&[u8]]) -> Option<Vec<u8>> {

@@ -33,6 +33,9 @@ pub(crate) fn is_known(version: u32) -> bool {
     version == FORMAT_VERSION
 }
 
+/// Sequence numbers, incarnations and numbers of images are below: they only grow, by one at a time.
+pub(crate) const COUNTS_END: u64 = 1 << 62;
+
 /// How many [marks](crate::Llama::raise_mark) a store has.
 pub const MARKS: usize = 2;
 
@@ -110,6 +113,7 @@ impl BufferHeader {
             && header.store == store
             && header.offset == offset
             && header.length > 0
+            && header.sequence.max(header.incarnation) < COUNTS_END
             && header.length.is_multiple_of(deuteron_device::BLOCK_BYTES as u64)
             && offset.checked_add(header.length).is_some_and(|end| end <= limit);
         good.then_some((header, crc))
@@ -208,6 +212,8 @@ mod tests {
             BufferHeader { length: 0, ..header() },
             BufferHeader { length: 4096 + 64, ..header() },
             BufferHeader { length: LENGTH + 4096, ..header() },
+            BufferHeader { sequence: COUNTS_END, ..header() },
+            BufferHeader { incarnation: u64::MAX, ..header() },
             BufferHeader { length: u64::MAX / 4096 * 4096, ..header() },
         ];
         for wrong in wrong {
@@ -228,6 +234,64 @@ mod tests {
             }
             assert_eq!(decoded(&bytes), None, "{at}");
         }
+    }
+
+    #[test]
+    fn fuzz_flush_buffers() {
+        let base =
+            OwnedNode::base(&[7; 300], PageDescriptor { tree: 1, low_key: b"k", root: true }, &[PageId(9)]);
+        let delta = OwnedNode::delta(b"delta");
+        let corpus = [1, 2, 5].map(|fragments| {
+            let (mut bytes, mut at, mut body_crc) = (vec![0; LENGTH as usize], HEADER_BYTES, 0);
+            for number in 0..fragments {
+                let nodes = [if number % 2 == 0 { base.as_ref() } else { delta.as_ref() }];
+                let previous = (number % 2 == 1).then(|| crate::flash_address::FlashAddress::new(8192, 128));
+                let marshal = Marshal { page: PageId(number + 1), nodes: &nodes, previous, packed: None };
+                let length = marshal.length().unwrap() as usize;
+                let crc = marshal.encode(OFFSET + at as u64, &mut bytes[at..at + length]);
+                body_crc = crc32c::crc32c_append(body_crc, &crc.to_le_bytes());
+                at += length;
+            }
+            BufferHeader { fragments: fragments as u32, body_crc, ..header() }.encode(&mut bytes);
+            bytes
+        });
+        // As if a faulty writer had written it: all checksums are right, as far as one comes.
+        let mend = |bytes: &mut Vec<u8>| {
+            if bytes.len() < HEADER_BYTES {
+                return;
+            }
+            let (mut at, mut body_crc) = (HEADER_BYTES, 0);
+            while at + 40 <= bytes.len() {
+                let length = read_u32(bytes, at + 8) as usize;
+                if !(40..=bytes.len() - at).contains(&length) {
+                    break;
+                }
+                write_u64(bytes, at + 24, OFFSET + at as u64);
+                let crc = crc32c::crc32c(&bytes[at + 4..at + length]);
+                write_u32(bytes, at, crc);
+                body_crc = crc32c::crc32c_append(body_crc, &crc.to_le_bytes());
+                at += length;
+            }
+            write_u32(bytes, 4, MAGIC);
+            write_u32(bytes, 8, FORMAT_VERSION);
+            write_u64(bytes, 16, STORE);
+            write_u64(bytes, 40, OFFSET);
+            write_u32(bytes, 60, body_crc);
+            let crc = crc32c::crc32c(&bytes[4..HEADER_BYTES]);
+            write_u32(bytes, 0, crc);
+        };
+        deuteron_fuzz::Fuzz::new("llama-buffer", &corpus, 50_000).run(mend, |bytes| {
+            let decoded = BufferHeader::decode(bytes, STORE, OFFSET, OFFSET + bytes.len() as u64);
+            decoded.is_some_and(|(header, _)| {
+                let position =
+                    Position { sequence: header.sequence, offsets: [0, OFFSET], chain: header.chain };
+                let _ = position.next(1, OFFSET + header.length, 0);
+                header.fragments(bytes).is_ok_and(|fragments| {
+                    let adopted = fragments.iter().map(|fragment| fragment.adopts().count());
+                    adopted.sum::<usize>() <= bytes.len()
+                })
+            })
+        });
     }
 
     #[test]

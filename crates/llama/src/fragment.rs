@@ -44,6 +44,9 @@ const WORTH: usize = 8;
 /// So many bytes come out of one that is compressed, at most: a property of the format.
 const EXPANSION_MAX: u64 = 255;
 
+/// The payloads of a fragment take less than this: each is a node in memory, which says its length in 32 bits.
+const PLAIN_BYTES_MAX: u64 = 1 << 31;
+
 /// Bytes of a fragment's header.
 fn header_bytes(is_full: bool) -> usize {
     if is_full { HEADER_BYTES } else { SHORT_HEADER_BYTES }
@@ -236,6 +239,7 @@ impl<'a> Fragment<'a> {
         let length = read_u32(bytes, 8) as usize;
         if length < SHORT_HEADER_BYTES
             || length > bytes.len()
+            || length as u64 > LENGTH_MAX
             || FlashAddress::padded_length(length as u64) != length as u64
         {
             return Err(Defect::new(8, format_args!("a length up to {}", bytes.len()), length));
@@ -251,6 +255,10 @@ impl<'a> Fragment<'a> {
             return Err(Defect::new(24, format_args!("the fragment of {offset:#x}"), found));
         }
         // From here on a defect means that a fragment was written wrongly.
+        let page = PageId(read_u64(bytes, 16));
+        if !page.can_be() {
+            return Err(Defect::new(16, "a page", page));
+        }
         let nodes = u64::from(read_u32(bytes, 12));
         let previous = read_u64(bytes, 32);
         if previous == 0 && length < HEADER_BYTES {
@@ -276,7 +284,7 @@ impl<'a> Fragment<'a> {
         };
         let plain = fragment.plain_bytes();
         let payloads = fragment.packed_bytes().map_or(plain, |packed| packed as u64);
-        if payloads_at + payloads > length as u64 || plain > payloads * EXPANSION_MAX {
+        if payloads_at + payloads > length as u64 || plain > (payloads * EXPANSION_MAX).min(PLAIN_BYTES_MAX) {
             return Err(Defect::new(64, "payloads that fit the length", format_args!("{payloads} bytes")));
         }
         Ok(fragment)
@@ -516,7 +524,8 @@ mod tests {
     fn what_cannot_be_is_refused_though_the_checksum_is_right() {
         let refused = |fields: &[(usize, u32)], length: usize| {
             let mut bytes = vec![0; 128];
-            for &(offset, value) in [(4, MAGIC), (8, 128), (12, 1), (24, 4096)].iter().chain(fields) {
+            for &(offset, value) in [(4, MAGIC), (8, 128), (12, 1), (16, 7), (24, 4096)].iter().chain(fields)
+            {
                 write_u32(&mut bytes, offset, value);
             }
             let crc = crc32c::crc32c(&bytes[4..length]);
@@ -528,6 +537,9 @@ mod tests {
         assert_eq!(refused(&[(8, 100)], 100), Some(8));
         assert_eq!(refused(&[(8, 0)], 128), Some(8));
         assert_eq!(refused(&[(12, 0)], 128), Some(12));
+        // No page has such identifiers.
+        assert_eq!((refused(&[(16, 0)], 128), refused(&[(20, 1)], 128)), (Some(16), Some(16)));
+        assert_eq!(refused(&[(16, u32::MAX)], 128), None);
         // Nodes, adopted pages, disowned pages and a low key that fill it, and a little more.
         for (fill, more) in [
             ([(12, 16), (40, 0), (56, 0), (44, 0)], (12, 17)),

@@ -7,6 +7,7 @@
 
 use crate::page_id::PageId;
 use crate::sync::{Mutex, MutexGuard};
+use std::ops::Range;
 use std::sync::PoisonError;
 
 pub(crate) struct FreeList {
@@ -17,15 +18,25 @@ pub(crate) struct FreeList {
 struct Lists {
     returned: Vec<PageId>,
     free: Vec<PageId>,
+    /// Further free ones, the lowest at the end.
+    gaps: Vec<Range<u64>>,
     /// The lowest identifier never given out.
     next: u64,
 }
 
 impl FreeList {
-    /// All from `next` on are free, and those in `free`.
-    pub(crate) fn new(next: PageId, free: Vec<PageId>) -> FreeList {
-        debug_assert!(!next.is_none() && free.iter().all(|page| !page.is_none() && *page < next));
-        FreeList { lists: Mutex::new(Lists { returned: Vec::new(), free, next: next.0 }) }
+    /// All but those in `used`, which ascend, and are below `next`.
+    pub(crate) fn new(next: PageId, used: impl Iterator<Item = PageId>) -> FreeList {
+        let (mut gaps, mut from) = (Vec::new(), 1);
+        for page in used.chain([next]) {
+            debug_assert!(!page.is_none() && page <= next);
+            if from < page.0 {
+                gaps.push(from..page.0);
+            }
+            from = page.0 + 1;
+        }
+        gaps.reverse();
+        FreeList { lists: Mutex::new(Lists { gaps, next: next.0, ..Lists::default() }) }
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
@@ -38,6 +49,12 @@ impl FreeList {
         let mut lists = self.lists();
         if let Some(page) = lists.free.pop() {
             return page;
+        }
+        while let Some(gap) = lists.gaps.last_mut() {
+            match gap.next() {
+                Some(page) => return PageId(page),
+                None => drop(lists.gaps.pop()),
+            }
         }
         let page = PageId(lists.next);
         reserve(page);
@@ -68,5 +85,23 @@ impl FreeList {
 
     pub(crate) fn recycle(&self, pages: &[PageId]) {
         self.lists().free.extend_from_slice(pages);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_used_is_given_out_before_what_is_new() {
+        let list = FreeList::new(PageId(8), [1, 2, 4, 7].map(PageId).into_iter());
+        let given = || list.allocate(|page| assert!(page >= PageId(8))).0;
+        assert_eq!([given(), given()], [3, 5]);
+        list.recycle(&[PageId(2)]);
+        assert_eq!(std::array::from_fn(|_| given()), [2, 6, 8, 9]);
+        // However many there are.
+        let list = FreeList::new(PageId(1 << 40), [PageId(1 << 39)].into_iter());
+        assert_eq!(list.allocate(|_| {}), PageId(1));
+        assert_eq!(FreeList::new(PageId(1), std::iter::empty()).allocate(|_| {}), PageId(1));
     }
 }

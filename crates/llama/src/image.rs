@@ -31,12 +31,13 @@
 //! Version 6 has no filters: each fragment may hold anything.
 
 use crate::error::LlamaError;
-use crate::flash_address::FlashAddress;
-use crate::flush_buffer::{MARKS, Position};
+use crate::flash_address::{FlashAddress, OFFSETS_END};
+use crate::flush_buffer::{COUNTS_END, MARKS, Position, STREAMS};
 use crate::fragment::{read_u32, read_u64, write_u32, write_u64};
 use crate::fragments::{ANYTHING, Filter, Fragments};
 use crate::images::Written;
 use crate::page_id::PageId;
+use crate::segments::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
 use std::sync::Arc;
 
@@ -296,7 +297,7 @@ impl<'a> Records<'a> {
             _ => None,
         };
         let is_sound = (DESCRIBED..=GONE).contains(&kind) && (kind == GONE) == (fragments.len() == 0);
-        (!page.is_none() && is_sound).then_some(ImagePage { page, fragments, place })
+        (page.can_be() && is_sound).then_some(ImagePage { page, fragments, place })
     }
 }
 
@@ -432,7 +433,11 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
             if count != pages.len() as u64 {
                 return Err(reader.corrupt(0, format_args!("{count} pages"), pages.len()));
             }
-            return Ok(Image { start, pages, next_page: PageId(next_page), bytes: reader.length });
+            let next_page = PageId(next_page);
+            if !next_page.can_be() {
+                return Err(reader.corrupt(0, format_args!("identifiers below {}", PageId::END), next_page));
+            }
+            return Ok(Image { start, pages, next_page, bytes: reader.length });
         }
         while !records.bytes.is_empty() {
             pages.push(records.page().ok_or_else(|| reader.corrupt(0, "a page", "something else"))?);
@@ -447,10 +452,16 @@ fn read_start(block: &Block) -> Option<ImageStart> {
     let (incarnation, segment_bytes, previous) = (records.u64()?, records.u64()?, records.u64()?);
     let (marks, user_data_bytes) = ([records.u64()?, records.u64()?], records.u32()?);
     let user_data = records.take(user_data_bytes as usize)?.to_vec();
+    let is_of_stream = |(stream, &offset): (usize, &u64)| {
+        offset < OFFSETS_END
+            && offset.is_multiple_of(BLOCK_BYTES as u64)
+            && offset % segment_bytes >= SEGMENT_HEADER_BYTES
+            && (offset / segment_bytes) % STREAMS as u64 == stream as u64
+    };
     (previous <= block.number
-        && offsets.iter().all(|&offset| offset > 0)
-        && segment_bytes > 0
-        && segment_bytes.is_multiple_of(BLOCK_BYTES as u64))
+        && block.number.max(sequence).max(incarnation) < COUNTS_END
+        && SegmentHeader::may_have(segment_bytes)
+        && offsets.iter().enumerate().all(is_of_stream))
     .then_some(ImageStart {
         store: block.store,
         number: block.number,
@@ -468,6 +479,38 @@ mod tests {
     use super::*;
     use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
     use deuteron_device::MemoryDirectory;
+
+    #[test]
+    fn fuzz_images() {
+        let valid = [0, 5, 300].map(|pages| {
+            let directory = directory();
+            write(&directory, pages);
+            bytes(&directory)
+        });
+        let mend = |bytes: &mut Vec<u8>| {
+            bytes.truncate(bytes.len() / BLOCK_BYTES * BLOCK_BYTES);
+            let mut at = 0;
+            while at < bytes.len() {
+                write_u32(bytes, at + 4, MAGIC);
+                let used =
+                    HEADER_BYTES + read_u32(bytes, at + 32) as usize % (bytes.len() - at - HEADER_BYTES + 1);
+                write_u32(bytes, at + 32, (used - HEADER_BYTES) as u32);
+                let crc = crc32c::crc32c(&bytes[at + 4..at + used]);
+                write_u32(bytes, at, crc);
+                at += used.next_multiple_of(BLOCK_BYTES);
+            }
+        };
+        let fuzz = deuteron_fuzz::Fuzz {
+            allowed_bytes: 256 << 10,
+            ..deuteron_fuzz::Fuzz::new("llama-image", &valid, 3000)
+        };
+        fuzz.run(mend, |bytes| {
+            let directory = directory();
+            directory.open(&image_name(3), OpenMode::CreateNew, false).unwrap().write_at(bytes, 0).unwrap();
+            let verified = verify_image(&*directory, 3, false).is_ok();
+            read_image(&*directory, 3, false).is_ok_and(|_| verified)
+        });
+    }
 
     fn write(directory: &Arc<dyn Directory>, pages: u64) -> Image {
         let start = ImageStart {
@@ -636,6 +679,14 @@ mod tests {
             ImageStart { start: of([4096, 0]), ..sound.clone() },
             ImageStart { segment_bytes: 0, ..sound.clone() },
             ImageStart { segment_bytes: 6000, ..sound.clone() },
+            ImageStart { segment_bytes: 1 << 40, ..sound.clone() },
+            ImageStart { start: of([OFFSETS_END + 4096, 69_632]), ..sound.clone() },
+            ImageStart { start: of([u64::MAX - 4095, 69_632]), ..sound.clone() },
+            ImageStart { start: of([69_632, 4096]), ..sound.clone() },
+            ImageStart { start: of([1 << 17, 69_632]), ..sound.clone() },
+            ImageStart { start: of([4097, 69_632]), ..sound.clone() },
+            ImageStart { start: Position { sequence: u64::MAX, ..sound.start }, ..sound.clone() },
+            ImageStart { incarnation: u64::MAX, ..sound.clone() },
         ] {
             let refused = read(start);
             assert!(
@@ -670,6 +721,7 @@ mod tests {
         assert_eq!(read(&record(5, GONE, &[], &[])).unwrap().fragments.len(), 0);
         for bad in [
             record(0, KNOWN, &[address], &[9]),
+            record(1 << 32, KNOWN, &[address], &[9]),
             record(5, 0, &[address], &[9]),
             record(5, 4, &[address], &[9]),
             record(5, KNOWN, &[], &[]),

@@ -15,6 +15,7 @@ use crate::page_id::PageId;
 use crate::page_reader::{Extent, Wanted};
 use crate::reading::{InFlight, ReadFragment};
 use crate::snapshot::{PageState, Snapshot};
+use std::sync::Weak;
 
 /// A chain that is not published: nodes linked to each other, owned as a whole.
 pub(crate) struct OwnedChain {
@@ -303,11 +304,16 @@ impl Llama {
     pub(crate) fn build(&self, fragments: &[ReadFragment]) -> Result<OwnedChain, LlamaError> {
         let mut built: Option<OwnedChain> = None;
         let mut payloads: Vec<&[u8]> = Vec::new();
+        let method = self.access_method.get().and_then(Weak::upgrade);
         for read in fragments.iter().rev() {
             let fragment = read.fragment();
             let address = fragment.address();
             payloads.extend(read.payloads());
             for payload in payloads.drain(..).rev() {
+                let checked = method.as_ref().map_or(Ok(()), |method| method.check(payload, built.is_none()));
+                checked.map_err(|found| {
+                    self.store.segments.corrupt(address.offset(), Defect::new(0, "a node of a tree", found))
+                })?;
                 match &mut built {
                     Some(built) => {
                         let node = OwnedNode::delta(payload);

@@ -49,7 +49,7 @@
 
 mod lists;
 
-use crate::doubling::{Doubling, Zero, zeros};
+use crate::doubling::{Doubling, FIRST, Zero, zeros};
 use crate::flash_address::{ADDRESS_UNIT, FlashAddress};
 use crate::fragments::{Filter, Fragments};
 use crate::node::NODE_ALIGN;
@@ -157,6 +157,16 @@ pub(crate) struct MappingTable {
 impl MappingTable {
     pub(crate) fn new() -> MappingTable {
         MappingTable { chunks: Doubling::new(), lists: Lists::new() }
+    }
+
+    /// A table with room for all pages below `end`, if there is memory for that; none of it is touched.
+    pub(crate) fn of(end: PageId) -> Option<MappingTable> {
+        let bytes = end.0.checked_mul(2 * ENTRY_BYTES)?;
+        // Only asked for. What is made next has no way to refuse.
+        Vec::<u8>::new().try_reserve_exact(usize::try_from(bytes).ok()?).ok()?;
+        let table = MappingTable::new();
+        (1..end.0).step_by(FIRST as usize).chain([end.0 - 1]).for_each(|page| table.reserve(PageId(page)));
+        Some(table)
     }
 
     /// Makes room for `page`. Called before an identifier is given out.
@@ -500,7 +510,6 @@ impl Drop for Claim<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::doubling::FIRST;
     use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
 
     #[test]

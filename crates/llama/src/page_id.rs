@@ -20,6 +20,14 @@ impl PageId {
     /// No page.
     pub const NONE: PageId = PageId(0);
 
+    /// Identifiers are below: the mapping table of as many would take 128 GiB.
+    pub(crate) const END: PageId = PageId(1 << 32);
+
+    /// Whether a page can have this identifier, which was read.
+    pub(crate) fn can_be(self) -> bool {
+        !self.is_none() && self < PageId::END
+    }
+
     /// Whether this is [`PageId::NONE`].
     pub fn is_none(self) -> bool {
         self.0 == 0

@@ -20,7 +20,7 @@ use crate::by_page::ByPage;
 use crate::error::LlamaError;
 use crate::excerpt::Lately;
 use crate::filling::Filling;
-use crate::flash_address::FlashAddress;
+use crate::flash_address::{FlashAddress, OFFSETS_END};
 use crate::flush::Flusher;
 use crate::flush_buffer::{BufferHeader, MARKS, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
@@ -37,7 +37,7 @@ use crate::memory::ByteCounter;
 use crate::options::Options;
 use crate::page_id::PageId;
 use crate::salvage::ImagedPage;
-use crate::segments::{Segments, segment_index};
+use crate::segments::{Segments, segment_index, segment_name};
 use crate::statistics::Counters;
 use crate::store::Store;
 use crate::stretch::StretchReader;
@@ -204,12 +204,16 @@ impl Llama {
             accounts.open(index, length, end.map_or(length, |end| end % segments.segment_bytes));
         }
 
-        let table = MappingTable::new();
-        for page in (1..next_page.0).map(PageId) {
-            table.reserve(page);
-        }
+        let Some(table) = MappingTable::of(next_page) else {
+            return Err(LlamaError::Corrupt {
+                file: image_name(image.start.number),
+                offset: 0,
+                expected: "as many identifiers of pages as there is memory for".to_owned(),
+                found: format!("{} of them", next_page.0),
+            });
+        };
         let mut images = image.images;
-        disowned.keys().for_each(|&page| images.note(&table, page));
+        disowned.keys().filter(|&&page| page < next_page).for_each(|&page| images.note(&table, page));
         let mut pages = Vec::new();
         for (page, known) in known.iter_mut().filter(|(_, known)| known.counts) {
             for address in known.fragments.iter() {
@@ -234,7 +238,7 @@ impl Llama {
             pages.push(RecoveredPage { tree: known.tree, low_key: take(&mut known.low_key), page });
         }
         let pages = sorted(pages);
-        let free = (1..next_page.0).rev().map(PageId).filter(|&page| known.get(page).is_none()).collect();
+        let free = FreeList::new(next_page, known.iter().map(|(page, _)| page));
 
         let mut flusher = Flusher::new(position, incarnation + 1, accounts, images);
         flusher.image_start = image.start.start;
@@ -251,7 +255,7 @@ impl Llama {
             options,
             epochs,
             table,
-            pages: Arc::new(FreeList::new(next_page, free)),
+            pages: Arc::new(free),
             counters: Counters::default(),
             store: Store::new(segments, position),
             flusher: Mutex::new(flusher),
@@ -448,6 +452,14 @@ fn open_segments(segments: &Segments) -> Result<Vec<u64>, LlamaError> {
     let mut existing: Vec<u64> = names.iter().filter_map(|name| segment_index(name)).collect();
     existing.sort_unstable();
     for &index in &existing {
+        if index >= OFFSETS_END / segments.segment_bytes {
+            return Err(LlamaError::Corrupt {
+                file: segment_name(index),
+                offset: 0,
+                expected: "a number that a segment can have".to_owned(),
+                found: format!("{index}"),
+            });
+        }
         segments.open(index, OpenMode::ReadWrite).map_err(LlamaError::Device)?;
     }
     Ok(existing)
@@ -687,7 +699,6 @@ mod tests {
     use crate::flush::Turn;
     use crate::flush_buffer::Stream;
     use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
-    use crate::segments::segment_name;
     use crate::test_bed::{put, put_in_buffer};
     use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
 

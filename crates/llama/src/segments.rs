@@ -361,6 +361,29 @@ pub(crate) mod tests {
         }
     }
 
+    #[test]
+    fn fuzz_segment_headers() {
+        let corpus = [7, 8].map(|index| segments(MemoryDirectory::new(), 5).header(index).to_vec());
+        let mend = |bytes: &mut Vec<u8>| {
+            bytes.resize(BLOCK_BYTES, 0);
+            write_u32(bytes, 4, MAGIC);
+            let crc = crc32c::crc32c(&bytes[4..]);
+            write_u32(bytes, 0, crc);
+        };
+        deuteron_fuzz::Fuzz::new("llama-segment", &corpus, 20_000).run(mend, |bytes| {
+            let is_header = |index| SegmentHeader::decode(bytes, index).is_ok();
+            let directory = MemoryDirectory::new();
+            let file = directory.open(&segment_name(7), OpenMode::CreateNew, false).unwrap();
+            file.write_at(bytes, 0).unwrap();
+            let segments = segments(directory, 5);
+            segments.open(7, OpenMode::Read).unwrap();
+            // An error, or that it is one.
+            let (checked, foreign) = (segments.check_header(7), segments.is_foreign(7));
+            assert!(checked.is_err() || is_header(7) && !foreign.unwrap());
+            is_header(7) || is_header(8)
+        });
+    }
+
     use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
 
     pub(crate) const SEGMENT: u64 = 64 << 10;

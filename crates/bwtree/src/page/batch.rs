@@ -94,14 +94,14 @@ impl<'o, 'a> Batch<'o, 'a> {
 /// # let epochs = deuteron_epoch::Epochs::new();
 /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
 /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
-/// for stamp in 1..=5 {
+/// for stamp in 1..=2 {
 ///     tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp, lsn: stamp }])?;
 /// }
 /// let guard = tree.llama().pin();
 /// tree.some_leaves(&[], |_, page| {
 ///     let newest = tree.llama().snapshot(page, &guard).head().expect("in memory");
-///     let deltas = std::iter::successors(Some(newest), |node| node.next()).take(5);
-///     let deltas: Vec<_> = deltas.map(|delta| delta.payload()).collect();
+///     let nodes = std::iter::successors(Some(newest), |node| node.next());
+///     let deltas: Vec<_> = nodes.map(|node| node.payload()).take(2).collect();
 ///     let united = unite_deltas(&deltas).expect("they are deltas");
 ///     assert_eq!(united.len(), newest.payload().len());
 /// });

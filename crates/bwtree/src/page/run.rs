@@ -37,8 +37,8 @@
 //! - **R1** Keys are strictly ascending within a run.
 //! - **R2** A page's bounds never change while its base lives, and `low <= key < high` for every key. So a delta can
 //!   repeat the high key, and the newest node alone says whether a key belongs to the page.
-//! - **R3** Reading a run never reads outside its bytes: the code is safe Rust, and a damaged run that got past
-//!   the checksum panics. [`Run::verify`] checks everything and says what is wrong.
+//! - **R3** Reading a run never reads outside its bytes: the code is safe Rust. When it is loaded its header is [checked](check_header), at the cost of a few comparisons; records that
+//!   were written wrongly, with a checksum that is right, panic. [`Run::verify`] checks everything and says what is wrong.
 
 use super::key::{HEAD_BYTES, KeyParts, compare_behind_head, compare_with_prefix, head_number};
 use super::layout::{Head, Layout, Shape, u32_at, u64_at};
@@ -116,6 +116,24 @@ pub fn filter_of_delta(payload: &[u8]) -> Filter {
     let run = Run::new(payload);
     let first = usize::from(is_planted(Canary::ForgetKey));
     (first..run.count()).fold(0, |filter, index| filter | run.record(index).key.filter())
+}
+
+/// Checks the header of a node's payload that was read: what a search reads before it comes to the records. Its bytes are those that somebody wrote, as their
+/// checksum is right; whether that was a tree is another question. A few comparisons, however many records there are.
+///
+/// # Errors
+/// What is wrong, in words.
+///
+/// ```
+/// assert!(deuteron_bwtree::check_header(b"no run", true).is_err());
+/// ```
+pub fn check_header(payload: &[u8], is_base: bool) -> Result<(), String> {
+    Run::verify_header(payload)?;
+    match (keys_at(payload).0, is_base) {
+        (true, false) => Err("a base where a delta belongs".to_owned()),
+        (false, true) => Err("a delta where a base belongs".to_owned()),
+        _ => Ok(()),
+    }
 }
 
 /// A run, its header decoded.
@@ -399,6 +417,14 @@ impl<'a> Run<'a> {
     /// # Errors
     /// What is wrong, in words.
     pub(crate) fn verify(bytes: &'a [u8]) -> Result<Run<'a>, String> {
+        let records_at = Run::verify_header(bytes)?;
+        let run = Run::new(bytes);
+        run.verify_records(records_at)?;
+        Ok(run)
+    }
+
+    /// Checks what [`Run::new`] reads, which does not depend on how many records there are; where these begin.
+    fn verify_header(bytes: &[u8]) -> Result<usize, String> {
         if bytes.len() < DELTA_HEADER_BYTES {
             return Err(format!("a run of {} bytes has no room for a header", bytes.len()));
         }
@@ -426,9 +452,7 @@ impl<'a> Run<'a> {
         if bytes[1] & KIND_MASK == KIND_BASE && u16_at(bytes, 2) > u16_at(bytes, 26) {
             return Err("prefix longer than the low key".into());
         }
-        let run = Run::new(bytes);
-        run.verify_records(records_at)?;
-        Ok(run)
+        Ok(records_at)
     }
 
     fn verify_records(&self, records_at: usize) -> Result<(), String> {
