@@ -1,7 +1,8 @@
 //! [`Marks`]: the pages that consolidation has found worth another look.
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::PoisonError;
 
 /// Why a page is to be looked at; the greater reason includes the other.
@@ -13,76 +14,139 @@ pub(crate) enum Reason {
     Asked,
 }
 
+/// About what a mark takes besides its key: its entry, as much again that is free, and what an allocation costs.
+const MARK_BYTES: u64 = 2 * size_of::<(Vec<u8>, u64)>() as u64 + 16;
+
 /// Pages by their low keys, in memory only: what is lost at a restart is found again by the next consolidation.
 #[derive(Default)]
 pub(crate) struct Marks {
     lists: Mutex<Lists>,
+    /// About what they take. Changed under the lock only.
+    bytes: AtomicU64,
 }
 
 #[derive(Default)]
 struct Lists {
     /// To be looked at now.
-    ready: BTreeMap<Vec<u8>, Reason>,
+    ready: List<Reason>,
     /// Pages with tombstones, and the highest LSN of those.
-    tombstones: BTreeMap<Vec<u8>, u64>,
+    tombstones: List<u64>,
     /// Up to which LSN `tombstones` has been looked through.
     looked_below: u64,
     /// To be looked at after a flush.
-    postponed: BTreeMap<Vec<u8>, Reason>,
+    postponed: List<Reason>,
 }
 
-fn add(list: &mut BTreeMap<Vec<u8>, Reason>, low: Vec<u8>, reason: Reason) {
-    let known = list.entry(low).or_insert(reason);
-    *known = reason.max(*known);
+/// Marks, and about what they take.
+struct List<V> {
+    marks: BTreeMap<Vec<u8>, V>,
+    bytes: u64,
+}
+
+impl<V> Default for List<V> {
+    fn default() -> List<V> {
+        List { marks: BTreeMap::new(), bytes: 0 }
+    }
+}
+
+/// About what the mark of a page with this low key takes.
+fn mark_bytes(low: &[u8]) -> u64 {
+    MARK_BYTES + low.len() as u64
+}
+
+impl<V: Copy> List<V> {
+    /// Gives the mark of a page the value that `merge` makes of the one it has and this one.
+    fn put(&mut self, low: Vec<u8>, value: V, merge: impl FnOnce(V, V) -> V) {
+        let bytes = mark_bytes(&low);
+        match self.marks.entry(low) {
+            Entry::Occupied(mut mark) => {
+                let merged = merge(*mark.get(), value);
+                mark.insert(merged);
+            }
+            Entry::Vacant(place) => {
+                place.insert(value);
+                self.bytes += bytes;
+            }
+        }
+    }
+
+    fn pop_first(&mut self) -> Option<(Vec<u8>, V)> {
+        let first = self.marks.pop_first()?;
+        self.bytes -= mark_bytes(&first.0);
+        Some(first)
+    }
+
+    /// Takes those away of which `is_taken` says so.
+    fn take(&mut self, mut is_taken: impl FnMut(V) -> bool) -> Vec<(Vec<u8>, V)> {
+        let taken: Vec<_> = self.marks.extract_if(.., |_, value| is_taken(*value)).collect();
+        self.bytes -= taken.iter().map(|(low, _)| mark_bytes(low)).sum::<u64>();
+        taken
+    }
+}
+
+impl List<Reason> {
+    fn add(&mut self, low: Vec<u8>, reason: Reason) {
+        self.put(low, reason, Reason::max);
+    }
 }
 
 impl Marks {
+    /// Works on the lists.
+    fn with<T>(&self, mut lists: MutexGuard<'_, Lists>, work: impl FnOnce(&mut Lists) -> T) -> T {
+        let done = work(&mut lists);
+        // Relaxed: a figure.
+        let bytes = lists.ready.bytes + lists.tombstones.bytes + lists.postponed.bytes;
+        self.bytes.store(bytes, Ordering::Relaxed);
+        done
+    }
+
     fn lists(&self) -> MutexGuard<'_, Lists> {
         // Every critical section leaves the lists whole.
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// About how many bytes they take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Marks the page that begins at `low`, for now or for when its tombstones, whose highest LSN this is, may be
     /// forgotten. Never waits: if another thread is at the lists, the mark is left to the next consolidation.
     pub(crate) fn mark(&self, low: &[u8], newest_tombstone: Option<u64>) {
-        let Ok(mut lists) = self.lists.try_lock() else { return };
-        match newest_tombstone {
-            Some(lsn) => drop(lists.tombstones.insert(low.to_vec(), lsn)),
-            None => add(&mut lists.ready, low.to_vec(), Reason::Found),
-        }
+        let Ok(lists) = self.lists.try_lock() else { return };
+        self.with(lists, |lists| match newest_tombstone {
+            Some(lsn) => lists.tombstones.put(low.to_vec(), lsn, |_, newer| newer),
+            None => lists.ready.add(low.to_vec(), Reason::Found),
+        });
     }
 
     /// Marks all these pages for now.
     pub(crate) fn mark_all(&self, lows: Vec<Vec<u8>>, reason: Reason) {
-        let mut lists = self.lists();
-        lows.into_iter().for_each(|low| add(&mut lists.ready, low, reason));
+        self.with(self.lists(), |lists| lows.into_iter().for_each(|low| lists.ready.add(low, reason)));
     }
 
     /// Keeps the mark of a page until [`Marks::retry`].
     pub(crate) fn postpone(&self, low: Vec<u8>, reason: Reason) {
-        add(&mut self.lists().postponed, low, reason);
+        self.with(self.lists(), |lists| lists.postponed.add(low, reason));
     }
 
     pub(crate) fn retry(&self) {
-        let mut lists = self.lists();
-        let postponed = std::mem::take(&mut lists.postponed);
-        postponed.into_iter().for_each(|(low, reason)| add(&mut lists.ready, low, reason));
+        self.with(self.lists(), |lists| {
+            let postponed = std::mem::take(&mut lists.postponed);
+            postponed.marks.into_iter().for_each(|(low, reason)| lists.ready.add(low, reason));
+        });
     }
 
     /// Takes a page to be looked at, if there is one. Tombstones below `forget_below` may be forgotten.
     pub(crate) fn take(&self, forget_below: u64) -> Option<(Vec<u8>, Reason)> {
-        let mut lists = self.lists();
-        if forget_below > lists.looked_below {
-            lists.looked_below = forget_below;
-            let Lists { ready, tombstones, .. } = &mut *lists;
-            tombstones.retain(|low, &mut lsn| {
-                if lsn < forget_below {
-                    add(ready, low.clone(), Reason::Found);
-                }
-                lsn >= forget_below
-            });
-        }
-        lists.ready.pop_first()
+        self.with(self.lists(), |lists| {
+            if forget_below > lists.looked_below {
+                lists.looked_below = forget_below;
+                let passed = lists.tombstones.take(|lsn| lsn < forget_below);
+                passed.into_iter().for_each(|(low, _)| lists.ready.add(low, Reason::Found));
+            }
+            lists.ready.pop_first()
+        })
     }
 }
 
@@ -117,5 +181,23 @@ mod tests {
         marks.retry();
         assert_eq!(marks.take(0), asked);
         assert_eq!(marks.take(0), None);
+    }
+
+    #[test]
+    fn what_marks_take_is_counted_wherever_they_are() {
+        let marks = Marks::default();
+        let of = |bytes: u64, count: u64| bytes + count * MARK_BYTES;
+        marks.mark(b"tombstones", Some(7));
+        marks.mark(b"tombstones", Some(8));
+        marks.mark_all(vec![b"asked".to_vec(), b"too".to_vec()], Reason::Asked);
+        marks.mark(b"asked", None);
+        assert_eq!(marks.bytes(), of(18, 3));
+        marks.postpone(b"asked".to_vec(), Reason::Found);
+        assert_eq!(marks.bytes(), of(23, 4));
+        marks.retry();
+        assert_eq!(marks.bytes(), of(18, 3));
+        let taken: Vec<_> = std::iter::from_fn(|| marks.take(9)).map(|(low, _)| low).collect();
+        assert_eq!(taken, [&b"asked"[..], b"tombstones", b"too"]);
+        assert_eq!(marks.bytes(), 0);
     }
 }

@@ -140,6 +140,21 @@ impl Tree {
         self.index.bytes()
     }
 
+    /// About how many bytes the marks take of pages that are to be looked at, or have tombstones.
+    ///
+    /// ```
+    /// # use deuteron_bwtree::{Options, Tree};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// assert_eq!(tree.marks_bytes(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn marks_bytes(&self) -> u64 {
+        self.marks.bytes()
+    }
+
     /// Loads `page`, as a [`Miss`](crate::Miss) asks for. To be called without a guard: it blocks on the device.
     ///
     /// # Errors

@@ -264,7 +264,7 @@ impl BwTreeDc {
     /// ```
     pub fn set_memory_budget(&self, bytes: u64) {
         self.llama.set_memory_budget(crate::options::pages_budget(bytes));
-        self.llama.recount(self.index_bytes());
+        self.recount();
     }
 
     /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much
@@ -274,7 +274,7 @@ impl BwTreeDc {
     /// [`DcError`] if the device fails.
     pub fn maintain_step(&self) -> Result<bool, DcError> {
         if !self.llama.has_spare_memory() {
-            self.llama.recount(self.index_bytes());
+            self.recount();
         }
         if self.image_step()? || self.clean_beside_flushes()? {
             return Ok(true);
@@ -322,6 +322,12 @@ impl BwTreeDc {
     /// Bytes that the indexes of all trees take.
     fn index_bytes(&self) -> u64 {
         self.tables.all().into_iter().map(Tree::index_bytes).sum()
+    }
+
+    /// Counts anew what is taken from the pages' share of the budget.
+    fn recount(&self) {
+        let marks: u64 = self.tables.all().into_iter().map(Tree::marks_bytes).sum();
+        self.llama.recount(self.index_bytes() + marks);
     }
 
     /// Flushes one buffer; whether anything was written.
@@ -372,7 +378,7 @@ impl BwTreeDc {
     #[cold]
     pub(crate) fn relieve(&self, waits: bool) -> Result<(), DcError> {
         // Background work, which counts anew as a rule, may be held up by a checkpoint.
-        self.llama.recount(self.index_bytes());
+        self.recount();
         let _hurry = waits.then(|| self.llama.hurry());
         // Twice round: once for the second chances, once for what the flush has made evictable.
         let fruitless_max = if waits { 64 } else { 4 };

@@ -410,3 +410,29 @@ fn threads_at_once(directory: Arc<dyn Directory>, seed: u64, options: DcOptions)
         assert_eq!(found.map_or(0, |found| found.timestamp.0), version);
     }
 }
+
+#[test]
+fn what_is_remembered_of_tombstones_takes_its_memory_from_the_pages() {
+    let memory_bytes = 8 << 20;
+    let dc = open(&Arc::new(MemoryDirectory::new()), DcOptions { memory_bytes, ..options() });
+    let long = |number: u64| [&[b'k'; 200][..], &key(number)].concat();
+    for value in [Some(&[7; 100][..]), None] {
+        for number in 0..10_000u64 {
+            let (timestamp, lsn) = (Timestamp(1 + u64::from(value.is_none())), Lsn(number));
+            dc.apply(&[Operation { table: TABLE, key: &long(number), value, timestamp, lsn }]).unwrap();
+        }
+    }
+    let budget = dc.llama().pages_bytes_max();
+    // But for what is always there.
+    let beside = || {
+        dc.set_memory_budget(memory_bytes);
+        budget - dc.llama().pages_bytes_max() - dc.tables_bytes()
+    };
+    let before = beside();
+    for lsn in 10_000..10_003 {
+        dc.redo_scan_start_point(Lsn(lsn)).unwrap();
+    }
+    while dc.maintain_step().unwrap() {}
+    let after = beside();
+    assert!(before > after + (128 << 10), "{before} {after}");
+}
