@@ -7,7 +7,7 @@ use crate::options::DcOptions;
 use crate::reclaim::Merged;
 use crate::stored_value::{self, is_table};
 use crate::sweep::Sweeps;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
 use crate::table_directory::TableDirectory;
 use crate::tombstones::Tombstones;
 use crate::user_data;
@@ -65,6 +65,8 @@ pub struct BwTreeDc {
     pub(crate) round_pages: AtomicU64,
     /// Buffers flushed.
     pub(crate) flushes: AtomicU64,
+    /// The last flush has found no room on the device.
+    is_device_full: AtomicBool,
     /// The clock hand goes on when so many have been.
     evict_from_flush: AtomicU64,
     /// From so many flushes on the next step of cleaning is due.
@@ -133,6 +135,7 @@ impl BwTreeDc {
             applied_at_round: AtomicU64::new(0),
             round_pages: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
+            is_device_full: AtomicBool::new(false),
             evict_from_flush: AtomicU64::new(0),
             clean_at: AtomicU64::new(0),
             dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::new(true))).collect()),
@@ -332,7 +335,16 @@ impl BwTreeDc {
 
     /// Flushes one buffer; whether anything was written.
     pub(crate) fn flush_step(&self) -> Result<bool, DcError> {
-        match self.llama.flush_step().map_err(|error| error::store("flushing", error))? {
+        let flushed = self.llama.flush_step().map_err(|error| error::store("flushing", error));
+        // Relaxed: who misses it applies a little more.
+        match &flushed {
+            Err(DcError::DiskFull { .. }) => self.is_device_full.store(true, Ordering::Relaxed),
+            Ok(FlushProgress::Wrote { .. } | FlushProgress::Nothing) => {
+                self.is_device_full.store(false, Ordering::Relaxed);
+            }
+            Ok(FlushProgress::Busy) | Err(_) => {}
+        }
+        match flushed? {
             FlushProgress::Wrote { pages, .. } => {
                 self.flushes.fetch_add(1, Ordering::Relaxed);
                 let _ = self.round_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -370,6 +382,11 @@ impl BwTreeDc {
     /// Whether there is so much over the budget that who brings more must bring it back himself.
     pub(crate) fn is_far_over_budget(&self) -> bool {
         self.llama.is_over_budget_by(self.options.memory_bytes / LITTLE_EXCESS)
+    }
+
+    /// Whether memory is over the budget, and the device had no room when somebody flushed last: what is applied now would only make it more.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_device_full.load(Ordering::Relaxed) && self.llama.over_budget()
     }
 
     /// Brings memory back into the budget: the work of [`BwTreeDc::maintain_step`], done by those who need the

@@ -66,6 +66,10 @@ impl BwTreeDc {
 
     /// Applies upserts, which are sorted by key, to a tree.
     pub(crate) fn upsert_all(&self, tree: &Tree, upserts: &[Upsert<'_>]) -> Result<(), DcError> {
+        if self.is_stuck() {
+            // Refused before it is applied, unless there is room by now: else each attempt would take more memory.
+            self.relieve(true)?;
+        }
         let mut rest = upserts;
         let mut unread = None;
         // Whether a step has been done for the memory that this takes.

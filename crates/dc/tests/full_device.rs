@@ -1,0 +1,36 @@
+//! A device without room: what is applied is refused before it takes memory, until there is room.
+
+mod support;
+
+use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
+use deuteron_dc::BwTreeDc;
+use deuteron_device::SimulatedDisk;
+use std::sync::Arc;
+
+const TABLE: TableId = TableId(1);
+
+fn put(dc: &BwTreeDc, key: u64, version: u64) -> Result<(), DcError> {
+    let (key, value) = (key.to_be_bytes(), [version as u8; 300]);
+    let (timestamp, lsn) = (Timestamp(version), Lsn(version));
+    dc.apply(&[Operation { table: TABLE, key: &key, value: Some(&value), timestamp, lsn }])
+}
+
+#[test]
+fn writers_that_try_again_take_no_memory_and_go_on_once_there_is_room() {
+    let disk = SimulatedDisk::new(1);
+    let dc = support::open(Arc::new(disk.directory()), support::tiny(256 << 10)).unwrap();
+    (0..500).for_each(|key| put(&dc, key, 1).unwrap());
+    disk.set_capacity(Some(disk.used_bytes() + (64 << 10)));
+    let first = (0..100_000).find(|key| put(&dc, *key, 2).is_err()).expect("the device is full");
+    let before = dc.memory_bytes();
+    for key in 0..5000 {
+        let refused = put(&dc, 1_000_000 + key, 3);
+        assert!(matches!(refused, Err(DcError::DiskFull { .. })), "{refused:?}");
+    }
+    assert!(dc.memory_bytes() <= before, "{} and {before}", dc.memory_bytes());
+    // It was refused before it was applied.
+    assert_eq!(dc.get(TABLE, &1_000_000u64.to_be_bytes()).unwrap(), None);
+    disk.set_capacity(None);
+    (0..=first).for_each(|key| put(&dc, key, 4).unwrap());
+    (0..=first).for_each(|key| assert!(dc.get(TABLE, &key.to_be_bytes()).unwrap().is_some()));
+}
