@@ -17,7 +17,7 @@ use crate::record::Recorder;
 use crate::recovery::RecoveryPlan;
 use crate::shares::{Shares, Taken};
 use crate::stall_host::StallHost;
-use crate::statistics::ConflictCounters;
+use crate::statistics::AbortCounters;
 use crate::superblock::{self, Superblock};
 use crate::{Background, Compaction, Durability, Duty, Error, Options, Stats, recovery};
 use deuteron_archive::{ArchiveWriter, Beginning};
@@ -46,7 +46,7 @@ pub struct Engine {
     shares: Shares,
     recorder: Option<Arc<Recorder>>,
     catalogue: Catalogue,
-    conflicts: ConflictCounters,
+    aborts: AbortCounters,
     signals: Arc<Signals>,
     delay: Delay,
     history: History,
@@ -96,7 +96,7 @@ impl Engine {
         let engine = Arc::new(Engine {
             parts,
             catalogue: Catalogue::default(),
-            conflicts: ConflictCounters::default(),
+            aborts: AbortCounters::default(),
             signals,
             delay: Delay::new(directory.now()),
             history: History::new(options.retention),
@@ -191,10 +191,13 @@ impl Engine {
 
     /// The transaction component's error as the user's.
     pub fn error(&self, error: TcError) -> Error {
-        if let TcError::Conflict(conflict) = &error {
-            self.conflicts.count(conflict.cause);
-        }
+        self.aborts.count(&error);
         Error::from_tc(error, |table| self.catalogue.name_of(table))
+    }
+
+    /// A transaction has been aborted since its deadline has passed.
+    pub fn note_deadline(&self) {
+        self.aborts.count_deadline();
     }
 
     /// What recovery found and did when the database was opened.
@@ -208,7 +211,7 @@ impl Engine {
         let mut stats = Stats::of(&log.statistics(), &tc.statistics(), &proxy.statistics(), &dc.statistics());
         stats.memory_bytes += epochs.garbage_bytes();
         stats.memory_budget_bytes = self.options.memory_bytes as u64;
-        stats.transactions.aborts_by_cause = self.conflicts.by_cause(stats.transactions.aborts);
+        stats.transactions.aborts_by_cause = self.aborts.by_cause(stats.transactions.aborts);
         stats
     }
 

@@ -3,7 +3,7 @@
 use deuteron_contract::DcStatistics;
 use deuteron_log::LogStatistics;
 use deuteron_proxy::ProxyStatistics;
-use deuteron_tc::{ConflictCause, TcStatistics};
+use deuteron_tc::{ConflictCause, TcError, TcStatistics};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sizes in bytes and the counters of every mechanism, since the database was opened.
@@ -30,9 +30,10 @@ pub struct Stats {
 pub struct TransactionStats {
     /// Committed.
     pub commits: u64,
-    /// Aborted, by conflicts and by their callers.
+    /// Aborted, by conflicts, by other errors and by their callers.
     pub aborts: u64,
-    /// Aborts by cause, named as [`crate::ConflictCause::name`] does, and `caller`.
+    /// Aborts by cause: conflicts, named as [`crate::ConflictCause::name`] does; other errors (`memory-exhausted`, `transaction-too-large`,
+    /// `deadline-exceeded`, `change`, `not-retained`, `device`, `stopped`); and `caller` for the rest.
     pub aborts_by_cause: Vec<(&'static str, u64)>,
 }
 
@@ -168,27 +169,120 @@ const CAUSES: [ConflictCause; 9] = [
     ConflictCause::TableDropped,
 ];
 
-/// How often each cause of a conflict has occurred.
-#[derive(Default)]
-pub(crate) struct ConflictCounters([AtomicU64; CAUSES.len()]);
+/// Why transactions have been aborted that met no other, in the order in which they are reported.
+#[derive(Clone, Copy)]
+enum OtherCause {
+    MemoryExhausted,
+    TransactionTooLarge,
+    DeadlineExceeded,
+    Change,
+    NotRetained,
+    Device,
+    Stopped,
+}
 
-impl ConflictCounters {
-    /// One more. A cause that this list does not know yet is left to the total.
-    pub(crate) fn count(&self, cause: ConflictCause) {
-        if let Some(index) = CAUSES.iter().position(|known| *known == cause) {
-            self.0[index].fetch_add(1, Ordering::Relaxed);
+/// Their words.
+const OTHER_CAUSES: [(OtherCause, &str); 7] = [
+    (OtherCause::MemoryExhausted, "memory-exhausted"),
+    (OtherCause::TransactionTooLarge, "transaction-too-large"),
+    (OtherCause::DeadlineExceeded, "deadline-exceeded"),
+    (OtherCause::Change, "change"),
+    (OtherCause::NotRetained, "not-retained"),
+    (OtherCause::Device, "device"),
+    (OtherCause::Stopped, "stopped"),
+];
+
+impl OtherCause {
+    /// Of an error that has aborted its transaction.
+    fn of(error: &TcError) -> Option<OtherCause> {
+        match error {
+            TcError::MemoryExhausted => Some(OtherCause::MemoryExhausted),
+            TcError::TransactionTooLarge { .. } => Some(OtherCause::TransactionTooLarge),
+            TcError::Change { .. } => Some(OtherCause::Change),
+            TcError::NotRetained { .. } => Some(OtherCause::NotRetained),
+            TcError::Append(_) | TcError::Log(_) | TcError::DataComponent(_) => Some(OtherCause::Device),
+            TcError::Stopped { .. } => Some(OtherCause::Stopped),
+            _ => None,
         }
+    }
+}
+
+/// How often each cause of an abort has occurred: conflicts and others.
+#[derive(Default)]
+pub(crate) struct AbortCounters {
+    conflicts: [AtomicU64; CAUSES.len()],
+    others: [AtomicU64; OTHER_CAUSES.len()],
+}
+
+impl AbortCounters {
+    /// One more, if the error is one that aborts. A cause that these lists do not know yet is left to the total.
+    pub(crate) fn count(&self, error: &TcError) {
+        if let TcError::Conflict(conflict) = error {
+            if let Some(index) = CAUSES.iter().position(|known| *known == conflict.cause) {
+                self.conflicts[index].fetch_add(1, Ordering::Relaxed);
+            }
+        } else if let Some(cause) = OtherCause::of(error) {
+            self.count_other(cause);
+        }
+    }
+
+    /// One more that its deadline has ended.
+    pub(crate) fn count_deadline(&self) {
+        self.count_other(OtherCause::DeadlineExceeded);
+    }
+
+    fn count_other(&self, cause: OtherCause) {
+        self.others[cause as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The counts by name; what `aborts` has in excess of them was the callers' wish.
     pub(crate) fn by_cause(&self, aborts: u64) -> Vec<(&'static str, u64)> {
-        let mut counts: Vec<_> = CAUSES
-            .iter()
-            .zip(&self.0)
-            .map(|(cause, count)| (cause.name(), count.load(Ordering::Relaxed)))
-            .collect();
-        let conflicts: u64 = counts.iter().map(|(_, count)| count).sum();
-        counts.push(("caller", aborts.saturating_sub(conflicts)));
+        let names = CAUSES.iter().map(|cause| cause.name()).chain(OTHER_CAUSES.iter().map(|(_, name)| *name));
+        let counts = self.conflicts.iter().chain(&self.others).map(|count| count.load(Ordering::Relaxed));
+        let mut counts: Vec<_> = names.zip(counts).collect();
+        let known: u64 = counts.iter().map(|(_, count)| count).sum();
+        counts.push(("caller", aborts.saturating_sub(known)));
         counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deuteron_contract::{TableId, Timestamp};
+    use deuteron_log::AppendError;
+    use deuteron_tc::{ChangeError, Conflict, ConflictPlace};
+
+    #[test]
+    fn each_abort_is_counted_under_its_cause_and_the_rest_are_the_callers() {
+        let counters = AbortCounters::default();
+        let (table, place, own) = (TableId(1), ConflictPlace::Transaction, Timestamp(2));
+        for cause in CAUSES {
+            let conflict = Conflict { table, place: place.clone(), cause, own, other: None };
+            counters.count(&TcError::Conflict(Box::new(conflict)));
+        }
+        let cause = ChangeError::NotAnInteger { found: 1 };
+        let errors = [
+            TcError::MemoryExhausted,
+            TcError::TransactionTooLarge { found: 2, limit: 1 },
+            TcError::Change { table, key: Vec::new(), cause },
+            TcError::NotRetained { wanted: own, oldest: own, newest: own },
+            TcError::Append(AppendError::Full),
+            TcError::Stopped { reason: String::new() },
+            // The transaction lives on, or was aborted before.
+            TcError::ReadOnly,
+            TcError::TableDropped { table },
+            TcError::Aborted,
+        ];
+        errors.iter().for_each(|error| counters.count(error));
+        counters.count_deadline();
+        let counts = counters.by_cause(20);
+        let names: std::collections::BTreeSet<_> = counts.iter().map(|(name, _)| name).collect();
+        assert_eq!((names.len(), counts.len()), (CAUSES.len() + OTHER_CAUSES.len() + 1, names.len()));
+        assert!(
+            counts.iter().all(|(name, count)| *count == if *name == "caller" { 4 } else { 1 }),
+            "{counts:?}"
+        );
+        assert!(OTHER_CAUSES.iter().enumerate().all(|(index, (cause, _))| *cause as usize == index));
     }
 }

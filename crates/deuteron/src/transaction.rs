@@ -546,21 +546,28 @@ impl Transaction {
         deadline: Instant,
         operation: impl FnOnce(&mut deuteron_tc::Transaction) -> Result<T, TcError>,
     ) -> Result<T, Error> {
-        let outcome = if self.engine.now() < deadline {
+        if self.engine.now() >= deadline {
+            let was_active = self.inner.give_up();
+            return Err(self.late(was_active));
+        }
+        let outcome = {
             let _watch = Watch::new(Some(deadline));
             operation(&mut self.inner)
-        } else {
-            Err(TcError::Stopped { reason: String::new() })
         };
         match outcome {
-            Err(TcError::Stopped { .. }) if self.engine.now() >= deadline => {
-                self.inner.give_up();
-                // A database that has stopped has the better reason.
-                self.engine.usable()?;
-                Err(Error::DeadlineExceeded)
-            }
+            // Which has aborted it.
+            Err(TcError::Stopped { .. }) if self.engine.now() >= deadline => Err(self.late(true)),
             outcome => outcome.map_err(|error| self.engine.error(error)),
         }
+    }
+
+    /// The error of a deadline that has passed, and whether it is what has ended the transaction.
+    fn late(&self, is_the_end: bool) -> Error {
+        if is_the_end {
+            self.engine.note_deadline();
+        }
+        // A database that has stopped has the better reason.
+        self.engine.usable().err().unwrap_or(Error::DeadlineExceeded)
     }
 
     pub(crate) fn usable_engine(&self) -> Result<(), Error> {

@@ -175,6 +175,34 @@ fn after_its_deadline_a_transaction_is_over_and_its_keys_are_free() {
 }
 
 #[test]
+fn aborts_are_counted_by_their_causes() {
+    let (db, table) = open(Options::tiny_for_tests());
+    let count = |cause: &str| {
+        let transactions = db.stats().transactions;
+        let sum: u64 = transactions.aborts_by_cause.iter().map(|(_, count)| count).sum();
+        assert_eq!(sum, transactions.aborts);
+        transactions.aborts_by_cause.iter().find(|(name, _)| *name == cause).expect("a known cause").1
+    };
+    let large = db.transact(|tx| {
+        (0..10_000u32).try_for_each(|number| tx.put(&table, &number.to_be_bytes(), &[7; 100]))
+    });
+    assert!(matches!(large, Err(Error::TransactionTooLarge { .. })));
+    assert_eq!(count("transaction-too-large"), 1);
+    let mut late = db.begin_with(TransactionOptions::new().deadline(Instant::now())).expect("is open");
+    for _ in 0..2 {
+        assert!(matches!(late.get(&table, b"k"), Err(Error::DeadlineExceeded)));
+    }
+    drop(late);
+    assert_eq!(count("deadline-exceeded"), 1);
+    db.transact(|tx| tx.put(&table, b"k", b"no integer")).expect("commits");
+    assert!(matches!(db.transact(|tx| tx.add(&table, b"k", 1)), Err(Error::Change { .. })));
+    assert_eq!((count("change"), count("caller")), (1, 0));
+    db.begin().abort();
+    assert_eq!((count("caller"), count("write-write")), (1, 0));
+    db.close().expect("closes");
+}
+
+#[test]
 fn the_deadline_of_a_transaction_is_not_that_of_others_which_its_reader_uses() {
     let (db, table) = open(Options::tiny_for_tests());
     db.transact(|tx| tx.put(&table, b"k", b"1")).expect("commits");

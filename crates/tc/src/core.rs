@@ -492,6 +492,8 @@ mod tests {
         bed.settle();
         assert!(core.cover(Timestamp(16)).is_ok());
         assert!(matches!(core.cover(Timestamp(17)), Err(TcError::Stopped { .. })));
+        assert!(matches!(early.put(TABLE, b"k", b"1"), Err(TcError::Aborted)));
+        let mut early = bed.begin();
         early.put(TABLE, b"k", b"1").unwrap();
         early.commit().unwrap();
         // A host that works lets it wait.

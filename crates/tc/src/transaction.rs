@@ -191,7 +191,10 @@ impl Transaction {
             return Err(TcError::Aborted);
         }
         if !self.covered {
-            self.workspace.core.cover(self.begin)?;
+            if let Err(error) = self.workspace.core.cover(self.begin) {
+                self.roll_back();
+                return Err(error);
+            }
             self.covered = true;
         }
         Ok(())
@@ -469,7 +472,8 @@ impl Transaction {
         error
     }
 
-    /// Gives everything up, if the transaction has not ended; every further operation returns [`TcError::Aborted`].
+    /// Gives everything up, if the transaction has not ended, and says whether it had not; every further operation returns
+    /// [`TcError::Aborted`].
     ///
     /// ```
     /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
@@ -493,13 +497,15 @@ impl Transaction {
     /// # let table = TableId(1);
     /// let mut tx = tc.begin();
     /// tx.put(table, b"apples", b"12")?;
-    /// tx.give_up();
-    /// assert!(matches!(tx.get(table, b"apples"), Err(TcError::Aborted)));
+    /// assert!(tx.give_up());
+    /// assert!(matches!(tx.get(table, b"apples"), Err(TcError::Aborted)) && !tx.give_up());
     /// assert_eq!(tc.begin().get(table, b"apples")?, None);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn give_up(&mut self) {
+    pub fn give_up(&mut self) -> bool {
+        let is_active = self.phase == Phase::Active;
         self.roll_back();
+        is_active
     }
 
     /// Gives everything up. The same as dropping the transaction, but it can be read.
