@@ -13,14 +13,14 @@ use crate::status::Status;
 use crate::sync::lock;
 use crate::transaction::{Committed, Phase, Transaction};
 use crate::workspace::{Observed, Workspace};
-use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_log::{AppendError, CommitReservation, Record as LogRecord};
 use std::ops::Bound;
 
 /// A refresh that found something changed: where, and by a version of which time.
 pub(crate) struct Changed {
     pub(crate) cause: ConflictCause,
-    pub(crate) table: deuteron_contract::TableId,
+    pub(crate) table: TableId,
     pub(crate) place: ConflictPlace,
     pub(crate) other: Option<Timestamp>,
 }
@@ -169,8 +169,28 @@ impl Transaction {
         }
     }
 
+    /// A conflict that no operation has met: with whoever has pushed the transaction last, or, where it has kept the log from being cut,
+    /// at the key that it wrote first.
     pub(crate) fn conflict_of_transaction(&mut self, cause: ConflictCause) -> TcError {
-        self.conflict(cause, deuteron_contract::TableId(0), ConflictPlace::Transaction, None)
+        if cause != ConflictCause::LogPinned {
+            let other = self.pushed_by();
+            return self.conflict(cause, TableId(0), ConflictPlace::Transaction, other);
+        }
+        let first = self.workspace.writes.first().filter(|_| self.phase == Phase::Active).map(|entry| {
+            // SAFETY: not stamped as long as we have not ended (see `WriteEntry`).
+            let record = unsafe { &*entry.record };
+            (record.table(), ConflictPlace::Key(record.key().to_vec()))
+        });
+        let (table, place) = first.unwrap_or((TableId(0), ConflictPlace::Transaction));
+        self.conflict(cause, table, place, None)
+    }
+
+    /// The latest reader, or version, that has pushed the transaction beyond where it reads (R2, R5, R15).
+    fn pushed_by(&self) -> Option<Timestamp> {
+        match self.workspace.slot().status.load() {
+            Status::Active(lower_bound) if lower_bound > self.at => Some(Timestamp(lower_bound.0 - 1)),
+            _ => Some(self.workspace.core.fence.latest()).filter(|fence| *fence >= self.at),
+        }
     }
 
     /// R9: aborts, if the transaction is active: its versions become garbage, and the log is told.

@@ -75,13 +75,13 @@ pub enum ConflictPlace {
 pub struct Conflict<T = TableId> {
     /// The table, where there is a place.
     pub table: T,
-    /// The key or the range.
+    /// The key or the range. Of one that has kept the log from being cut, a key that it has written.
     pub place: ConflictPlace,
     /// Why.
     pub cause: ConflictCause,
     /// The timestamp of the transaction that gave way.
     pub own: Timestamp,
-    /// The timestamp of the other, where it is known.
+    /// The timestamp of the other, where it is known: of the version that was in the way, or of the reader that pushed the transaction last.
     pub other: Option<Timestamp>,
 }
 

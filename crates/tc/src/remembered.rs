@@ -6,7 +6,7 @@
 use crate::entries::up_to;
 use crate::error::TcError;
 use crate::record::KeyRef;
-use crate::segment::SegmentRequest;
+use crate::segment::{Digest, SegmentRequest};
 use crate::workspace::{Observed, ReadEntry, ScanEntry, Workspace};
 use deuteron_contract::Direction;
 use std::mem::{size_of, take};
@@ -45,7 +45,7 @@ impl Workspace {
         entry: Option<usize>,
         request: &SegmentRequest<'_>,
         last: Option<&[u8]>,
-        digest: [u64; 2],
+        digest: Digest,
         own: u64,
     ) -> Result<Option<usize>, TcError> {
         if self.reads_forgotten || entry.is_none() && self.is_full_of_reads(0) && !self.make_place(0) {

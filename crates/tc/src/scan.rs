@@ -17,7 +17,7 @@ use crate::entries::Entries;
 use crate::error::{ConflictCause, ConflictPlace, TcError};
 use crate::range_timestamps::{KeyRange, Ticket};
 use crate::read::{Failure, Own, Protection, Reader};
-use crate::segment::{Segment, SegmentRequest};
+use crate::segment::{Digest, Segment, SegmentRequest};
 use crate::statistics::Counter;
 use crate::transaction::Transaction;
 use crate::workspace::{ScanEntry, Workspace};
@@ -278,7 +278,7 @@ impl Transaction {
             values: true,
         };
         let known_entry = progress.entry.filter(|_| progress.own == own && !workspace.reads_forgotten);
-        let mut digest = known_entry.map_or([0; 2], |entry| workspace.scans[entry].digest);
+        let mut digest = known_entry.map_or(Digest::default(), |entry| workspace.scans[entry].digest);
         let folded = (remembers && !workspace.reads_forgotten).then_some(&mut digest);
         let mut front = progress.front.take();
         let segment = workspace.core.read_segment(&request, reader, folded, &mut front, entries)?;
@@ -301,15 +301,17 @@ impl Workspace {
     pub(crate) fn refresh_scan(&mut self, scan: usize, at: Timestamp) -> Result<(), RefreshFailure> {
         let (digest, read_lsn) = self.digest_scan(scan, at)?;
         let entry = &self.scans[scan];
-        if digest != entry.digest {
-            return Err(entry.failure(ConflictCause::RangeChanged, None));
+        if digest.words != entry.digest.words {
+            // The latest may have been there when it was read, if something is gone that nobody here knows of any more.
+            let other = (digest.newest > entry.digest.newest).then_some(digest.newest);
+            return Err(entry.failure(ConflictCause::RangeChanged, other));
         }
         self.read_lsn = self.read_lsn.max(read_lsn);
         Ok(())
     }
 
     /// The digest of the range of a scan as of `at`, and the latest commit record read for it.
-    pub(crate) fn digest_scan(&self, scan: usize, at: Timestamp) -> Result<([u64; 2], Lsn), RefreshFailure> {
+    pub(crate) fn digest_scan(&self, scan: usize, at: Timestamp) -> Result<(Digest, Lsn), RefreshFailure> {
         let entry = &self.scans[scan];
         let (own, protection) = (Own::VisibleBefore(entry.own), Protection::Published);
         let reader = Reader { at, slot: self.slot, own, protection };
@@ -322,7 +324,7 @@ impl Workspace {
             Direction::Forward => whole.lower,
             Direction::Reverse => whole.upper,
         };
-        let (mut digest, mut ticket, mut read_lsn) = ([0; 2], None, Lsn(0));
+        let (mut digest, mut ticket, mut read_lsn) = (Digest::default(), None, Lsn(0));
         let (mut last, mut entries): (Option<Vec<u8>>, _) = (None, Entries::default());
         let mut front = Core::front(entry.direction, reader);
         loop {

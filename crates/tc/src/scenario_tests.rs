@@ -534,6 +534,67 @@ fn a_writer_that_pins_the_log_can_be_aborted_by_others() {
     assert_eq!(bed.get(b"k").as_deref(), Some(&b"3"[..]));
 }
 
+fn conflict<T: std::fmt::Debug>(result: Result<T, TcError>) -> crate::Conflict {
+    match result.expect_err("a conflict") {
+        TcError::Conflict(conflict) => *conflict,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_conflict_at_the_commit_says_with_whom_as_far_as_that_is_known() {
+    let write = |bed: &crate::test_bed::Bed, value: Option<&[u8]>| {
+        let mut tx = bed.begin();
+        match value {
+            Some(value) => tx.put(TABLE, b"kb", value).unwrap(),
+            None => tx.delete(TABLE, b"kb").unwrap(),
+        }
+        tx.commit().unwrap().timestamp
+    };
+    // A range: something has come, has been changed, and has gone.
+    for (before, after) in [(None, Some(&b"2"[..])), (Some(&b"1"[..]), Some(b"2")), (Some(b"1"), None)] {
+        let bed = roomy();
+        bed.put(b"ka", b"1");
+        write(&bed, before);
+        let mut tx = bed.begin();
+        keys(&mut tx, "k", "l");
+        let other = write(&bed, after);
+        put(&mut tx, "pushed", "1");
+        bed.get(b"pushed");
+        let found = conflict(tx.commit());
+        assert_eq!((found.cause, found.other), (ConflictCause::RangeChanged, Some(other)));
+    }
+    // Reads that were forgotten, and more pushes than are borne: by whom.
+    for (reads_max, refreshes_max, expected) in
+        [(1, 16, ConflictCause::ReadsForgotten), (16, 0, ConflictCause::PushedTooOften)]
+    {
+        let options = TcOptions { memory_bytes: 16 << 20, reads_max, refreshes_max, ..TcOptions::default() };
+        let bed = bed(options, &LogOptions::tiny_for_tests(), deuteron_proxy::Options::default());
+        let mut tx = bed.begin();
+        ["a", "b"].iter().for_each(|key| drop(get(&mut tx, key)));
+        put(&mut tx, "pushed", "1");
+        let mut reader = bed.begin();
+        get(&mut reader, "pushed");
+        let found = conflict(tx.commit());
+        assert_eq!((found.cause, found.other), (expected, Some(reader.timestamp())));
+        let mut tx = bed.begin();
+        ["a", "b"].iter().for_each(|key| drop(get(&mut tx, key)));
+        put(&mut tx, "fenced", "1");
+        let reader = bed.begin_with(BeginOptions { read_only: true, ..BeginOptions::default() });
+        let found = conflict(tx.commit());
+        assert_eq!((found.cause, found.other), (expected, Some(reader.timestamp())));
+    }
+    // Of one that has kept the log, what it wrote first.
+    let bed = roomy();
+    let mut tx = bed.begin();
+    put(&mut tx, "first", "1");
+    put(&mut tx, "second", "1");
+    bed.tc().abort_writers_before(bed.log.tail_lsn());
+    let found = conflict(tx.commit());
+    assert_eq!((found.cause, found.table), (ConflictCause::LogPinned, TABLE));
+    assert_eq!(found.place, crate::ConflictPlace::Key(b"first".to_vec()));
+}
+
 /// One that has logged its write and found another's in its way ends while somebody looks whom to abort.
 #[test]
 fn who_begins_where_a_writer_has_failed_is_not_aborted_in_its_place() {

@@ -48,16 +48,26 @@ pub(crate) struct SegmentRequest<'k> {
     pub(crate) values: bool,
 }
 
-/// A running digest of committed records: those of a scan and of its refresh are equal if both saw the same.
-#[inline]
-fn fold(digest: &mut [u64; 2], key: &[u8], at: Timestamp) {
-    const STATES: [FixedState; 2] = [FixedState::with_seed(0x5CA9), FixedState::with_seed(0xD16E57)];
-    for (word, state) in digest.iter_mut().zip(&STATES) {
-        let mut hasher = state.build_hasher();
-        hasher.write(key);
-        hasher.write_u64(*word);
-        hasher.write_u64(at.0);
-        *word = hasher.finish();
+/// A running digest of committed records: those of a scan and of its refresh have the same words if both saw the same.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Digest {
+    pub(crate) words: [u64; 2],
+    /// The latest version that was met, though it may be a deletion.
+    pub(crate) newest: Timestamp,
+}
+
+impl Digest {
+    #[inline]
+    fn fold(&mut self, key: &[u8], at: Timestamp) {
+        const STATES: [FixedState; 2] = [FixedState::with_seed(0x5CA9), FixedState::with_seed(0xD16E57)];
+        for (word, state) in self.words.iter_mut().zip(&STATES) {
+            let mut hasher = state.build_hasher();
+            hasher.write(key);
+            hasher.write_u64(*word);
+            hasher.write_u64(at.0);
+            *word = hasher.finish();
+        }
+        self.newest = self.newest.max(at);
     }
 }
 
@@ -67,7 +77,7 @@ impl Core {
         &self,
         request: &SegmentRequest<'_>,
         reader: Reader,
-        mut digest: Option<&mut [u64; 2]>,
+        mut digest: Option<&mut Digest>,
         front: &mut Option<Front>,
         entries: &mut Entries,
     ) -> Result<Segment, Failure> {
@@ -92,7 +102,7 @@ impl Core {
         &self,
         request: &SegmentRequest<'_>,
         reader: Reader,
-        digest: Option<&mut [u64; 2]>,
+        digest: Option<&mut Digest>,
         ticket: &mut Option<Ticket>,
         front: &mut Option<Front>,
         entries: &mut Entries,
@@ -328,7 +338,7 @@ struct Merge<'m, 'k> {
     core: &'m Core,
     request: &'m SegmentRequest<'k>,
     at: Timestamp,
-    digest: Option<&'m mut [u64; 2]>,
+    digest: Option<&'m mut Digest>,
     entries: &'m mut Entries,
     read_lsn: Lsn,
 }
@@ -401,7 +411,7 @@ impl Merge<'_, '_> {
         }
         if record.value.is_some() {
             if let Some(digest) = &mut self.digest {
-                fold(digest, record.key, record.timestamp);
+                digest.fold(record.key, record.timestamp);
             }
             self.entries.add_stored(index);
         }
@@ -413,10 +423,13 @@ impl Merge<'_, '_> {
         let slot = self.entries.known.slot(index);
         self.read_lsn = self.read_lsn.max(slot.commit_lsn);
         if matches!(slot.what, What::Absent) {
+            if let Some(digest) = self.digest.as_deref_mut().filter(|_| !slot.own) {
+                digest.newest = digest.newest.max(slot.at);
+            }
             return Ok(true);
         }
         if let Some(digest) = self.digest.as_deref_mut().filter(|_| !slot.own) {
-            fold(digest, self.entries.known.key(&slot), slot.at);
+            digest.fold(self.entries.known.key(&slot), slot.at);
         }
         if let What::Recycled(lsn) = slot.what
             && self.request.values

@@ -18,6 +18,7 @@ use crate::memory::shard_of_thread;
 use crate::record::{KeyHash, Record};
 use crate::recycler::Recycler;
 use crate::savepoint::Savepoints;
+use crate::segment::Digest;
 use crate::statistics::Counts;
 use crate::sync::{AtomicPtr, Lost, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::{Slot, SlotIndex};
@@ -78,7 +79,7 @@ pub(crate) struct ScanEntry {
     pub(crate) lower: Bound<Vec<u8>>,
     pub(crate) upper: Bound<Vec<u8>>,
     pub(crate) direction: Direction,
-    pub(crate) digest: [u64; 2],
+    pub(crate) digest: Digest,
     /// The next ordinal then: keys whose versions had lower ones were the transaction's own and are no part of the digest.
     pub(crate) own: u64,
 }
