@@ -201,7 +201,9 @@ fn a_stuck_reader_pins_no_more_log_than_it_may_whatever_the_list_takes() {
     let mut setup = setup(options, Host::new(1, true));
     for n in 10..200 {
         setup.log.write(vec![put(n, &format!("key{n}"), "some value"), commit(n, n)]);
-        (0..10).for_each(|_| drop(setup.proxy.step(&setup.log).unwrap()));
+        for _ in 0..10 {
+            setup.proxy.step(&setup.log).unwrap();
+        }
         let end = setup.log.buffers.last().unwrap().end;
         let pinned = end - setup.proxy.redo_scan_start_point().0;
         assert!(pinned <= waiting_log_bytes_max + 1000, "{pinned} bytes of log are pinned");
