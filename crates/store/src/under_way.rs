@@ -7,6 +7,9 @@
 //!   a single order, so of the two one at least sees the other: a call that goes on is waited for.
 //! - **W2** A call ends where it was counted. So once a count was found to be 0 after the store was said to close, whoever is counted there later
 //!   only finds that it is.
+//!
+//! W1 rests on the order of all sequentially consistent accesses, which loom does not model but for fences: there is no model beside this, but a test in
+//! which threads begin, end and close some hundred times.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
