@@ -29,8 +29,8 @@ impl TableLoad {
     /// Adds a record. Its key must be greater than the one before.
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`], [`Error::KeySize`], [`Error::ValueSize`]: the record was not added, the load may go on;
-    /// [`Error::DiskFull`], [`Error::Device`], [`Error::Closed`], [`Error::Poisoned`].
+    /// [`Error::OutOfOrder`], [`Error::KeySize`], [`Error::ValueSize`]: the record was not added, the load may go on; so it may after
+    /// [`Error::DiskFull`], if there is room again: push the record again. [`Error::Device`], [`Error::Closed`], [`Error::Poisoned`].
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
@@ -50,7 +50,7 @@ impl TableLoad {
     ///
     /// # Errors
     /// [`Error::TableExists`] if another has taken the name meanwhile; what a checkpoint and a commit may return. There is no
-    /// table then.
+    /// table then; what was loaded is given back in the background, at the latest after the next opening.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
