@@ -8,6 +8,7 @@
 //!    fragment too many, or the cleaner wants the page moved.
 //!    Before that the access method is asked to consolidate the page ([`AccessMethod`]), so that blind deltas are not
 //!    written again and again;
+//!    Of a page that must be read for that and cannot be, what is known of it is one more fragment;
 //!    Of a sealed page, what lies below the seal is written, until a fragment that disowns it is;
 //! 3. pages that the base adopts and that were never flushed go first, so that whoever finds the adoption on flash
 //!    finds the adopted page too;
@@ -178,8 +179,8 @@ pub(crate) enum Turn {
 enum Marshalled {
     /// It is in the buffer, or there is nothing to write.
     Done,
-    /// It is in the buffer but for its newest deltas, which are a fragment of their own.
-    Part,
+    /// It is to be looked at again: its newest deltas are a fragment of their own, or it has changed.
+    Again,
     /// It is held or claimed.
     Later,
     /// This adoptee must go first.
@@ -505,7 +506,7 @@ impl Llama {
                         batch.waiting.insert(page);
                     }
                 }
-                Marshalled::Part => {}
+                Marshalled::Again => {}
                 Marshalled::First(adoptee) => batch.stack.push(adoptee),
                 // Nothing is read meanwhile. It is alone: what was never flushed is in memory, and so are its adopters.
                 Marshalled::Load => {
@@ -589,7 +590,7 @@ impl Llama {
         let too_many = below.is_some_and(|below| below.is_none_or(|below| below.are_enough(max)));
         let fragment_bytes_max = self.store.segments.fragment_bytes_max();
         let mut is_part = false;
-        let mut one = None;
+        let (mut one, mut ticket) = (None, None);
         let is_full = lies_on && (rewrite || too_many);
         if is_full && head.is_partial() {
             if !self.table.is_unreadable(page) {
@@ -603,6 +604,15 @@ impl Llama {
             }
             is_part = leave_newest(&mut nodes, fragment_bytes_max);
             if fragments.len() >= FRAGMENTS_MAX {
+                // Who loads the page copies nodes with their addresses, some of which are about to be dead.
+                ticket = self.loading.begin(page);
+                if ticket.is_none() {
+                    return postponed(Marshalled::Later);
+                }
+                if self.table.word(page) != word {
+                    // Perhaps that has happened since: the nodes of another chain would be given the new address.
+                    return postponed(Marshalled::Again);
+                }
                 match self.unite(head, &nodes, fragment_bytes_max) {
                     Some(united) => (nodes, previous, one) = (united.nodes, Some(united.below), united.one),
                     None if fragments.len() < UNREADABLE_FRAGMENTS_MAX => {}
@@ -660,6 +670,7 @@ impl Llama {
         for node in &nodes {
             node.set_flash(address);
         }
+        drop(ticket);
         let descriptor = nodes.last().and_then(|base| base.descriptor()).filter(|_| fragments.len() == 0);
         let place = descriptor.map(|descriptor| (descriptor.tree, descriptor.low_key.into()));
         let mut dead = Vec::new();
@@ -704,7 +715,7 @@ impl Llama {
         debug_assert!(nodes.last().is_some_and(|node| node.kind() != NodeKind::Stub));
         drop(claim);
         drop(guard);
-        if is_part { postponed(Marshalled::Part) } else { Marshalled::Done }
+        if is_part { postponed(Marshalled::Again) } else { Marshalled::Done }
     }
 
     /// Of a page that cannot be read, and has no room for another fragment: what is written with `deltas`, the oldest that were never flushed, as one fragment of

@@ -191,6 +191,11 @@ impl Llama {
 
     /// Brings into memory what can be read of a page that cannot as a whole: the fragments above the one that cannot. Whether any are there.
     fn load_deltas(&self, page: PageId) -> bool {
+        // Against a flush that gives the nodes in memory other addresses, too.
+        let Some(_ticket) = self.loading.begin(page) else {
+            self.loading.wait(page);
+            return true;
+        };
         let Some(newest) = self.missing(page) else { return true };
         let (mut deltas, mut below) = (Vec::new(), newest);
         while let Ok(Some((payloads, previous))) = self.read_delta(page, below)

@@ -8,8 +8,11 @@ use deuteron_llama::{
     CheckpointProgress, FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode, PageDescriptor,
     PageId,
 };
+use std::collections::HashSet;
 use std::iter::successors;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 fn open(directory: impl Directory + 'static, options: &Options) -> Llama {
     Llama::open(Arc::new(directory), options.clone(), Epochs::new()).unwrap().0
@@ -181,4 +184,59 @@ fn what_could_not_be_cleaned_is_cleaned_later() {
     assert!(!is_there(&file));
     llama.load(broken).unwrap();
     assert_eq!(content(&llama, broken), [[text(broken, 0), vec![7; 2000]].concat()]);
+}
+
+/// Readers, writers and who makes room, beside flushes that unite what is known of a page.
+#[test]
+fn a_rotten_page_is_read_written_and_flushed_at_the_same_time() {
+    const DELTAS: usize = 3000;
+    let options = Options { segment_bytes: 1 << 20, ..Options::tiny_for_tests() };
+    let disk = SimulatedDisk::new(3);
+    let llama = open(disk.directory(), &options);
+    let page = llama.allocate();
+    let base = [text(page, 0), vec![7; 3000]].concat();
+    put(&llama, page, &base);
+    checkpoint(&llama, &[page]);
+    evict(&llama);
+    let (file, at) = find(&disk, &text(page, 0));
+    disk.flip_bits(&file, at, 4).unwrap();
+    assert!(is_corrupt(llama.load(page)));
+    let is_done = AtomicBool::new(false);
+    let until_done = |work: &dyn Fn()| {
+        while !is_done.load(Ordering::Relaxed) {
+            work();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| until_done(&|| assert!(is_corrupt(llama.load(page)))));
+        scope.spawn(|| until_done(&|| drop(llama.evict_step(1 << 20))));
+        scope.spawn(|| until_done(&|| drop(llama.flush_step().unwrap())));
+        scope.spawn(|| until_done(&|| drop(llama.prepare_step().unwrap())));
+        for number in 1..DELTAS {
+            let payload = text(page, number);
+            let guard = llama.pin();
+            let write = |bytes: &mut [u8]| bytes.copy_from_slice(&payload);
+            while llama
+                .install_delta(page, llama.snapshot(page, &guard), payload.len(), write, &guard)
+                .is_none()
+            {}
+            drop(guard);
+            if number % 20 == 0 {
+                thread::yield_now();
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    checkpoint(&llama, &[page]);
+    drop(llama);
+    disk.flip_bits(&file, at, 4).unwrap();
+    let llama = open(disk.crash(CrashPolicy::LoseAll), &options);
+    llama.load(page).unwrap();
+    let mut expected: Vec<_> = (1..DELTAS).map(|number| text(page, number)).collect();
+    expected.insert(0, base);
+    // What was copied just before a flush took it was flushed twice.
+    let mut found = content(&llama, page);
+    let mut seen = HashSet::new();
+    found.retain(|payload| seen.insert(payload.clone()));
+    assert!(found == expected, "{} of {}", found.len(), expected.len());
 }
