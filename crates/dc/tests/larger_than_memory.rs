@@ -414,7 +414,10 @@ fn threads_at_once(directory: Arc<dyn Directory>, seed: u64, options: DcOptions)
 #[test]
 fn what_is_remembered_of_tombstones_takes_its_memory_from_the_pages() {
     let memory_bytes = 8 << 20;
-    let dc = open(&Arc::new(MemoryDirectory::new()), DcOptions { memory_bytes, ..options() });
+    let dc = open(
+        &(Arc::new(MemoryDirectory::new()) as Arc<dyn Directory>),
+        DcOptions { memory_bytes, ..options() },
+    );
     let long = |number: u64| [&[b'k'; 200][..], &key(number)].concat();
     for value in [Some(&[7; 100][..]), None] {
         for number in 0..10_000u64 {
