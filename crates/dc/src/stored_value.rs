@@ -16,6 +16,7 @@
 //! | `h` number | length (8), length of the chunks (4), the key of the record |
 //! | `c` number, which chunk from 0 (4) | the bytes |
 
+use crate::options::VALUE_BYTES_MAX;
 use deuteron_contract::TableId;
 
 /// What no value begins with by chance.
@@ -134,12 +135,13 @@ impl LargeValue {
         bytes.extend_from_slice(&self.chunk_bytes.to_be_bytes());
     }
 
-    /// From the header's value; with the key of its record. `None` if it is none.
+    /// From the header's value; with the key of its record. `None` if it is none: no value is longer than [`VALUE_BYTES_MAX`].
     pub(crate) fn of_header(number: ValueNumber, header: &[u8]) -> Option<(LargeValue, &[u8])> {
         let (length, rest) = header.split_first_chunk()?;
         let (chunk_bytes, key) = rest.split_first_chunk()?;
         let (length, chunk_bytes) = (u64::from_be_bytes(*length), u32::from_be_bytes(*chunk_bytes));
-        (chunk_bytes > 0).then_some((LargeValue { number, length, chunk_bytes }, key))
+        let is_one = chunk_bytes > 0 && length <= VALUE_BYTES_MAX as u64;
+        is_one.then_some((LargeValue { number, length, chunk_bytes }, key))
     }
 
     /// How many chunks it has.
@@ -228,6 +230,10 @@ mod tests {
         let large = LargeValue { number: two, length: 1001, chunk_bytes: 100 };
         assert_eq!(LargeValue::of_header(two, &large.header(b"key")), Some((large, &b"key"[..])));
         assert_eq!(LargeValue::of_header(two, b"short"), None);
+        let longest = LargeValue { length: VALUE_BYTES_MAX as u64, ..large };
+        assert!(LargeValue::of_header(two, &longest.header(b"key")).is_some());
+        let longer = LargeValue { length: longest.length + 1, ..large };
+        assert_eq!(LargeValue::of_header(two, &longer.header(b"key")), None);
         assert_eq!(large.chunks(), 11);
         assert!(is_table(7) && !is_table(chunk_tree(TableId(7)).0));
     }
