@@ -42,7 +42,7 @@ impl Options {
             batch_operations_max: 4,
             side_buffer_bytes_max: 256,
             waiting_list_bytes_max: 512,
-            waiting_log_bytes_max: 64 << 10,
+            waiting_log_bytes_max: 2 << 30,
         }
     }
 }
