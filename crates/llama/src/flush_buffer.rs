@@ -204,6 +204,79 @@ mod tests {
         assert!((0..HEADER_BYTES).all(|length| decoded(&bytes[..length]).is_none()));
     }
 
+    /// What is on disks must stay readable: as `docs/format.md` says, byte for byte.
+    #[test]
+    fn formats_stay_as_they_are() {
+        const OFFSET: u64 = 0x1112_1314_4000;
+        let expected: [&[u8]; 35] = [
+            b"\xa7\xde\xd7\x26",                 // checksum
+            b"DBUF",                             // magic
+            b"\x06\0\0\0",                       // version
+            b"\x02\0\0\0",                       // fragments
+            b"\x08\x07\x06\x05\x04\x03\x02\x01", // store
+            b"\x28\x27\x26\x25\x24\x23\x22\x21", // sequence number
+            b"\x38\x37\x36\x35\x34\x33\x32\x31", // incarnation
+            b"\0\x40\x14\x13\x12\x11\0\0",       // own offset
+            b"\0\x20\0\0\0\0\0\0",               // length
+            b"\x44\x43\x42\x41",                 // the previous buffer's checksum
+            b"\x15\xc3\x0a\x9a",                 // checksum of the fragments' checksums
+            b"\x58\x57\x56\x55\x54\x53\x52\x51", // mark
+            b"\x68\x67\x66\x65\x64\x63\x62\x61", // mark
+            &[0; 48],
+            b"\xa6\xee\xa8\xd1",             // checksum
+            b"DFRG",                         // magic
+            b"\x30\0\0\0",                   // length
+            b"\x01\0\0\0",                   // nodes
+            b"\x01\0\0\0\0\0\0\0",           // page
+            b"\x80\x40\x14\x13\x12\x11\0\0", // own offset
+            b"\x09\0\x40\0\0\0\0\0",         // the fragment below
+            b"\x03\0\0\0",                   // bytes of a payload
+            b"one",                          // a payload
+            &[0; 1],
+            b"\xed\x28\x63\xe1",             // checksum
+            b"DFRG",                         // magic
+            b"\x30\0\0\0",                   // length
+            b"\x01\0\0\0",                   // nodes
+            b"\x02\0\0\0\0\0\0\0",           // page
+            b"\xb0\x40\x14\x13\x12\x11\0\0", // own offset
+            b"\x09\0\x80\0\0\0\0\0",         // the fragment below
+            b"\x03\0\0\0",                   // bytes of a payload
+            b"two",                          // a payload
+            &[0; 1],
+            &[0; 7968],
+        ];
+        let (mut bytes, mut at, mut body_crc) = (vec![0; LENGTH as usize], HEADER_BYTES, 0);
+        for (page, payload) in [(1, b"one"), (2, b"two")] {
+            let delta = OwnedNode::delta(payload);
+            let previous = Some(crate::flash_address::FlashAddress::new(page << 12, 64));
+            let nodes = [delta.as_ref()];
+            let marshal = Marshal { page: PageId(page), nodes: &nodes, previous, packed: None };
+            let length = marshal.length().unwrap() as usize;
+            let crc = marshal.encode(OFFSET + at as u64, &mut bytes[at..at + length]);
+            body_crc = crc32c::crc32c_append(body_crc, &crc.to_le_bytes());
+            at += length;
+        }
+        let header = BufferHeader {
+            store: 0x0102_0304_0506_0708,
+            sequence: 0x2122_2324_2526_2728,
+            incarnation: 0x3132_3334_3536_3738,
+            offset: OFFSET,
+            length: LENGTH,
+            fragments: 2,
+            chain: 0x4142_4344,
+            body_crc,
+            marks: [0x5152_5354_5556_5758, 0x6162_6364_6566_6768],
+        };
+        let crc = header.encode(&mut bytes);
+        assert_eq!(bytes, expected.concat());
+        let bytes = expected.concat();
+        let decoded = BufferHeader::decode(&bytes, header.store, OFFSET, OFFSET + LENGTH);
+        assert_eq!(decoded, Some((header, crc)));
+        let fragments = header.fragments(&bytes).unwrap();
+        let pages: Vec<_> = fragments.iter().map(|fragment| fragment.page()).collect();
+        assert_eq!(pages, [PageId(1), PageId(2)]);
+    }
+
     #[test]
     fn a_header_is_of_its_store_its_place_and_of_whole_blocks_that_fit() {
         let wrong = [

@@ -418,6 +418,112 @@ mod tests {
         assert_eq!((fragment.previous(), fragment.descriptor()), (previous, None));
     }
 
+    /// What is on disks must stay readable: as `docs/format.md` says, byte for byte.
+    #[test]
+    fn formats_stay_as_they_are() {
+        const OFFSET: u64 = 0x1112_1314_1510;
+        let page = PageId(0x0102_0304);
+        let full: [&[u8]; 22] = [
+            b"\x24\x65\xa3\x07",             // checksum
+            b"DFRG",                         // magic
+            b"\x80\0\0\0",                   // length
+            b"\x02\0\0\0",                   // nodes
+            b"\x04\x03\x02\x01\0\0\0\0",     // page
+            b"\x10\x15\x14\x13\x12\x11\0\0", // own offset
+            b"\0\0\0\0\0\0\0\0",             // the fragment below
+            b"\x02\0\0\0",                   // adopted pages
+            b"\x03\0\0\0",                   // bytes of the low key
+            b"\x24\x23\x22\x21",             // tree
+            b"\x01\0\0\0",                   // first of its tree
+            b"\x01\0\0\0",                   // disowned pages
+            b"\0\0\0\0",                     // compressed bytes
+            b"\x05\0\0\0",                   // bytes of a payload
+            b"\x0c\0\0\0",                   // bytes of a payload
+            b"\x34\x33\x32\x31\0\0\0\0",     // adopted
+            b"\x38\x37\x36\x35\0\0\0\0",     // adopted
+            b"\x44\x43\x42\x41\0\0\0\0",     // disowned
+            b"low",                          // low key
+            b"delta",                        // a payload
+            b"base payload",                 // a payload
+            &[0; 12],
+        ];
+        let compressed: [&[u8]; 17] = [
+            b"\x92\xcb\x61\x83",             // checksum
+            b"DFRG",                         // magic
+            b"\x60\0\0\0",                   // length
+            b"\x02\0\0\0",                   // nodes
+            b"\x04\x03\x02\x01\0\0\0\0",     // page
+            b"\x10\x15\x14\x13\x12\x11\0\0", // own offset
+            b"\0\0\0\0\0\0\0\0",             // the fragment below
+            b"\0\0\0\0",                     // adopted pages
+            b"\0\0\0\0",                     // bytes of the low key
+            b"\x24\x23\x22\x21",             // tree
+            b"\0\0\0\0",                     // first of its tree
+            b"\0\0\0\0",                     // disowned pages
+            b"\x0b\0\0\0",                   // compressed bytes
+            b"\x04\0\0\0",                   // bytes of a payload
+            b"\x10\0\0\0",                   // bytes of a payload
+            b"\x29ab\x02\0\x50babab",        // the payloads
+            &[0; 13],
+        ];
+        let deltas: [&[u8]; 11] = [
+            b"\x2d\x2d\x47\xfb",                 // checksum
+            b"DFRG",                             // magic
+            b"\x40\0\0\0",                       // length
+            b"\x02\0\0\0",                       // nodes
+            b"\x04\x03\x02\x01\0\0\0\0",         // page
+            b"\x10\x15\x14\x13\x12\x11\0\0",     // own offset
+            b"\x03\x51\x55\x51\x4d\x49\x45\x01", // the fragment below
+            b"\x05\0\0\0",                       // bytes of a payload
+            b"\x0b\0\0\0",                       // bytes of a payload
+            b"newer",                            // a payload
+            b"older delta",                      // a payload
+        ];
+
+        let descriptor = PageDescriptor { tree: 0x2122_2324, low_key: b"low", root: true };
+        let adopts = [PageId(0x3132_3334), PageId(0x3536_3738)];
+        let base = OwnedNode::heir(b"base payload", descriptor, &adopts, &[PageId(0x4142_4344)]);
+        let delta = OwnedNode::delta(b"delta");
+        let nodes = [delta.as_ref(), base.as_ref()];
+        let marshal = Marshal { page, nodes: &nodes, previous: None, packed: None };
+        assert_eq!(encode(&marshal, OFFSET), full.concat());
+        let bytes = full.concat();
+        let fragment = Fragment::decode(&bytes, OFFSET).unwrap();
+        assert_eq!((fragment.page(), fragment.address()), (page, FlashAddress::new(OFFSET, 128)));
+        assert_eq!((fragment.previous(), fragment.descriptor()), (None, Some(descriptor)));
+        assert_eq!(fragment.adopts().collect::<Vec<_>>(), adopts);
+        assert_eq!(fragment.disowns().collect::<Vec<_>>(), [PageId(0x4142_4344)]);
+        assert_eq!(fragment.unpack(), Ok(None));
+        assert_eq!(fragment.payloads(None).collect::<Vec<_>>(), [&b"delta"[..], b"base payload"]);
+
+        // Another compressor may do it otherwise; what it has done comes out as it went in.
+        let descriptor = PageDescriptor { tree: 0x2122_2324, low_key: b"", root: false };
+        let base = OwnedNode::base(b"abababababababab", descriptor, &[]);
+        let delta = OwnedNode::delta(b"abab");
+        let nodes = [delta.as_ref(), base.as_ref()];
+        let packed = Some(b"\x29ab\x02\0\x50babab".to_vec());
+        let marshal = Marshal { page, nodes: &nodes, previous: None, packed };
+        assert_eq!(encode(&marshal, OFFSET), compressed.concat());
+        let bytes = compressed.concat();
+        let fragment = Fragment::decode(&bytes, OFFSET).unwrap();
+        assert_eq!((fragment.page(), fragment.descriptor()), (page, Some(descriptor)));
+        assert_eq!((fragment.adopts().count(), fragment.disowns().count()), (0, 0));
+        let unpacked = fragment.unpack().unwrap();
+        let payloads: Vec<_> = fragment.payloads(unpacked.as_deref()).collect();
+        assert_eq!(payloads, [&b"abab"[..], b"abababababababab"]);
+
+        let [newer, older] = [&b"newer"[..], b"older delta"].map(OwnedNode::delta);
+        let nodes = [newer.as_ref(), older.as_ref()];
+        let previous = Some(FlashAddress::new(0x5152_5354_5550, 0x8100));
+        let marshal = Marshal { page, nodes: &nodes, previous, packed: None };
+        assert_eq!(encode(&marshal, OFFSET), deltas.concat());
+        let bytes = deltas.concat();
+        let fragment = Fragment::decode(&bytes, OFFSET).unwrap();
+        assert_eq!((fragment.page(), fragment.address()), (page, FlashAddress::new(OFFSET, 64)));
+        assert_eq!((fragment.previous(), fragment.descriptor()), (previous, None));
+        assert_eq!(fragment.payloads(None).collect::<Vec<_>>(), [&b"newer"[..], b"older delta"]);
+    }
+
     #[test]
     fn every_flipped_bit_and_every_cut_is_noticed() {
         let base =

@@ -552,6 +552,128 @@ mod tests {
         }
     }
 
+    /// An image byte for byte, of one version or the other: they differ in the checksums of the blocks, in how many bytes the records of
+    /// pages have, and in their filters.
+    fn fixed(version: u8, checksums: [&[u8; 4]; 3], records_bytes: u8, filters: [&[u8]; 2]) -> Vec<u8> {
+        let head = |block: u8, records_bytes: u8, last: u8| {
+            let fields: [&[u8]; 7] = [
+                b"DIMG",
+                &[version, 0, 0, 0],
+                &[block, 0, 0, 0],
+                b"\x08\x07\x06\x05\x04\x03\x02\x01", // store
+                b"\x18\x17\x16\x15\x14\x13\x12\x11", // image
+                &[records_bytes, 0, 0, 0],
+                &[last, 0, 0, 0],
+            ];
+            [checksums[block as usize], &fields.concat()[..]].concat()
+        };
+        let start: [&[u8]; 11] = [
+            b"\0\x30\x16\x14\x13\x12\0\0",       // offset of the even stream
+            b"\0\x40\x25\x24\x23\x22\0\0",       // offset of the odd stream
+            b"\x38\x37\x36\x35\x34\x33\x32\x31", // sequence
+            b"\x44\x43\x42\x41",                 // chain
+            b"\x58\x57\x56\x55\x54\x53\x52\x01", // incarnation
+            b"\0\0\x01\0\0\0\0\0",               // segment bytes
+            b"\0\x17\x16\x15\x14\x13\x12\x11",   // previous image
+            b"\x68\x67\x66\x65\x64\x63\x62\x61", // mark
+            b"\x78\x77\x76\x75\x74\x73\x72\x71", // mark
+            b"\x08\0\0\0",                       // bytes of user data
+            b"remember",                         // user data
+        ];
+        let pages: [&[u8]; 17] = [
+            b"\x04\x03\x02\x01\0\0\0\0",         // page
+            b"\x01\0\0\0",                       // kind
+            b"\x02\0\0\0",                       // fragments
+            b"\x09\x40\x50\x4c\x48\x44\x40\0",   // address
+            b"\x03\x91\x90\x8c\x88\x84\x80\0",   // address
+            filters[0],                          // filters
+            b"\x24\x23\x22\x21",                 // tree
+            b"\x03\0\0\0",                       // bytes of the low key
+            b"low",                              // low key
+            b"\x08\x07\x06\x05\0\0\0\0",         // page
+            b"\x02\0\0\0",                       // kind
+            b"\x02\0\0\0",                       // fragments
+            b"\x03\xe1\xd0\xcc\xc8\xc4\xc0\0",   // address
+            b"\x03\x31\x11\x0d\x09\x05\x01\x01", // address
+            filters[1],                          // filters
+            b"\x0c\x0b\x0a\x09\0\0\0\0",         // page
+            b"\x03\0\0\0",                       // kind
+        ];
+        let end: [&[u8]; 2] = [
+            b"\x03\0\0\0\0\0\0\0",       // records
+            b"\x10\x0f\x0e\x0d\0\0\0\0", // lowest page never given out
+        ];
+        let mut blocks = [
+            [head(0, 0x50, 0), start.concat()].concat(),
+            [head(1, records_bytes, 0), pages.concat()].concat(),
+            [head(2, 0x10, 1), end.concat()].concat(),
+        ];
+        blocks.iter_mut().for_each(|block| block.resize(4096, 0));
+        blocks.concat()
+    }
+
+    /// What is on disks must stay readable: as `docs/format.md` says, byte for byte.
+    #[test]
+    fn formats_stay_as_they_are() {
+        let filters: [&[u8]; 2] = [b"\x82\x81\x92\x91", b"\xa2\xa1\xb2\xb1"];
+        let checksums = [b"\xad\x5d\x8d\x2e", b"\x4c\x07\x1f\x0c", b"\x44\x09\x3f\x5c"];
+        let bytes = fixed(7, checksums, 0x5f, filters);
+        let checksums = [b"\x9d\x41\x54\x04", b"\x10\x56\xb6\x49", b"\x40\x14\x16\x40"];
+        let without_filters = fixed(6, checksums, 0x57, [b"", b""]);
+
+        let image = |filters: [Filter; 4]| {
+            let lengths = [0x40, 0x8100, 0x8_1000, 0x81_0000];
+            let offsets = [0x1011_1213_1410, 0x2021_2223_2420, 0x3031_3233_3430, 0x4041_4243_4440];
+            let two = |from: usize| {
+                let mut fragments = Fragments::default();
+                for which in from..from + 2 {
+                    let address = FlashAddress::new(offsets[which], lengths[which]);
+                    assert!(fragments.push_filtered(address, filters[which]));
+                }
+                fragments
+            };
+            let place = Some((0x2122_2324, b"low".to_vec()));
+            let start = ImageStart {
+                store: 0x0102_0304_0506_0708,
+                number: 0x1112_1314_1516_1718,
+                start: Position {
+                    sequence: 0x3132_3334_3536_3738,
+                    offsets: [0x1213_1416_3000, 0x2223_2425_4000],
+                    chain: 0x4142_4344,
+                },
+                incarnation: 0x0152_5354_5556_5758,
+                segment_bytes: 1 << 16,
+                previous: 0x1112_1314_1516_1700,
+                marks: [0x6162_6364_6566_6768, 0x7172_7374_7576_7778],
+                user_data: b"remember".to_vec(),
+            };
+            let pages = vec![
+                ImagePage { page: PageId(0x0102_0304), fragments: two(0), place },
+                ImagePage { page: PageId(0x0506_0708), fragments: two(2), place: None },
+                ImagePage { page: PageId(0x090a_0b0c), fragments: Fragments::default(), place: None },
+            ];
+            Image { start, pages, next_page: PageId(0x0d0e_0f10), bytes: 3 * 4096 }
+        };
+        const NAME: &str = "store-image-1112131415161718";
+        let current = image([0x8182, 0x9192, 0xa1a2, 0xb1b2]);
+        let directory = directory();
+        let mut writer = ImageWriter::create(&directory, false, &current.start).unwrap();
+        current.pages.iter().for_each(|page| writer.add(page).unwrap());
+        writer.finish(current.next_page).unwrap();
+        writer.publish().unwrap();
+        let file = directory.open(NAME, OpenMode::Read, false).unwrap();
+        let mut written = vec![0; file.length().unwrap() as usize];
+        file.read_at(&mut written, 0).unwrap();
+        assert_eq!(written, bytes);
+
+        for (bytes, image) in [(bytes, current), (without_filters, image([ANYTHING; 4]))] {
+            let directory = super::tests::directory();
+            directory.open(NAME, OpenMode::CreateNew, false).unwrap().write_at(&bytes, 0).unwrap();
+            assert_eq!(read_image(&*directory, image.start.number, false).unwrap(), image);
+            assert_eq!(verify_image(&*directory, image.start.number, false).unwrap(), image.bytes);
+        }
+    }
+
     #[test]
     fn every_flipped_byte_that_matters_is_noticed() {
         let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());

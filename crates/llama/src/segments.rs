@@ -519,6 +519,31 @@ pub(crate) mod tests {
         }
     }
 
+    /// What is on disks must stay readable: as `docs/format.md` says, byte for byte.
+    #[test]
+    fn formats_stay_as_they_are() {
+        const INDEX: u64 = 0x1112_1314_1516_1718;
+        let expected: [&[u8]; 8] = [
+            b"\xee\x5e\xb3\xa3", // checksum
+            b"DSEG",             // magic
+            b"\x06\0\0\0",       // version
+            &[0; 4],
+            b"\x08\x07\x06\x05\x04\x03\x02\x01", // store
+            b"\x18\x17\x16\x15\x14\x13\x12\x11", // number
+            b"\0\x20\x22\x21\0\0\0\0",           // bytes of a segment
+            &[0; 4056],
+        ];
+        let header = SegmentHeader { store: 0x0102_0304_0506_0708, segment_bytes: 0x2122_2000 };
+        let directory = MemoryDirectory::new();
+        let file = directory.open("store-1112131415161718.seg", OpenMode::CreateNew, false).unwrap();
+        file.write_at(&expected.concat(), 0).unwrap();
+        let segments = Segments::new(Arc::new(directory), header.store, header.segment_bytes, false);
+        assert_eq!(segments.header(INDEX)[..], expected.concat());
+        assert_eq!(SegmentHeader::decode(&expected.concat(), INDEX), Ok(header));
+        segments.open(INDEX, OpenMode::Read).unwrap();
+        assert_eq!(segments.check_header(INDEX).unwrap(), BLOCK);
+    }
+
     #[test]
     fn a_header_is_read_without_a_store_if_it_is_whole() {
         let of = |segment_bytes, index| {
