@@ -36,3 +36,24 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(u64, Vec<u32>), DcError> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is on disks must stay readable: as `docs/format.md` says, byte for byte.
+    #[test]
+    fn formats_stay_as_they_are() {
+        let expected: [&[u8]; 4] = [
+            b"\x02",                             // version
+            b"\x08\x07\x06\x05\x04\x03\x02\x01", // redo scan start point
+            b"\x14\x13\x12\x11",                 // a table
+            b"\x14\x13\x12\x91",                 // the tree of its chunks
+        ];
+        let (lsn, dropped) = (0x0102_0304_0506_0708, vec![0x1112_1314, 0x9112_1314]);
+        assert_eq!(encode(lsn, dropped.iter().copied()), expected.concat());
+        assert_eq!(decode(&expected.concat()).unwrap(), (lsn, dropped));
+        let without_tables = b"\x01\x08\x07\x06\x05\x04\x03\x02\x01";
+        assert_eq!(decode(without_tables).unwrap(), (lsn, vec![]));
+    }
+}
