@@ -284,6 +284,62 @@ mod tests {
         assert!(SegmentHeader::decode(&block).is_err());
     }
 
+    /// What is on disks must stay readable: as `docs/format.md` says, byte for byte.
+    #[test]
+    fn formats_stay_as_they_are() {
+        let segment: [&[u8]; 8] = [
+            b"DEULOGS1",                         // magic
+            b"\x01\0\0\0",                       // version
+            b"\x8f\xa9\xa8\x1f",                 // checksum
+            b"\0\0\x06\x05\x04\x03\x02\x01",     // base
+            b"\0\0\x01\0\0\0\0\0",               // bytes of a segment
+            b"\x28\x27\x26\x25\x24\x23\x22\x21", // identity
+            b"\x38\x37\x36\x35\x34\x33\x32\x31", // incarnation
+            &[0; 4048],
+        ];
+        let header = SegmentHeader {
+            base: 0x0102_0304_0506_0000,
+            segment_bytes: 1 << 16,
+            identity: 0x2122_2324_2526_2728,
+            incarnation: 0x3132_3334_3536_3738,
+        };
+        let mut block = vec![1; BLOCK_BYTES];
+        header.encode(&mut block);
+        assert_eq!(block, segment.concat());
+        assert_eq!(SegmentHeader::decode(&segment.concat()), Ok(header));
+
+        let records = b"\x04\0\0\0\0\0\0\0\x68\x67\x66\x65\x64\x63\x62\x61";
+        let buffer: [&[u8]; 12] = [
+            b"DEULOGB1",                         // magic
+            b"\x01\0\0\0",                       // version
+            b"\x6a\xaa\x79\xd3",                 // checksum
+            b"\0\0\x06\x05\x04\x03\x02\x01",     // base
+            b"\0\x20\0\0",                       // distance
+            b"\x10\0\0\0",                       // bytes of records
+            b"\x44\x43\x42\x41",                 // the head of the chain
+            b"\x54\x53\x52\x51",                 // checksum of the previous buffer
+            b"\x38\x37\x36\x35\x34\x33\x32\x31", // incarnation
+            b"\x28\x27\x26\x25\x24\x23\x22\x21", // identity
+            &[0; 8],
+            records,
+        ];
+        let header = BufferHeader {
+            crc: 0,
+            base: 0x0102_0304_0506_0000,
+            distance: 0x2000,
+            record_bytes: 16,
+            last_commit: 0x4142_4344,
+            previous_crc: 0x5152_5354,
+            incarnation: 0x3132_3334_3536_3738,
+            identity: 0x2122_2324_2526_2728,
+        };
+        let header = header.seal(records);
+        assert_eq!([&header.to_bytes()[..], records].concat(), buffer.concat());
+        let read = BufferHeader::read(&buffer.concat(), header.base, 0x2000, header.identity);
+        assert_eq!(read, Ok(header));
+        header.verify(&buffer.concat()).unwrap();
+    }
+
     #[test]
     fn a_segment_has_at_least_two_blocks_and_a_power_of_two() {
         for (blocks, is_good) in [(1, false), (2, true), (3, false), (4, true), (0, false)] {

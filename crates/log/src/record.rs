@@ -450,6 +450,63 @@ mod tests {
         assert_eq!(encoded(&record, 0)[23..], [0]);
     }
 
+    /// What is on disks must stay readable: as `docs/format.md` says, byte for byte.
+    #[test]
+    fn formats_stay_as_they_are() {
+        const TRANSACTION: &[u8] = b"\x08\x07\x06\x05\x04\x03\x02\x01";
+        const TIMESTAMP: &[u8] = b"\x18\x17\x16\x15\x14\x13\x12\x11";
+        const TABLE: &[u8] = b"\x24\x23\x22\x21";
+        const LSN: &[u8] = b"\x38\x37\x36\x35\x34\x33\x32\x31";
+        const NUMBER: &[u8] = b"\x48\x47\x46\x45\x44\x43\x42\x41";
+        let transaction = TransactionId(0x0102_0304_0506_0708);
+        let timestamp = Timestamp(0x1112_1314_1516_1718);
+        let table = TableId(0x2122_2324);
+        let lsn = Lsn(0x3132_3334_3536_3738);
+        let number = 0x4142_4344_4546_4748;
+        let link = 0x5152_5354;
+        // Kind, 0, bytes of the key, and what the kind has at 4.
+        let records: [(Record<'_>, &[&[u8]]); 8] = [
+            (
+                Record::Upsert { transaction, table, key: b"key", value: b"value" },
+                &[b"\x01\0\x03\0\x05\0\0\0", TRANSACTION, TABLE, b"key", b"value", b"\0\0\0\0"],
+            ),
+            (
+                Record::Delete { transaction, table, key: b"key" },
+                &[b"\x02\0\x03\0\0\0\0\0", TRANSACTION, TABLE, b"key", b"\0"],
+            ),
+            (
+                Record::Commit { transaction, timestamp, token: number },
+                &[b"\x03\0\0\0\x54\x53\x52\x51", TRANSACTION, TIMESTAMP, NUMBER],
+            ),
+            (Record::Abort { transaction }, &[b"\x04\0\0\0\0\0\0\0", TRANSACTION]),
+            (Record::ClockCeiling { timestamp }, &[b"\x05\0\0\0\0\0\0\0", TIMESTAMP]),
+            (Record::Padding { bytes: 24 }, &[b"\x06\0\0\0\x18\0\0\0", &[0; 16]]),
+            (
+                Record::Piece { transaction, before: lsn, bytes: b"piece" },
+                &[b"\x07\0\0\0\x05\0\0\0", TRANSACTION, LSN, b"piece", b"\0\0\0"],
+            ),
+            (
+                Record::LargeUpsert { transaction, table, key: b"key", length: number, last: lsn },
+                &[
+                    b"\x08\0\x03\0\0\0\0\0",
+                    TRANSACTION,
+                    TABLE,
+                    b"\0\0\0\0",
+                    NUMBER,
+                    LSN,
+                    b"key",
+                    b"\0\0\0\0\0",
+                ],
+            ),
+        ];
+        for (record, expected) in records {
+            let bytes = expected.concat();
+            assert_eq!(encoded(&record, link), bytes, "{record:?}");
+            let link = if matches!(record, Record::Commit { .. }) { link } else { 0 };
+            assert_eq!(Record::decode(&bytes), Ok(Decoded { record, bytes: bytes.len(), link }));
+        }
+    }
+
     #[test]
     fn update_bytes_saturate_and_stay_aligned() {
         assert_eq!(update_bytes(1, 3), 24);
