@@ -158,3 +158,40 @@ impl Superblock {
         directory.sync().map_err(Error::device(context))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deuteron_device::MemoryDirectory;
+
+    /// What is on disks must stay readable: as `docs/format.md` says, byte for byte.
+    #[test]
+    fn formats_stay_as_they_are() {
+        let copy: [&[u8]; 7] = [
+            b"DEUTERON",                         // magic
+            b"\x01\0\0\0",                       // version
+            b"\x5a\xcc\x92\xb4",                 // checksum
+            b"\x08\x07\x06\x05\x04\x03\x02\x01", // database
+            b"\x18\x17\x16\x15\x14\x13\x12\x11", // time of creation
+            b"\x28\x27\x26\x25\x24\x23\x22\x21", // how far the log reaches
+            &[0; 4056],
+        ];
+        let expected = copy.concat().repeat(2);
+        let superblock = Superblock {
+            database: 0x0102_0304_0506_0708,
+            created_seconds: 0x1112_1314_1516_1718,
+            log_reaches: Lsn(0x2122_2324_2526_2728),
+        };
+        let directory = MemoryDirectory::new();
+        superblock.create(&directory).unwrap();
+        let file = directory.open("superblock", OpenMode::ReadWrite, false).unwrap();
+        let mut written = vec![0; file.length().unwrap() as usize];
+        file.read_at(&mut written, 0).unwrap();
+        assert_eq!(written, expected);
+        for damaged in [None, Some(0), Some(4096)] {
+            file.write_at(&expected, 0).unwrap();
+            damaged.into_iter().for_each(|copy| file.write_at(b"X", copy).unwrap());
+            assert_eq!(Superblock::read(&directory).unwrap(), Some(superblock));
+        }
+    }
+}
