@@ -41,7 +41,7 @@ pub struct Report {
     pub bytes_written_log: u64,
     /// Written to the data store in the measured time.
     pub bytes_written_store: u64,
-    /// Checkpoints that ended in the measured time.
+    /// Images of the page table that were written in the measured time: by checkpoints, and now and then by the store itself.
     pub checkpoints: u64,
 }
 

@@ -52,7 +52,7 @@ pub struct StoreFigures {
     pub bytes_written_log: u64,
     /// Bytes written to the data store since it was opened.
     pub bytes_written_store: u64,
-    /// Checkpoints taken since it was opened.
+    /// Images of the page table written since it was opened, by checkpoints and by the store itself.
     pub checkpoints: u64,
 }
 

@@ -95,9 +95,9 @@ pub fn checkpoint_cost(quick: Quick) -> Result<Figure, String> {
             let more = ["--read-ratio", reads, "--checkpoint-every", every];
             let report = ycsb(quick.pick("4", "15"), &[&papers_records(quick)[..], &more].concat())?;
             let taken = report.number("checkpoints")?;
-            // A quick run is too short for the log of one.
-            if !quick.0 && (taken > 0.0) != (every == "512M") {
-                return Err(format!("{taken} checkpoints were taken every {every} of log"));
+            // A quick run is too short for the log of one. Without checkpoints there are images that the store writes by itself.
+            if !quick.0 && taken == 0.0 && every == "512M" {
+                return Err("no checkpoint was taken".into());
             }
             report.number("throughput_ops")
         })?;
