@@ -28,7 +28,7 @@ use crate::fetched::Fetched;
 use crate::filling::{Filling, Taken};
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{HEADER_BYTES, Position, Stream};
-use crate::fragment::{Marshal, SHORT_HEADER_BYTES};
+use crate::fragment::Marshal;
 use crate::fragments::{ANYTHING, FRAGMENTS_MAX, Filter, UNREADABLE_FRAGMENTS_MAX};
 use crate::images::Images;
 use crate::llama::{Llama, chain};
@@ -38,6 +38,7 @@ use crate::page_id::PageId;
 use crate::segments::Segments;
 use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard, yield_now};
 use crate::unadopted::Unadopted;
+use crate::unreadable::leave_newest;
 use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::{HashMap, HashSet};
@@ -718,25 +719,6 @@ impl Llama {
         if is_part { postponed(Marshalled::Again) } else { Marshalled::Done }
     }
 
-    /// Of a page that cannot be read, and has no room for another fragment: what is written with `deltas`, the oldest that were never flushed, as one fragment of
-    /// `bytes_max` bytes at most. All that is in memory of it, if the access method can unite that to so little; else the newest fragment,
-    /// and each below that is no longer than what lies above: so each is written again as often as what lies above has become twice as much.
-    fn unite<'g>(&self, head: NodeRef<'g>, deltas: &[NodeRef<'g>], bytes_max: u64) -> Option<United<'g>> {
-        let mut all = down_to(head, deltas, |_, _, _| true)?;
-        let payloads: Vec<&[u8]> = all.nodes.iter().map(|node| node.payload()).collect();
-        let method = self.access_method.get().and_then(Weak::upgrade);
-        if let Some(united) = method.and_then(|method| method.unite(&payloads)) {
-            let one = OwnedNode::delta(&united);
-            if fits(bytes_of([one.as_ref()].into_iter()), bytes_max) {
-                all.one = Some(one);
-                return Some(all);
-            }
-        }
-        down_to(head, deltas, |length, above, is_newest| {
-            FlashAddress::padded_length(above + length) <= bytes_max && (is_newest || length <= above)
-        })
-    }
-
     /// The filter of a fragment of these nodes.
     fn filter(&self, nodes: &[NodeRef<'_>], previous: Option<FlashAddress>) -> Filter {
         match self.access_method.get().and_then(Weak::upgrade) {
@@ -809,62 +791,6 @@ impl Llama {
         }
         self.pages.recycle(&pages);
     }
-}
-
-/// What these deltas take in a fragment.
-fn bytes_of<'n>(deltas: impl Iterator<Item = NodeRef<'n>>) -> u64 {
-    deltas.map(|delta| delta.payload().len() as u64 + 4).sum()
-}
-
-/// Whether a fragment of deltas that take so much is one of `bytes_max` bytes at most.
-fn fits(deltas_bytes: u64, bytes_max: u64) -> bool {
-    FlashAddress::padded_length(SHORT_HEADER_BYTES as u64 + deltas_bytes) <= bytes_max
-}
-
-/// Leaves of the deltas of a page that cannot be read, newest first, so many of the newest that the others are a fragment of `bytes_max` bytes; whether there are such.
-/// A page that can be read is consolidated before it has as many.
-fn leave_newest(deltas: &mut Vec<NodeRef<'_>>, bytes_max: u64) -> bool {
-    let (mut bytes, mut left) = (bytes_of(deltas.iter().copied()), 0);
-    while !fits(bytes, bytes_max) && left + 1 < deltas.len() {
-        bytes -= bytes_of(deltas[left..=left].iter().copied());
-        left += 1;
-    }
-    deltas.drain(..left);
-    left > 0
-}
-
-/// What goes into one fragment of a page that cannot be read, above the one that cannot.
-struct United<'g> {
-    /// The nodes whose content that is.
-    nodes: Vec<NodeRef<'g>>,
-    /// That content as one delta, if it is written so.
-    one: Option<OwnedNode>,
-    /// The fragment that lies below.
-    below: FlashAddress,
-}
-
-/// With `deltas`, the oldest that were never flushed, go those of the newest fragment, and of each below as long as `takes` says so of its length, that of what lies
-/// above, and whether it is the newest. `None` if not even the newest goes, or it is not in memory.
-fn down_to<'g>(
-    head: NodeRef<'g>,
-    deltas: &[NodeRef<'g>],
-    takes: impl Fn(u64, u64, bool) -> bool,
-) -> Option<United<'g>> {
-    let mut nodes = deltas.to_vec();
-    let mut bytes = SHORT_HEADER_BYTES as u64 + bytes_of(deltas.iter().copied());
-    let mut taken: Option<FlashAddress> = None;
-    for node in chain(head).skip_while(|node| node.flash().is_none()) {
-        let address = node.flash()?;
-        if taken != Some(address) {
-            if node.kind() == NodeKind::Stub || !takes(address.length(), bytes, taken.is_none()) {
-                return taken.map(|_| United { nodes, one: None, below: address });
-            }
-            bytes += address.length();
-            taken = Some(address);
-        }
-        nodes.push(node);
-    }
-    None
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

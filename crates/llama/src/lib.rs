@@ -18,6 +18,7 @@
 //! | `excerpt` | of a page what may hold one key, past the cache |
 //! | `flush`, `fetched`, `filling`, `writing`, `flush_buffer`, `fragment`, `flash_address` | from memory to flash: pages are taken, put into a buffer, written |
 //! | `rows` | what must be read before it can be flushed, read ahead and together |
+//! | `unreadable` | pages that cannot be read, and are flushed as what is known of them |
 //! | `unadopted` | what is durable and does not count yet |
 //! | `evict`, `memory` | out of memory, within the budget |
 //! | `seal` | giving a page up |
@@ -127,6 +128,7 @@ mod sync;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod test_bed;
 mod unadopted;
+mod unreadable;
 mod words;
 mod writing;
 

@@ -7,7 +7,6 @@
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::fragment::Defect;
-use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
 use crate::llama::{Llama, chain};
 use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
@@ -158,109 +157,6 @@ impl Llama {
             }
         }
         Ok(())
-    }
-
-    /// Whether `page` could not be read when somebody tried last: it takes deltas all the same, however many, and is flushed as what is known of it.
-    ///
-    /// # Panics
-    /// If `page` was never allocated.
-    ///
-    /// ```
-    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
-    /// # let options = deuteron_llama::Options::default();
-    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
-    /// assert!(!llama.is_unreadable(llama.allocate()));
-    /// # Ok::<(), deuteron_llama::LlamaError>(())
-    /// ```
-    pub fn is_unreadable(&self, page: PageId) -> bool {
-        self.table.is_unreadable(page)
-    }
-
-    /// As [`Llama::load`] of a page that is to be flushed. One that cannot be read is flushed as what is known of it.
-    ///
-    /// # Errors
-    /// As [`Llama::load`], if it has no room for another fragment, nor any that can be read and united with it.
-    pub(crate) fn load_for_flush(&self, page: PageId) -> Result<(), LlamaError> {
-        self.load(page).or_else(|error| {
-            // The cleaner shall not come back to it at once.
-            self.table.clear_rewrite(page);
-            let is_full = self.table.fragment_count(page) == UNREADABLE_FRAGMENTS_MAX;
-            if is_full && self.table.is_dirty(page) && !self.load_deltas(page) { Err(error) } else { Ok(()) }
-        })
-    }
-
-    /// Brings into memory what can be read of a page that cannot as a whole: the fragments above the one that cannot. Whether any are there.
-    fn load_deltas(&self, page: PageId) -> bool {
-        // Against a flush that gives the nodes in memory other addresses, too.
-        let Some(_ticket) = self.loading.begin(page) else {
-            self.loading.wait(page);
-            return true;
-        };
-        let Some(newest) = self.missing(page) else { return true };
-        let (mut deltas, mut below) = (Vec::new(), newest);
-        while let Ok(Some((payloads, previous))) = self.read_delta(page, below)
-            && deltas.len() < UNREADABLE_FRAGMENTS_MAX
-        {
-            deltas.push((below, payloads));
-            below = previous;
-        }
-        // A guess, to be made again if it is wrong.
-        let are_some_here = self.table.guessed_fragments(page).newest() != Some(newest);
-        are_some_here || !deltas.is_empty() && self.install_deltas(page, newest, &deltas, below)
-    }
-
-    /// The payloads of one fragment of `page`, newest first, and the address of that below; `None` of a full one.
-    #[expect(clippy::type_complexity, reason = "what is read of one fragment, for the function above")]
-    fn read_delta(
-        &self,
-        page: PageId,
-        address: FlashAddress,
-    ) -> Result<Option<(Vec<Vec<u8>>, FlashAddress)>, LlamaError> {
-        self.store.segments.read_one(address, |read| match read.check()? {
-            fragment if fragment.page() != page => Err(Defect::new(16, page, fragment.page())),
-            fragment => {
-                let previous = fragment.previous();
-                let payloads = || read.payloads().map(<[u8]>::to_vec).collect();
-                Ok(previous.map(|previous| (payloads(), previous)))
-            }
-        })
-    }
-
-    /// Puts `deltas`, newest first, on a stub for what lies `below` them, and below what is in memory, if all from `newest` on is still missing.
-    fn install_deltas(
-        &self,
-        page: PageId,
-        newest: FlashAddress,
-        deltas: &[(FlashAddress, Vec<Vec<u8>>)],
-        below: FlashAddress,
-    ) -> bool {
-        let guard = self.epochs.pin();
-        loop {
-            let snapshot = self.snapshot(page, &guard);
-            let stub = match missing_in(snapshot) {
-                Some((missing, stub)) if missing == newest => stub,
-                // Another has read it, or written it anew.
-                _ => return true,
-            };
-            let mut loaded = OwnedChain::new(OwnedNode::stub(below));
-            for (address, payloads) in deltas.iter().rev() {
-                for payload in payloads.iter().rev() {
-                    let node = OwnedNode::delta(payload);
-                    node.as_ref().set_flash(*address);
-                    loaded.push(node);
-                }
-            }
-            if let (Some(head), Some(stub)) = (snapshot.head(), stub) {
-                loaded.push_copies(head, stub);
-            }
-            let is_flushed = loaded.is_flushed();
-            if self.publish_chain(page, snapshot, loaded, &guard) {
-                if !is_flushed {
-                    self.table.mark_dirty(page);
-                }
-                return true;
-            }
-        }
     }
 
     /// Whether some of `page` is not in memory.

@@ -1,0 +1,200 @@
+//! Pages that cannot be read: a rotten block, a device that refuses. What is known of them is flushed all the same, and nobody else is hindered
+//! ([decision](../../../docs/adr/2026-11-26-a-page-that-cannot-be-read-hinders-no-other.md)).
+//!
+//! Such a page cannot be consolidated, so what was written to it lies on flash as further fragments. Once these are as many as there may be, those above the one
+//! that cannot be read are brought into memory, and written as one.
+
+use crate::error::LlamaError;
+use crate::flash_address::FlashAddress;
+use crate::fragment::{Defect, SHORT_HEADER_BYTES};
+use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
+use crate::llama::{Llama, chain};
+use crate::load::{OwnedChain, missing_in};
+use crate::node::{NodeKind, NodeRef, OwnedNode};
+use crate::page_id::PageId;
+use std::sync::Weak;
+
+impl Llama {
+    /// Whether `page` could not be read when somebody tried last: it takes deltas all the same, however many, and is flushed as what is known of it.
+    ///
+    /// # Panics
+    /// If `page` was never allocated.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert!(!llama.is_unreadable(llama.allocate()));
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn is_unreadable(&self, page: PageId) -> bool {
+        self.table.is_unreadable(page)
+    }
+
+    /// As [`Llama::load`] of a page that is to be flushed. One that cannot be read is flushed as what is known of it.
+    ///
+    /// # Errors
+    /// As [`Llama::load`], if it has no room for another fragment, nor any that can be read and united with it.
+    pub(crate) fn load_for_flush(&self, page: PageId) -> Result<(), LlamaError> {
+        self.load(page).or_else(|error| {
+            // The cleaner shall not come back to it at once.
+            self.table.clear_rewrite(page);
+            let is_full = self.table.fragment_count(page) == UNREADABLE_FRAGMENTS_MAX;
+            if is_full && self.table.is_dirty(page) && !self.load_deltas(page) { Err(error) } else { Ok(()) }
+        })
+    }
+
+    /// Brings into memory what can be read of a page that cannot as a whole: the fragments above the one that cannot. Whether any are there.
+    fn load_deltas(&self, page: PageId) -> bool {
+        // Against a flush that gives the nodes in memory other addresses, too.
+        let Some(_ticket) = self.loading.begin(page) else {
+            self.loading.wait(page);
+            return true;
+        };
+        let Some(newest) = self.missing(page) else { return true };
+        let (mut deltas, mut below) = (Vec::new(), newest);
+        while let Ok(Some((payloads, previous))) = self.read_delta(page, below)
+            && deltas.len() < UNREADABLE_FRAGMENTS_MAX
+        {
+            deltas.push((below, payloads));
+            below = previous;
+        }
+        // A guess, to be made again if it is wrong.
+        let are_some_here = self.table.guessed_fragments(page).newest() != Some(newest);
+        are_some_here || !deltas.is_empty() && self.install_deltas(page, newest, &deltas, below)
+    }
+
+    /// The payloads of one fragment of `page`, newest first, and the address of that below; `None` of a full one.
+    #[expect(clippy::type_complexity, reason = "what is read of one fragment, for the function above")]
+    fn read_delta(
+        &self,
+        page: PageId,
+        address: FlashAddress,
+    ) -> Result<Option<(Vec<Vec<u8>>, FlashAddress)>, LlamaError> {
+        self.store.segments.read_one(address, |read| match read.check()? {
+            fragment if fragment.page() != page => Err(Defect::new(16, page, fragment.page())),
+            fragment => {
+                let previous = fragment.previous();
+                let payloads = || read.payloads().map(<[u8]>::to_vec).collect();
+                Ok(previous.map(|previous| (payloads(), previous)))
+            }
+        })
+    }
+
+    /// Puts `deltas`, newest first, on a stub for what lies `below` them, and below what is in memory, if all from `newest` on is still missing.
+    fn install_deltas(
+        &self,
+        page: PageId,
+        newest: FlashAddress,
+        deltas: &[(FlashAddress, Vec<Vec<u8>>)],
+        below: FlashAddress,
+    ) -> bool {
+        let guard = self.epochs.pin();
+        loop {
+            let snapshot = self.snapshot(page, &guard);
+            let stub = match missing_in(snapshot) {
+                Some((missing, stub)) if missing == newest => stub,
+                // Another has read it, or written it anew.
+                _ => return true,
+            };
+            let mut loaded = OwnedChain::new(OwnedNode::stub(below));
+            for (address, payloads) in deltas.iter().rev() {
+                for payload in payloads.iter().rev() {
+                    let node = OwnedNode::delta(payload);
+                    node.as_ref().set_flash(*address);
+                    loaded.push(node);
+                }
+            }
+            if let (Some(head), Some(stub)) = (snapshot.head(), stub) {
+                loaded.push_copies(head, stub);
+            }
+            let is_flushed = loaded.is_flushed();
+            if self.publish_chain(page, snapshot, loaded, &guard) {
+                if !is_flushed {
+                    self.table.mark_dirty(page);
+                }
+                return true;
+            }
+        }
+    }
+
+    /// Of a page that cannot be read, and has no room for another fragment: what is written with `deltas`, the oldest that were never flushed, as one fragment of
+    /// `bytes_max` bytes at most. All that is in memory of it, if the access method can unite that to so little; else the newest fragment,
+    /// and each below that is no longer than what lies above: so each is written again as often as what lies above has become twice as much.
+    pub(crate) fn unite<'g>(
+        &self,
+        head: NodeRef<'g>,
+        deltas: &[NodeRef<'g>],
+        bytes_max: u64,
+    ) -> Option<United<'g>> {
+        let mut all = down_to(head, deltas, |_, _, _| true)?;
+        let payloads: Vec<&[u8]> = all.nodes.iter().map(|node| node.payload()).collect();
+        let method = self.access_method.get().and_then(Weak::upgrade);
+        if let Some(united) = method.and_then(|method| method.unite(&payloads)) {
+            let one = OwnedNode::delta(&united);
+            if fits(bytes_of([one.as_ref()].into_iter()), bytes_max) {
+                all.one = Some(one);
+                return Some(all);
+            }
+        }
+        down_to(head, deltas, |length, above, is_newest| {
+            FlashAddress::padded_length(above + length) <= bytes_max && (is_newest || length <= above)
+        })
+    }
+}
+
+/// What these deltas take in a fragment.
+fn bytes_of<'n>(deltas: impl Iterator<Item = NodeRef<'n>>) -> u64 {
+    deltas.map(|delta| delta.payload().len() as u64 + 4).sum()
+}
+
+/// Whether a fragment of deltas that take so much is one of `bytes_max` bytes at most.
+fn fits(deltas_bytes: u64, bytes_max: u64) -> bool {
+    FlashAddress::padded_length(SHORT_HEADER_BYTES as u64 + deltas_bytes) <= bytes_max
+}
+
+/// Leaves of the deltas of a page that cannot be read, newest first, so many of the newest that the others are a fragment of `bytes_max` bytes; whether there are such.
+/// A page that can be read is consolidated before it has as many.
+pub(crate) fn leave_newest(deltas: &mut Vec<NodeRef<'_>>, bytes_max: u64) -> bool {
+    let (mut bytes, mut left) = (bytes_of(deltas.iter().copied()), 0);
+    while !fits(bytes, bytes_max) && left + 1 < deltas.len() {
+        bytes -= bytes_of(deltas[left..=left].iter().copied());
+        left += 1;
+    }
+    deltas.drain(..left);
+    left > 0
+}
+
+/// What goes into one fragment of a page that cannot be read, above the one that cannot.
+pub(crate) struct United<'g> {
+    /// The nodes whose content that is.
+    pub(crate) nodes: Vec<NodeRef<'g>>,
+    /// That content as one delta, if it is written so.
+    pub(crate) one: Option<OwnedNode>,
+    /// The fragment that lies below.
+    pub(crate) below: FlashAddress,
+}
+
+/// With `deltas`, the oldest that were never flushed, go those of the newest fragment, and of each below as long as `takes` says so of its length, that of what lies
+/// above, and whether it is the newest. `None` if not even the newest goes, or it is not in memory.
+fn down_to<'g>(
+    head: NodeRef<'g>,
+    deltas: &[NodeRef<'g>],
+    takes: impl Fn(u64, u64, bool) -> bool,
+) -> Option<United<'g>> {
+    let mut nodes = deltas.to_vec();
+    let mut bytes = SHORT_HEADER_BYTES as u64 + bytes_of(deltas.iter().copied());
+    let mut taken: Option<FlashAddress> = None;
+    for node in chain(head).skip_while(|node| node.flash().is_none()) {
+        let address = node.flash()?;
+        if taken != Some(address) {
+            if node.kind() == NodeKind::Stub || !takes(address.length(), bytes, taken.is_none()) {
+                return taken.map(|_| United { nodes, one: None, below: address });
+            }
+            bytes += address.length();
+            taken = Some(address);
+        }
+        nodes.push(node);
+    }
+    None
+}
