@@ -13,15 +13,12 @@ use std::mem::{size_of, take};
 use std::ops::Bound;
 
 impl Workspace {
-    /// Adds a key to the read set (R7). Never under a guard.
-    ///
-    /// # Errors
-    /// As [`Core::make_room`](crate::core::Core::make_room).
+    /// Adds a key to the read set (R7); whether [room is to be made](Workspace::make_room_for_held) for what the transaction holds.
     #[inline]
-    pub(crate) fn remember(&mut self, key: KeyRef<'_>, observed: Observed) -> Result<(), TcError> {
+    pub(crate) fn remember(&mut self, key: KeyRef<'_>, observed: Observed) -> bool {
         let is_full = self.is_full_of_reads(key.key.len());
         if self.reads_forgotten || is_full && !self.make_place(key.key.len()) {
-            return Ok(());
+            return false;
         }
         let key_start = self.keys.len() as u32;
         self.keys.extend_from_slice(key.key);
@@ -32,14 +29,14 @@ impl Workspace {
             key_length: key.key.len() as u32,
             observed,
         });
-        self.hold(size_of::<ReadEntry>() + key.key.len())
+        self.held.add(size_of::<ReadEntry>() + key.key.len(), &self.core.account)
     }
 
     /// Adds a batch to the scan set (R7): to the entry of the batches before it, if the transaction has not written since. Never
     /// under a guard.
     ///
     /// # Errors
-    /// As [`Workspace::remember`].
+    /// As [`Workspace::hold`].
     pub(crate) fn remember_scan(
         &mut self,
         entry: Option<usize>,
@@ -108,8 +105,12 @@ impl Workspace {
         if self.held.add(bytes, &self.core.account) { self.make_room_for_held() } else { Ok(()) }
     }
 
+    /// Makes room for what the transaction holds, of which the account has just been told. Never under a guard.
+    ///
+    /// # Errors
+    /// As [`Core::make_room`](crate::core::Core::make_room).
     #[cold]
-    fn make_room_for_held(&mut self) -> Result<(), TcError> {
+    pub(crate) fn make_room_for_held(&mut self) -> Result<(), TcError> {
         let limit = self.core.account.budget() as usize / 2;
         if self.read_bytes() > limit && !(self.keep_each_once() && self.read_bytes() <= limit) {
             // Memory stays bounded; only if the transaction is pushed will it matter.
@@ -177,6 +178,14 @@ mod tests {
         tx.get(TABLE, &number.to_be_bytes()).expect("nobody is in the way");
     }
 
+    /// As if the transaction had read a version of that time.
+    fn remember(tx: &mut Transaction, number: u64) {
+        let key = tx.workspace.core.table.key(TABLE, &[0; 4]);
+        if tx.workspace.remember(key, Observed::Version(deuteron_contract::Timestamp(number))) {
+            tx.workspace.make_room_for_held().expect("there is room");
+        }
+    }
+
     /// Somebody reads what the transaction has written: it must commit later.
     fn push(bed: &Bed, tx: &mut Transaction) {
         tx.put(TABLE, b"pushed", b"1").expect("nobody is in the way");
@@ -217,9 +226,7 @@ mod tests {
         let mut number = 0u64;
         while !tx.workspace.reads_forgotten {
             // No two are the same.
-            let key = tx.workspace.core.table.key(TABLE, &[0; 4]);
-            let observed = Observed::Version(deuteron_contract::Timestamp(number));
-            tx.workspace.remember(key, observed).expect("there is room");
+            remember(&mut tx, number);
             most = most.max(account.used() - before);
             number += 1;
         }
@@ -231,9 +238,7 @@ mod tests {
         // At the end, too.
         let mut tx = bed.begin();
         for number in 0..10_000 {
-            let key = tx.workspace.core.table.key(TABLE, &[0; 4]);
-            let observed = Observed::Version(deuteron_contract::Timestamp(number));
-            tx.workspace.remember(key, observed).expect("there is room");
+            remember(&mut tx, number);
         }
         assert!(account.used() > before + (256 << 10));
         drop(tx);

@@ -359,7 +359,9 @@ impl Transaction {
                     let absent = matches!(copied, Copied::Absent);
                     if remembers {
                         let observed = if absent { Observed::Absent } else { Observed::Version(at) };
-                        workspace.remember(hashed, observed)?;
+                        if workspace.remember(hashed, observed) {
+                            workspace.make_room_for_held()?;
+                        }
                     }
                     match recycled {
                         None => return Ok(!absent),
@@ -382,7 +384,9 @@ impl Transaction {
                         let absent = fetched.value.is_none();
                         let observed =
                             if absent { Observed::Absent } else { Observed::Version(fetched.timestamp) };
-                        workspace.remember(hashed, observed)?;
+                        if workspace.remember(hashed, observed) {
+                            workspace.make_room_for_held()?;
+                        }
                     }
                     return Ok(match fetched.value {
                         Some(value) => {
