@@ -14,7 +14,8 @@ use std::ops::Bound;
 
 impl Workspace {
     /// Adds a key to the read set (R7); whether [room is to be made](Workspace::make_room_for_held) for what the transaction holds.
-    #[inline]
+    // A call would cost as much as the rest.
+    #[inline(always)]
     pub(crate) fn remember(&mut self, key: KeyRef<'_>, observed: Observed) -> bool {
         let is_full = self.is_full_of_reads(key.key.len());
         if self.reads_forgotten || is_full && !self.make_place(key.key.len()) {
