@@ -29,7 +29,7 @@ use crate::filling::{Filling, Taken};
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::{HEADER_BYTES, Position, Stream};
 use crate::fragment::Marshal;
-use crate::fragments::{ANYTHING, FRAGMENTS_MAX, Filter, UNREADABLE_FRAGMENTS_MAX};
+use crate::fragments::{ANYTHING, Filter};
 use crate::images::Images;
 use crate::llama::{Llama, chain};
 use crate::mapping_table::Word;
@@ -38,7 +38,7 @@ use crate::page_id::PageId;
 use crate::segments::Segments;
 use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard, yield_now};
 use crate::unadopted::Unadopted;
-use crate::unreadable::leave_newest;
+use crate::unreadable::Known;
 use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::{HashMap, HashSet};
@@ -177,7 +177,7 @@ pub(crate) enum Turn {
 }
 
 /// What became of one page.
-enum Marshalled {
+pub(crate) enum Marshalled {
     /// It is in the buffer, or there is nothing to write.
     Done,
     /// It is to be looked at again: its newest deltas are a fragment of their own, or it has changed.
@@ -589,46 +589,23 @@ impl Llama {
         let lies_on = previous.is_some();
         let max = self.fragments_max(page, head.is_partial());
         let too_many = below.is_some_and(|below| below.is_none_or(|below| below.are_enough(max)));
-        let fragment_bytes_max = self.store.segments.fragment_bytes_max();
-        let mut is_part = false;
-        let (mut one, mut ticket) = (None, None);
+        let (mut one, mut is_part, mut ticket) = (None, false, None);
         let is_full = lies_on && (rewrite || too_many);
         if is_full && head.is_partial() {
             if !self.table.is_unreadable(page) {
                 return postponed(Marshalled::Load);
             }
-            // What is known of it. The cleaner comes back to it.
+            // The cleaner comes back to it.
             self.table.clear_rewrite(page);
             rewrite = false;
             if nodes.is_empty() {
                 return Marshalled::Done;
             }
-            is_part = leave_newest(&mut nodes, fragment_bytes_max);
-            if fragments.len() >= FRAGMENTS_MAX {
-                // Who loads the page copies nodes with their addresses, some of which are about to be dead.
-                ticket = self.loading.begin(page);
-                if ticket.is_none() {
-                    return postponed(Marshalled::Later);
-                }
-                if self.table.word(page) != word {
-                    // Perhaps that has happened since: the nodes of another chain would be given the new address.
-                    return postponed(Marshalled::Again);
-                }
-                match self.unite(head, &nodes, fragment_bytes_max) {
-                    Some(united) => (nodes, previous, one) = (united.nodes, Some(united.below), united.one),
-                    None if fragments.len() < UNREADABLE_FRAGMENTS_MAX => {}
-                    None => {
-                        let newest = previous.map_or(0, FlashAddress::length);
-                        let flushed = chain(head).find(|node| node.flash().is_some());
-                        let is_here = flushed.is_some_and(|node| node.kind() == NodeKind::Delta);
-                        return postponed(if is_here {
-                            Marshalled::TooLarge(newest)
-                        } else {
-                            Marshalled::Load
-                        });
-                    }
-                }
-            }
+            Known { nodes, previous, one, is_part, ticket } =
+                match self.known_of(page, word, head, nodes, previous, fragments.len()) {
+                    Ok(known) => known,
+                    Err(outcome) => return postponed(outcome),
+                };
         } else if is_full {
             if head.chain_length() > 0 && batch.asked != Some(page) && self.access_method.get().is_some() {
                 return postponed(Marshalled::Long);
@@ -652,7 +629,7 @@ impl Llama {
         }
         let saved = if self.options.compress { marshal.pack() } else { None };
         let length = match marshal.length() {
-            Ok(length) if length <= fragment_bytes_max => length,
+            Ok(length) if length <= self.store.segments.fragment_bytes_max() => length,
             Ok(length) | Err(length) => return postponed(Marshalled::TooLarge(length)),
         };
         let mut claims = Vec::new();

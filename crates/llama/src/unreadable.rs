@@ -6,10 +6,12 @@
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
+use crate::flush::Marshalled;
 use crate::fragment::{Defect, SHORT_HEADER_BYTES};
-use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
+use crate::fragments::{FRAGMENTS_MAX, UNREADABLE_FRAGMENTS_MAX};
 use crate::llama::{Llama, chain};
 use crate::load::{OwnedChain, missing_in};
+use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
 use std::sync::Weak;
@@ -118,30 +120,85 @@ impl Llama {
         }
     }
 
-    /// Of a page that cannot be read, and has no room for another fragment: what is written with `deltas`, the oldest that were never flushed, as one fragment of
-    /// `bytes_max` bytes at most. All that is in memory of it, if the access method can unite that to so little; else the newest fragment,
-    /// and each below that is no longer than what lies above: so each is written again as often as what lies above has become twice as much.
-    pub(crate) fn unite<'g>(
+    /// What is written of a page that should be written in full and cannot be read, in one fragment: of `deltas`, which were never flushed, newest first, as many
+    /// of the oldest as there is room for, on what lies below them. If the page has no room for another of its `fragments`, with what can be united with them.
+    ///
+    /// # Errors
+    /// What becomes of the page instead.
+    pub(crate) fn known_of<'g>(
+        &'g self,
+        page: PageId,
+        word: u64,
+        head: NodeRef<'g>,
+        mut deltas: Vec<NodeRef<'g>>,
+        previous: Option<FlashAddress>,
+        fragments: usize,
+    ) -> Result<Known<'g>, Marshalled> {
+        let bytes_max = self.store.segments.fragment_bytes_max();
+        let is_part = leave_newest(&mut deltas, bytes_max);
+        if fragments < FRAGMENTS_MAX {
+            return Ok(Known { nodes: deltas, previous, one: None, is_part, ticket: None });
+        }
+        // Who loads the page copies nodes with their addresses, some of which are about to be dead.
+        let ticket = Some(self.loading.begin(page).ok_or(Marshalled::Later)?);
+        if self.table.word(page) != word {
+            // Perhaps that has happened since: the nodes of another chain would be given the new address.
+            return Err(Marshalled::Again);
+        }
+        match self.unite(head, &deltas, bytes_max) {
+            Some(((nodes, below), one)) => Ok(Known { nodes, previous: Some(below), one, is_part, ticket }),
+            None if fragments < UNREADABLE_FRAGMENTS_MAX => {
+                Ok(Known { nodes: deltas, previous, one: None, is_part, ticket })
+            }
+            None => {
+                let flushed = chain(head).find(|node| node.flash().is_some());
+                let is_here = flushed.is_some_and(|node| node.kind() == NodeKind::Delta);
+                let newest = previous.map_or(0, FlashAddress::length);
+                Err(if is_here { Marshalled::TooLarge(newest) } else { Marshalled::Load })
+            }
+        }
+    }
+
+    /// What is written with `deltas`, the oldest that were never flushed, as one fragment of `bytes_max` bytes at most. All that is in memory of the page, as one
+    /// delta, if the access method can unite that to so little; else the newest fragment, and each below that is no longer than what lies above: so each is
+    /// written again as often as what lies above has become twice as much.
+    fn unite<'g>(
         &self,
         head: NodeRef<'g>,
         deltas: &[NodeRef<'g>],
         bytes_max: u64,
-    ) -> Option<United<'g>> {
-        let mut all = down_to(head, deltas, |_, _, _| true)?;
-        let payloads: Vec<&[u8]> = all.nodes.iter().map(|node| node.payload()).collect();
+    ) -> Option<(Above<'g>, Option<OwnedNode>)> {
+        let all = down_to(head, deltas, |_, _, _| true)?;
+        let payloads: Vec<&[u8]> = all.0.iter().map(|node| node.payload()).collect();
         let method = self.access_method.get().and_then(Weak::upgrade);
-        if let Some(united) = method.and_then(|method| method.unite(&payloads)) {
-            let one = OwnedNode::delta(&united);
-            if fits(bytes_of([one.as_ref()].into_iter()), bytes_max) {
-                all.one = Some(one);
-                return Some(all);
-            }
+        let united =
+            method.and_then(|method| method.unite(&payloads)).map(|payload| OwnedNode::delta(&payload));
+        if let Some(one) = united.filter(|one| fits(bytes_of([one.as_ref()].into_iter()), bytes_max)) {
+            return Some((all, Some(one)));
         }
-        down_to(head, deltas, |length, above, is_newest| {
+        let some = down_to(head, deltas, |length, above, is_newest| {
             FlashAddress::padded_length(above + length) <= bytes_max && (is_newest || length <= above)
-        })
+        });
+        some.map(|some| (some, None))
     }
 }
+
+/// What goes into one fragment of a page that cannot be read.
+pub(crate) struct Known<'g> {
+    /// The nodes whose content that is, newest first.
+    pub(crate) nodes: Vec<NodeRef<'g>>,
+    /// The fragment that lies below.
+    pub(crate) previous: Option<FlashAddress>,
+    /// That content as one delta, if it is written so.
+    pub(crate) one: Option<OwnedNode>,
+    /// Newer deltas are left for a fragment of their own.
+    pub(crate) is_part: bool,
+    /// Until the nodes have their address nobody loads the page.
+    pub(crate) ticket: Option<LoadTicket<'g>>,
+}
+
+/// Nodes above a fragment, newest first, and that fragment.
+type Above<'g> = (Vec<NodeRef<'g>>, FlashAddress);
 
 /// What these deltas take in a fragment.
 fn bytes_of<'n>(deltas: impl Iterator<Item = NodeRef<'n>>) -> u64 {
@@ -155,7 +212,7 @@ fn fits(deltas_bytes: u64, bytes_max: u64) -> bool {
 
 /// Leaves of the deltas of a page that cannot be read, newest first, so many of the newest that the others are a fragment of `bytes_max` bytes; whether there are such.
 /// A page that can be read is consolidated before it has as many.
-pub(crate) fn leave_newest(deltas: &mut Vec<NodeRef<'_>>, bytes_max: u64) -> bool {
+fn leave_newest(deltas: &mut Vec<NodeRef<'_>>, bytes_max: u64) -> bool {
     let (mut bytes, mut left) = (bytes_of(deltas.iter().copied()), 0);
     while !fits(bytes, bytes_max) && left + 1 < deltas.len() {
         bytes -= bytes_of(deltas[left..=left].iter().copied());
@@ -165,23 +222,13 @@ pub(crate) fn leave_newest(deltas: &mut Vec<NodeRef<'_>>, bytes_max: u64) -> boo
     left > 0
 }
 
-/// What goes into one fragment of a page that cannot be read, above the one that cannot.
-pub(crate) struct United<'g> {
-    /// The nodes whose content that is.
-    pub(crate) nodes: Vec<NodeRef<'g>>,
-    /// That content as one delta, if it is written so.
-    pub(crate) one: Option<OwnedNode>,
-    /// The fragment that lies below.
-    pub(crate) below: FlashAddress,
-}
-
 /// With `deltas`, the oldest that were never flushed, go those of the newest fragment, and of each below as long as `takes` says so of its length, that of what lies
 /// above, and whether it is the newest. `None` if not even the newest goes, or it is not in memory.
 fn down_to<'g>(
     head: NodeRef<'g>,
     deltas: &[NodeRef<'g>],
     takes: impl Fn(u64, u64, bool) -> bool,
-) -> Option<United<'g>> {
+) -> Option<Above<'g>> {
     let mut nodes = deltas.to_vec();
     let mut bytes = SHORT_HEADER_BYTES as u64 + bytes_of(deltas.iter().copied());
     let mut taken: Option<FlashAddress> = None;
@@ -189,7 +236,7 @@ fn down_to<'g>(
         let address = node.flash()?;
         if taken != Some(address) {
             if node.kind() == NodeKind::Stub || !takes(address.length(), bytes, taken.is_none()) {
-                return taken.map(|_| United { nodes, one: None, below: address });
+                return taken.map(|_| (nodes, address));
             }
             bytes += address.length();
             taken = Some(address);

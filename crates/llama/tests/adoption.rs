@@ -1,10 +1,11 @@
 //! Which pages a crash leaves, in the orders of events that random histories seldom meet.
 
+mod harness;
+
 use deuteron_device::{CrashPolicy, SimulatedDisk};
 use deuteron_epoch::Epochs;
-use deuteron_llama::{
-    CheckpointProgress, FlushProgress, Llama, Options, OwnedNode, PageDescriptor, PageId, PageState,
-};
+use deuteron_llama::{CheckpointProgress, Llama, Options, OwnedNode, PageDescriptor, PageId, PageState};
+use harness::steps::flush;
 use std::sync::Arc;
 
 fn open(disk: &SimulatedDisk) -> (Llama, Vec<(Vec<u8>, PageId)>) {
@@ -18,10 +19,6 @@ fn install(llama: &Llama, page: PageId, low_key: &[u8], adopts: &[PageId]) {
     let descriptor = PageDescriptor { tree: 1, low_key, root: low_key.is_empty() };
     let snapshot = llama.snapshot(page, &guard);
     llama.install(page, snapshot, OwnedNode::base(low_key, descriptor, adopts), &guard).unwrap();
-}
-
-fn flush(llama: &Llama) {
-    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
 }
 
 /// A checkpoint whose index holds these pages; `before_finish` runs after the last of them.

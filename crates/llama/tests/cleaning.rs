@@ -1,8 +1,11 @@
 //! What one step of cleaning does, and when a checkpoint would help.
 
+mod harness;
+
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{CheckpointProgress, FlushProgress, Llama, Options, OwnedNode, PageDescriptor, PageId};
+use deuteron_llama::{Llama, Options, OwnedNode, PageDescriptor, PageId};
+use harness::steps::{checkpoint, flush};
 use std::sync::Arc;
 
 const SEGMENT: u64 = 64 << 10;
@@ -17,19 +20,6 @@ fn put(llama: &Llama, page: PageId, bytes: usize) {
     let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
     let base = OwnedNode::base(&vec![7; bytes], descriptor, &[]);
     llama.install(page, llama.snapshot(page, &guard), base, &guard).unwrap();
-}
-
-fn flush(llama: &Llama) {
-    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
-}
-
-fn checkpoint(llama: &Llama, pages: &[PageId]) {
-    let mut checkpoint = llama.checkpoint_begin(b"").unwrap();
-    while llama.checkpoint_flush_step(&mut checkpoint).unwrap() != CheckpointProgress::Done {}
-    for &page in pages {
-        llama.checkpoint_add(&mut checkpoint, 1, &page.0.to_be_bytes(), page).unwrap();
-    }
-    llama.checkpoint_finish(checkpoint).unwrap();
 }
 
 /// Gives out identifiers, this one the last.

@@ -5,9 +5,9 @@ mod harness;
 use deuteron_device::{CrashPolicy, Directory, OpenMode, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use deuteron_llama::{
-    CheckpointProgress, FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode, PageDescriptor,
-    PageId,
+    FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode, PageDescriptor, PageId,
 };
+use harness::steps::checkpoint;
 use std::collections::HashSet;
 use std::iter::successors;
 use std::sync::Arc;
@@ -48,15 +48,6 @@ fn evict(llama: &Llama) {
     for _ in 0..4 {
         llama.evict_step(u64::MAX);
     }
-}
-
-fn checkpoint(llama: &Llama, pages: &[PageId]) {
-    let mut checkpoint = llama.checkpoint_begin(b"").unwrap();
-    while llama.checkpoint_flush_step(&mut checkpoint).unwrap() != CheckpointProgress::Done {}
-    for &page in pages {
-        llama.checkpoint_add(&mut checkpoint, 1, &page.0.to_be_bytes(), page).unwrap();
-    }
-    llama.checkpoint_finish(checkpoint).unwrap();
 }
 
 /// In which file these bytes lie, and where; the last place.

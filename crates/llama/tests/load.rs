@@ -9,6 +9,7 @@ use deuteron_epoch::Epochs;
 use deuteron_llama::{
     FlushProgress, Llama, LlamaError, Options, OwnedNode, PageDescriptor, PageId, PageState,
 };
+use harness::steps::evict;
 use harness::watched::Watched;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,12 +43,6 @@ fn pages_on_flash(llama: &Llama, count: usize) -> Vec<PageId> {
         evict(llama);
     }
     pages
-}
-
-fn evict(llama: &Llama) {
-    while llama.memory_bytes() > 0 {
-        llama.evict_step(u64::MAX);
-    }
 }
 
 fn text(number: usize, layer: usize) -> Vec<u8> {

@@ -1,8 +1,11 @@
 //! Which pages are prepared together ahead of a flush, and which are united.
 
+mod harness;
+
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
 use deuteron_llama::{FlushProgress, Llama, Options, OwnedNode, PageDescriptor, PageId, PageState};
+use harness::steps::{evict, flush};
 use std::sync::Arc;
 
 /// The fragments of a page of 1000 bytes and of a delta on it.
@@ -26,16 +29,6 @@ fn put(llama: &Llama, page: PageId) {
         false => OwnedNode::delta(b"delta"),
     };
     llama.install(page, snapshot, node, &guard).unwrap();
-}
-
-fn flush(llama: &Llama) {
-    while llama.flush_step().unwrap() != FlushProgress::Nothing {}
-}
-
-fn evict(llama: &Llama) {
-    while llama.memory_bytes() > 0 {
-        llama.evict_step(u64::MAX);
-    }
 }
 
 /// Of `count` identifiers these have pages of two fragments, which are not in memory.

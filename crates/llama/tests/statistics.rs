@@ -1,10 +1,11 @@
 //! Every figure of [`Statistics`] moves as it is documented, and no other, with actions whose cost is known.
 
+mod harness;
+
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{
-    CheckpointProgress, FlushProgress, Llama, Options, OwnedNode, PageDescriptor, PageId, PageState,
-};
+use deuteron_llama::{Llama, Options, OwnedNode, PageDescriptor, PageId, PageState};
+use harness::steps;
 use std::sync::Arc;
 
 /// A full fragment of a page of 1000 bytes with a low key of eight: a header of 64, a length of four, and up to a multiple of 16.
@@ -59,22 +60,15 @@ impl Bed {
     }
 
     fn flush(&self) {
-        while self.llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        steps::flush(&self.llama);
     }
 
     fn evict(&self) {
-        while self.llama.memory_bytes() > 0 {
-            self.llama.evict_step(u64::MAX);
-        }
+        steps::evict(&self.llama);
     }
 
     fn checkpoint(&self, pages: &[PageId]) {
-        let mut checkpoint = self.llama.checkpoint_begin(b"").unwrap();
-        while self.llama.checkpoint_flush_step(&mut checkpoint).unwrap() != CheckpointProgress::Done {}
-        for &page in pages {
-            self.llama.checkpoint_add(&mut checkpoint, 1, &page.0.to_be_bytes(), page).unwrap();
-        }
-        self.llama.checkpoint_finish(checkpoint).unwrap();
+        steps::checkpoint(&self.llama, pages);
     }
 }
 

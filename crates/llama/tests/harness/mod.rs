@@ -7,6 +7,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod steps;
 pub mod watched;
 
 pub use deuteron_device::simulated::Random;
