@@ -117,9 +117,10 @@ fn run(engine: &Weak<Engine>, name: &str, duty: Round) {
             Ok(Outcome::Worked) => {}
             Ok(Outcome::Idle { observed, wait }) => engine.signal_of(name).wait(observed, wait),
             Err(_) => {
-                // A bug, which the hook has reported. Those who wait must not wait for ever.
+                // A bug, which the hook has reported. The duty goes on, as after a failure, for the sake of those who wait: the log tells them.
                 engine.poison(&Error::Poisoned { reason: format!("the {name} panicked") });
-                return;
+                let signal = engine.signal_of(name);
+                signal.wait(signal.observe(), IDLE);
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::stable_index::StableIndex;
 use crate::stable_waiters::StableWaiters;
 use crate::statistics::LogStatistics;
 use crate::sync::{AtomicU64, Mutex, Ordering, Padded};
-use crate::{AppendError, LogError, LogOptions};
+use crate::{AppendError, LogError, LogOptions, Poison};
 use deuteron_contract::Lsn;
 use deuteron_device::{Directory, Operation};
 use deuteron_epoch::{Epochs, Guard};
@@ -266,12 +266,17 @@ impl Log {
     ///
     /// # Errors
     /// The first failure of the device, and from then on [`LogError::Poisoned`]: the log has stopped for good, and all who
-    /// wait have been told. What is below [`Log::stable_lsn`] is safe.
+    /// wait have been told. What is below [`Log::stable_lsn`] is safe. The same if a step has panicked: what it left is not to be written.
     pub fn flush_step(&self) -> Result<bool, LogError> {
         let mut flusher = match self.flusher.try_lock() {
             Ok(flusher) => flusher,
             Err(TryLockError::WouldBlock) => return Ok(false),
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::Poisoned(_)) => {
+                let reason = "a thread panicked while it wrote the log".to_owned();
+                let error = LogError::Poisoned(Arc::new(Poison { reason, disk_full: false }));
+                self.stop(&error);
+                return Err(error);
+            }
         };
         self.condition.check()?;
         let recycled = self.window.recycle_step();
@@ -468,5 +473,28 @@ struct Unpark(std::thread::Thread);
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use deuteron_device::MemoryDirectory;
+
+    #[test]
+    fn a_step_that_panicked_stops_the_log_and_nobody_waits_for_ever() {
+        let directory = Arc::new(MemoryDirectory::new());
+        let options = LogOptions::tiny_for_tests();
+        let (log, _) = Log::open(directory, &options, Epochs::new(), Lsn(0)..Lsn(0)).unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| log.wait_stable(Lsn(1 << 20)));
+            let step = scope.spawn(|| {
+                let _flusher = log.flusher.lock();
+                panic!("a step of the test");
+            });
+            assert!(step.join().is_err());
+            assert!(matches!(log.flush_step(), Err(LogError::Poisoned(_))));
+            assert!(matches!(waiter.join().unwrap(), Err(LogError::Poisoned(_))));
+        });
     }
 }
