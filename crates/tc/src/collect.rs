@@ -1,5 +1,5 @@
-//! Garbage collection (paper 2.4): what no active transaction can see is cut off, what the data component has is
-//! evicted when memory is short (rules R11, R12).
+//! Garbage collection (paper 2.4): what no active transaction can see is cut off or taken out, what the data component has is
+//! evicted when memory is short (rules R11, R12, R26).
 
 use crate::core::Core;
 use crate::linked::Linked;
@@ -31,6 +31,7 @@ impl Core {
         let mut worked = self.renew_ceiling().unwrap_or(false);
         worked |= self.tell_untold_aborts();
         self.find_oldest_active();
+        self.gather_active();
         self.index.gather();
         // What has not been let go of cannot be evicted, and a step comes seldom where the same thread does I/O, too. With memory to spare
         // there is no hurry: many records are written again meanwhile, and stay where they are.
@@ -87,7 +88,7 @@ impl Core {
             for bucket in swept {
                 self.table.for_each_in_bucket(bucket, &guard, |record| {
                     // Seldom, and whoever changes a record takes its line from those who use it.
-                    if Self::has_garbage(record, horizon, &guard) {
+                    if self.has_garbage(record, horizon, &guard) {
                         dropped |= self.maintain(record, horizon, &guard);
                     }
                     // The second chance is left to those that the hand passes while there is room.
@@ -138,24 +139,32 @@ impl Core {
     }
 
     /// Whether [`Core::maintain`] would drop something, if nobody comes before it.
-    pub(crate) fn has_garbage(record: &Record, horizon: Timestamp, _guard: &Guard<'_>) -> bool {
+    pub(crate) fn has_garbage(&self, record: &Record, horizon: Timestamp, guard: &Guard<'_>) -> bool {
         let mut current = record.head.load(Ordering::Acquire);
+        let mut newer = None;
         while current != REMOVED && current != PRUNED {
             // SAFETY: reached through the record's head under the guard (V1).
             let Some(version) = (unsafe { current.as_ref() }) else { break };
             current = version.next.load(Ordering::Acquire);
             match version.state() {
                 VersionState::Aborted => return true,
+                VersionState::Committed(at) if self.is_unseen(at, newer, guard) => return true,
                 VersionState::Committed(at) if at < horizon => {
                     return current != PRUNED && !current.is_null();
                 }
-                _ => {}
+                VersionState::Committed(at) => newer = Some(at),
+                VersionState::Pending(_) => newer = None,
             }
         }
         false
     }
 
-    /// Unlinks aborted versions, and drops those below the newest that everybody sees; whether there were any. Does
+    /// R26: whether nobody sees a version that was committed at `at`, below one that was at `newer`.
+    fn is_unseen(&self, at: Timestamp, newer: Option<Timestamp>, guard: &Guard<'_>) -> bool {
+        newer.zip(self.active.get(guard)).is_some_and(|(newer, active)| active.sees_nothing_in(at, newer))
+    }
+
+    /// Unlinks aborted versions and those that nobody sees, and drops what is below the newest that everybody sees; whether there were any. Does
     /// nothing if somebody else is at it.
     pub(crate) fn maintain(&self, record: &Record, horizon: Timestamp, guard: &Guard<'_>) -> bool {
         // SAFETY: what `maintain_to` promises of each version.
@@ -173,6 +182,8 @@ impl Core {
         let Some(_maintenance) = record.try_maintain() else { return false };
         let mut dropped = 0;
         let mut link = &record.head;
+        // When the version was committed whose link this is, if that is known.
+        let mut newer = None;
         loop {
             let current = link.load(Ordering::Acquire);
             if current == REMOVED || current == PRUNED {
@@ -180,6 +191,7 @@ impl Core {
             }
             // SAFETY: reached through the head under the guard (V1).
             let Some(version) = (unsafe { Linked::new(current) }) else { break };
+            point();
             match version.state() {
                 VersionState::Aborted => {
                     let next = version.next.load(Ordering::Acquire);
@@ -192,12 +204,23 @@ impl Core {
                     }
                     continue;
                 }
+                VersionState::Committed(at) if self.is_unseen(at, newer, guard) => {
+                    // The link of a version is changed under the maintenance lock only.
+                    link.store(version.next.load(Ordering::Acquire), Ordering::Release);
+                    dropped += 1;
+                    // Unlinked under the maintenance lock (E1), stamped (V2).
+                    retire(version);
+                    continue;
+                }
                 VersionState::Committed(at) if at < horizon => {
                     dropped += Self::cut_below(&version, guard, &mut retire);
                     break;
                 }
-                _ => link = &version.get().next,
+                VersionState::Committed(at) => newer = Some(at),
+                // It may have been committed at any time.
+                VersionState::Pending(_) => newer = None,
             }
+            link = &version.get().next;
         }
         if dropped > 0 {
             self.counters.add(Counter::VersionsDropped, dropped);
@@ -250,7 +273,7 @@ impl Core {
         count
     }
 
-    /// A writer has put `new` on top: what lies below the version beneath it goes if everybody sees that version. This keeps
+    /// A writer has put `new` on top: what lies below the version beneath it goes if everybody sees that version, or nobody what lies there. This keeps
     /// the chain of a hot record short without a collector.
     pub(crate) fn prune_below(
         &self,
@@ -267,16 +290,33 @@ impl Core {
         // SAFETY: linked, under the guard (V1).
         let Some(version) = (unsafe { beneath.as_ref() }) else { return };
         let below = version.next.load(Ordering::Relaxed);
-        let seen_by_all = match version.state() {
-            VersionState::Committed(at) => at < self.known_horizon() && !below.is_null() && below != PRUNED,
+        let is_garbage = match version.state() {
+            VersionState::Committed(_) if below.is_null() || below == PRUNED => false,
+            VersionState::Committed(at) => {
+                at < self.known_horizon() || self.is_below_unseen(below, at, guard)
+            }
             VersionState::Aborted => true,
             VersionState::Pending(_) => false,
         };
-        if seen_by_all {
+        if is_garbage {
             self.maintain_to(record, self.known_horizon(), guard, |version| {
                 // SAFETY: what `maintain_to` promises.
                 unsafe { self.recycle_version(version, recycler, guard) }
             });
+        }
+    }
+
+    /// R26: whether nobody sees the version `below` one that was committed at `newer`.
+    fn is_below_unseen(&self, below: *const Version, newer: Timestamp, guard: &Guard<'_>) -> bool {
+        // Looked at first, as what lies there may be in nobody's cache.
+        let Some(active) = self.active.get(guard).filter(|active| active.reaches(newer)) else {
+            return false;
+        };
+        // SAFETY: linked, under the guard (V1).
+        match unsafe { &*below }.state() {
+            VersionState::Committed(at) => active.sees_nothing_in(at, newer),
+            VersionState::Aborted => true,
+            VersionState::Pending(_) => false,
         }
     }
 

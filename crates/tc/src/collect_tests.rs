@@ -1,6 +1,5 @@
 //! What the collector keeps, drops and evicts: chains of versions made by hand, and what is left of them (rules R11, R12).
 
-use crate::core::Core;
 use crate::counted::{asked, stored};
 use crate::linked::Linked;
 use crate::record::{REMOVED, Record};
@@ -8,7 +7,7 @@ use crate::sync::{Ordering, lock};
 use crate::test_bed::{Bed, TABLE, bed, roomy};
 use crate::transaction_table::SlotIndex;
 use crate::version::{PRUNED, Version, VersionState, Written};
-use crate::{Stall, TcError, TcOptions, TransactionComponent};
+use crate::{BeginOptions, Stall, TcError, TcOptions, TransactionComponent};
 use deuteron_contract::{Direction, Lsn, Timestamp, TransactionId};
 use deuteron_epoch::Guard;
 use deuteron_fuzz::Meter;
@@ -183,6 +182,69 @@ fn maintenance_drops_what_everybody_has_moved_on_from_and_what_was_aborted() {
         assert_eq!(worked, dropped > 0, "{before:?} below {horizon}");
         assert_eq!(bed.tc().statistics().versions_dropped, dropped, "{before:?} below {horizon}");
     }
+}
+
+/// When the versions of `k` were committed that are left, as numbers of `puts`, the newest first.
+fn left_of(bed: &Bed, puts: &[Timestamp]) -> Vec<usize> {
+    let (core, guard) = (&bed.tc().core, bed.epochs.pin());
+    let record = core.table.find(core.table.key(TABLE, b"k"), &guard).expect("it was written");
+    core.maintain(&record, core.horizon(), &guard);
+    let number = |is| puts.iter().position(|at| Committed(at.0) == is);
+    chain(&record).into_iter().filter_map(number).collect()
+}
+
+fn put_numbers(bed: &Bed, numbers: std::ops::Range<usize>, puts: &mut Vec<Timestamp>) {
+    for number in numbers {
+        let mut tx = bed.begin();
+        tx.put(TABLE, b"k", number.to_string().as_bytes()).unwrap();
+        puts.push(tx.commit().unwrap().timestamp);
+    }
+}
+
+#[test]
+fn of_what_lies_between_two_readers_only_the_newest_is_kept() {
+    let (bed, mut puts) = (roomy(), Vec::new());
+    put_numbers(&bed, 0..3, &mut puts);
+    let declared = BeginOptions { read_only: true, ..BeginOptions::default() };
+    let mut old = bed.begin_with(declared);
+    put_numbers(&bed, 3..6, &mut puts);
+    let mut middle = bed.begin();
+    put_numbers(&bed, 6..9, &mut puts);
+    assert_eq!(left_of(&bed, &puts), [8, 7, 6, 5, 4, 3, 2, 1], "nobody has looked who reads");
+    bed.tc().core.gather_active();
+    assert_eq!(left_of(&bed, &puts), [8, 5, 2]);
+    // Writers do it as they go.
+    put_numbers(&bed, 9..99, &mut puts);
+    assert!(left_of(&bed, &puts).len() > 90, "who has begun since may see any of them");
+    bed.tc().core.gather_active();
+    put_numbers(&bed, 99..100, &mut puts);
+    let guard = bed.epochs.pin();
+    let core = &bed.tc().core;
+    let record = core.table.find(core.table.key(TABLE, b"k"), &guard).expect("it was written");
+    assert_eq!(chain(&record).iter().filter(|is| matches!(is, Committed(_))).count(), 4, "99, 98, 5 and 2");
+    drop(guard);
+    for (tx, number) in [(&mut old, "2"), (&mut middle, "5"), (&mut bed.begin(), "99")] {
+        assert_eq!(tx.get(TABLE, b"k").unwrap().as_deref(), Some(number.as_bytes()));
+    }
+    drop(old);
+    bed.tc().core.gather_active();
+    assert_eq!(left_of(&bed, &puts), [99, 5]);
+    middle.commit().unwrap();
+    assert_eq!(left_of(&bed, &puts), [99]);
+}
+
+#[test]
+fn what_may_be_read_in_the_past_is_kept_whole() {
+    let options = TcOptions { retains: true, memory_bytes: 1 << 20, ..TcOptions::default() };
+    let bed = bed(options, &LogOptions::tiny_for_tests(), deuteron_proxy::Options::default());
+    let mut puts = Vec::new();
+    put_numbers(&bed, 0..3, &mut puts);
+    let old = bed.tc().begin_as_of(puts[0]).expect("all of it is kept");
+    put_numbers(&bed, 3..9, &mut puts);
+    bed.tc().retain_from(puts[6]);
+    bed.tc().core.gather_active();
+    assert_eq!(left_of(&bed, &puts), [8, 7, 6, 0], "from the bound on, and what is read before");
+    drop(old);
 }
 
 #[test]
@@ -583,12 +645,12 @@ fn what_can_be_dropped_is_seen_before_anybody_changes_the_record() {
     let mut seen = 0;
     for (number, versions) in (0u32..).zip(chains.iter().chain(&cut)) {
         let made = record(&bed, &number.to_be_bytes(), versions, &guard);
-        let has_garbage = Core::has_garbage(&made, horizon, &guard);
+        let has_garbage = bed.tc().core.has_garbage(&made, horizon, &guard);
         let dropped = core.maintain(&made, horizon, &guard);
         // What a writer has not stamped yet is left, and all that lies above it under one that everybody sees.
         let may_wait = versions.contains(&Pending);
         assert!(has_garbage == dropped || has_garbage && may_wait, "{versions:?}");
-        assert!(may_wait || !Core::has_garbage(&made, horizon, &guard), "{versions:?}");
+        assert!(may_wait || !bed.tc().core.has_garbage(&made, horizon, &guard), "{versions:?}");
         seen += u32::from(dropped);
     }
     assert!(seen > 200, "{seen}");

@@ -71,6 +71,9 @@ impl Transaction {
                 if round >= self.workspace.core.options.refreshes_max {
                     return Err(self.conflict_of_transaction(ConflictCause::PushedTooOften));
                 }
+                if !is_planted(Bug::StayFixed) {
+                    self.workspace.slot().unfix();
+                }
                 at = self.workspace.core.clock.tick();
                 if let Err(error) = self.workspace.core.cover(at) {
                     self.roll_back();

@@ -1,6 +1,7 @@
 //! What all transactions share, and the small decisions that everything else is built of: appending with stalls, the horizon,
 //! the clock's ceiling, making room.
 
+use crate::active_timestamps::{ActiveTimestamps, LastGathered};
 use crate::clock::Clock;
 use crate::dropped_tables::DroppedTables;
 use crate::empty_ranges::EmptyRanges;
@@ -57,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     /// The oldest active transaction as it was computed last: a lower bound of what it is.
     oldest_active: Padded<AtomicU64>,
+    /// R26.
+    pub(crate) active: LastGathered,
     /// R11: readers below it may find their versions gone.
     forced_horizon: AtomicU64,
     /// R15.
@@ -98,6 +101,7 @@ impl Core {
             pool: Pool::new(),
             counters: Counters::new(),
             oldest_active: Padded(AtomicU64::new(0)),
+            active: LastGathered::new(),
             forced_horizon: AtomicU64::new(0),
             fence: Fence::new(),
             retention: Retention::new(options.retains, options.clock_start),
@@ -173,6 +177,12 @@ impl Core {
         let retained = self.retention.from();
         let oldest = self.transactions.oldest_active(&self.clock).min(retained);
         Timestamp(self.oldest_active.0.fetch_max(oldest.0, Ordering::SeqCst).max(oldest.0))
+    }
+
+    /// R26: takes note of when all active transactions read.
+    pub(crate) fn gather_active(&self) {
+        let gathered = ActiveTimestamps::gather(&self.transactions, &self.clock, &self.retention);
+        self.active.put(gathered, &self.epochs.pin());
     }
 
     /// The oldest active transaction as it was looked up last: a lower bound.

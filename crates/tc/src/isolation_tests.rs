@@ -312,6 +312,82 @@ fn meanwhile(number: usize, other: impl Fn() + Send + Sync + 'static, work: impl
     done.load(Ordering::Relaxed)
 }
 
+/// Takes out of `k` what nobody sees.
+fn prune(bed: &Bed) {
+    let (core, guard) = (&bed.tc().core, bed.epochs.pin());
+    core.gather_active();
+    let record = core.table.find(core.table.key(TABLE, b"k"), &guard).expect("it was written");
+    core.maintain(&record, core.horizon(), &guard);
+}
+
+/// R26 beside R7, R20: `later` reads again at a timestamp that others do not know.
+fn who_reads_again_meets_what_has_changed(later: impl Fn(&mut Transaction) -> Result<(), TcError>) {
+    let mut number = 0;
+    loop {
+        let bed = roomy();
+        bed.put(b"k", b"0");
+        let mut tx = bed.begin();
+        assert_eq!(get(&mut tx, "k").as_deref(), Some("0"));
+        tx.put(TABLE, b"own", b"1").unwrap();
+        bed.put(b"k", b"1");
+        bed.put(b"other", b"1");
+        // It is pushed.
+        assert_eq!(get(&mut bed.begin(), "own"), None);
+        let other = Arc::clone(&bed);
+        let meanwhile = meanwhile(
+            number,
+            move || {
+                other.put(b"k", b"2");
+                prune(&other);
+            },
+            || match later(&mut tx) {
+                Err(TcError::Conflict(conflict)) => assert_eq!(conflict.cause, ConflictCause::ReadChanged),
+                other => panic!("at point {number}: {other:?}"),
+            },
+        );
+        if !meanwhile {
+            assert!(number > 2, "{number} points");
+            return;
+        }
+        number += 1;
+    }
+}
+
+#[test]
+fn a_refresh_sees_what_was_written_between_though_nobody_else_does() {
+    who_reads_again_meets_what_has_changed(|tx| tx.commit().map(drop));
+}
+
+#[test]
+fn who_moves_on_sees_what_was_written_between_though_nobody_else_does() {
+    who_reads_again_meets_what_has_changed(|tx| tx.get_for_update(TABLE, b"other").map(drop));
+}
+
+#[test]
+fn under_read_committed_what_is_read_is_not_taken_out() {
+    for options in [READ_COMMITTED, BeginOptions { read_only: true, ..READ_COMMITTED }] {
+        let mut number = 0;
+        loop {
+            let bed = roomy();
+            bed.put(b"k", b"0");
+            let mut tx = bed.begin_with(options);
+            bed.put(b"k", b"1");
+            bed.put(b"k", b"2");
+            let other = Arc::clone(&bed);
+            let write = move || {
+                other.put(b"k", b"3");
+                prune(&other);
+            };
+            let read = || assert!(matches!(get(&mut tx, "k").as_deref(), Some("2" | "3")));
+            if !meanwhile(number, write, read) {
+                break;
+            }
+            number += 1;
+        }
+        assert!(number > 1, "{number} points");
+    }
+}
+
 #[test]
 fn who_reads_to_write_loses_no_update_of_others_under_any_level() {
     type Update = fn(&mut Transaction) -> Result<(), TcError>;

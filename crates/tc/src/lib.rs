@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `component`, `transaction`, `scan` | what the facade uses: [`TransactionComponent`], [`Transaction`], [`Scan`], [`ScanCursor`] |
 //! | `read`, `write`, `update`, `change`, `savepoint`, `commit`, `collect` | the rules |
-//! | `core` | what transactions share: the horizon, stalls, making room |
+//! | `core`, `active_timestamps` | what transactions share: the horizon, who reads as of when, stalls, making room |
 //! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
 //! | `mvcc_table`, `newest`, `record`, `version`, `linked`, `recycler` | the latch-free hash table of records and their versions, which lie in the pool |
@@ -26,7 +26,7 @@
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
 //! | `planted`, `schedule`, `counted` | for the tests |
 //!
-//! `docs/design/transactions.md` states the rules R1 to R25 that the code cites, and proves them.
+//! `docs/design/transactions.md` states the rules R1 to R26 that the code cites, and proves them.
 //!
 //! What this crate is not: it starts no threads and never sleeps ([`Host`] waits for it); it stores nothing; it does not
 //! retry. It holds no epoch guard while anything waits, and none while the user's code runs.
@@ -69,6 +69,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod active_timestamps;
 mod ahead;
 mod change;
 mod clock;

@@ -48,6 +48,8 @@ pub(crate) enum Bug {
     KnowAtOnce,
     /// R25: a scan does not mind versions that it cannot see in what it finds empty.
     IgnoreUnsettled,
+    /// R26: who is going to read at a later timestamp does not say so.
+    StayFixed,
     /// R10: scans read the data component first, and do not look again.
     DcFirst,
 }

@@ -450,6 +450,7 @@ impl RandomProxy {
 fn evictor_step(world: &World, random: &mut Random) {
     let core = &world.tc.get().unwrap().core;
     core.find_oldest_active();
+    core.gather_active();
     if random.percent(30) {
         core.retention.raise(Timestamp(core.clock.last().0.saturating_sub(random.below(6) as u64)));
     }
@@ -575,7 +576,7 @@ fn run(
     let options = TcOptions {
         memory_bytes: 1 << 14,
         clock_lease: 1 << 20,
-        retains: true,
+        retains: seed % 8 < 6,
         range_timestamps: 1 + random.below(4),
         scan_batch_records_max: if is_queue { 8 } else { 1 + random.below(3) },
         empty_records_min: 1,
@@ -720,7 +721,7 @@ fn random_schedules_in_pure_timestamp_order_are_strictly_serializable_and_commit
 
 fn is_caught(bug: Bug, is_queue: bool) {
     let mut totals = Totals::default();
-    for seed in 0..20 * schedules() {
+    for seed in 0..40 * schedules() {
         if let Err(violation) = run(seed, Some(bug), is_queue, ConcurrencyControl::Pushes, &mut totals) {
             println!("{bug:?} caught by {violation}");
             return;
@@ -754,6 +755,7 @@ planted_bugs! {
     planted_move_blindly_is_caught: MoveBlindly,
     planted_no_relog_is_caught: NoRelog,
     planted_fold_early_is_caught: FoldEarly,
+    planted_stay_fixed_is_caught: StayFixed,
     planted_dc_first_is_caught: DcFirst,
     planted_keep_empty_is_caught: KeepEmpty over queue,
     planted_know_at_once_is_caught: KnowAtOnce over queue,

@@ -161,7 +161,7 @@ fn a_declared_reader_writes_to_the_fence_unless_it_is_there_already() {
     for fence in [Some((1, 1)), None] {
         let [begin, reads, end] = stores_of(&bed, options, &keys, &[]);
         assert_eq!((begin.get(&Line::Fence).copied(), begin.get(&Line::Clock)), (fence, None));
-        assert_eq!((begin[&Line::Shard], begin[&Line::Slot]), ((1, 1), (1, 1)));
+        assert_eq!((begin[&Line::Shard], begin[&Line::Slot]), ((1, 1), (2, 1)));
         assert!(reads.is_empty());
         assert_eq!(end, [(Line::Shard, (3, 2)), (Line::Slot, (2, 1))].into());
     }

@@ -6,6 +6,7 @@ use crate::linked::Linked;
 use crate::options::{BeginOptions, Isolation};
 use crate::read::{Attempt, Copied, Failure, Own, Protection, Reader};
 use crate::record::Record;
+use crate::schedule::point;
 use crate::statistics::Counter;
 use crate::status::Status;
 use crate::version::Version;
@@ -76,6 +77,9 @@ impl Transaction {
             }
             false => core.transactions.begin(workspace.slot(), &core.clock),
         };
+        if options.isolation == Isolation::ReadCommitted {
+            workspace.slot().unfix();
+        }
         Transaction {
             // What a reader sees has been covered by its writers.
             covered: options.read_only || core.clock.is_covered(begin),
@@ -164,6 +168,7 @@ impl Transaction {
         let protection = match self.options {
             BeginOptions { isolation: Isolation::ReadCommitted, .. } => {
                 at = self.workspace.core.present();
+                point();
                 // No version older than this is wanted any more.
                 self.workspace.slot().read_from(at);
                 Protection::None

@@ -10,7 +10,8 @@
 //! - **T2** A slot is given to another transaction only after all versions that refer to it have been stamped and
 //!   every guard of that time is gone. So a guard that has loaded a reference to a slot reads the status of the
 //!   transaction that wrote the version, and of no later one.
-//! - **T3** `begin` of an active transaction is never later than its timestamp. See [`TransactionTable::begin`].
+//! - **T3** `begin` of an active transaction is never later than its timestamp. See [`TransactionTable::begin`]; when it is *fixed* says A1
+//!   (`active_timestamps`).
 
 use crate::clock::Clock;
 use crate::status::StatusWord;
@@ -25,12 +26,39 @@ const FIRST: u32 = 2;
 /// `64 << 26` slots: more than there are 32-bit indexes that matter.
 const CHUNKS: usize = 26;
 
-/// [`Slot::begin`] of a slot without an active transaction.
+/// What [`Slot`] has for a begin when no transaction is active in it.
 const IDLE: u64 = u64::MAX;
+/// Of the begin, which is shifted by it: the timestamp is fixed (A1).
+const FIXED: u64 = 1;
 /// [`Slot::first_lsn`] of a transaction that has logged nothing.
 const NOTHING_LOGGED: u64 = u64::MAX;
 /// [`Slot::waits_for`] of a transaction that does not wait. No slot has that number.
 const NOBODY: u32 = u32::MAX;
+
+/// As of when an active transaction reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// At this timestamp, and at no other (A1).
+    Fixed(Timestamp),
+    /// At this one or later.
+    NotBefore(Timestamp),
+}
+
+impl Begin {
+    /// No later than the earliest timestamp at which it reads.
+    pub(crate) fn earliest(self) -> Timestamp {
+        match self {
+            Begin::Fixed(at) | Begin::NotBefore(at) => at,
+        }
+    }
+
+    fn encode(self) -> u64 {
+        match self {
+            Begin::Fixed(at) => at.0 << 1 | FIXED,
+            Begin::NotBefore(at) => at.0 << 1,
+        }
+    }
+}
 
 /// The number of a slot; what an unstamped version refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +69,7 @@ pub(crate) struct SlotIndex(pub(crate) u32);
 pub(crate) struct Slot {
     /// State and timestamp.
     pub(crate) status: StatusWord,
-    /// A lower bound of the timestamp of the active transaction (T3), or [`IDLE`].
+    /// The [`Begin`] of the active transaction (T3), or [`IDLE`].
     begin: AtomicU64,
     /// Where the commit record lies. Written before the status word says `Committed`.
     commit_lsn: AtomicU64,
@@ -102,21 +130,31 @@ impl Slot {
         (lsn != NOTHING_LOGGED).then_some(Lsn(lsn))
     }
 
-    /// The begin timestamp, if a transaction is active.
-    pub(crate) fn begin(&self) -> Option<Timestamp> {
+    /// As of when the active transaction reads, if there is one.
+    pub(crate) fn begin(&self) -> Option<Begin> {
         let begin = self.begin.load(Ordering::SeqCst);
-        (begin != IDLE).then_some(Timestamp(begin))
+        let at = Timestamp(begin >> 1);
+        let decoded = if begin & FIXED != 0 { Begin::Fixed(at) } else { Begin::NotBefore(at) };
+        (begin != IDLE).then_some(decoded)
     }
 
     /// R17: the owner is going to read at `at`, which is in the past.
     pub(crate) fn begin_as_of(&self, at: Timestamp) {
-        self.begin.store(at.0, Ordering::SeqCst);
+        self.begin.store(Begin::Fixed(at).encode(), Ordering::SeqCst);
     }
 
-    /// R16: the owner, who is active, reads at `at` or later from now on. Only a later, hence better, bound.
+    /// R26: the owner, who is active, is going to read at timestamps that it takes from the clock after this, too (A2).
+    #[inline]
+    pub(crate) fn unfix(&self) {
+        // Nobody else writes it.
+        let begin = self.begin.load(Ordering::Relaxed);
+        self.begin.store(begin & !FIXED, Ordering::SeqCst);
+    }
+
+    /// R16: the owner, who is active and not fixed, reads at `at` or later from now on. Only a later, hence better, bound.
     #[inline]
     pub(crate) fn read_from(&self, at: Timestamp) {
-        self.begin.store(at.0, Ordering::Relaxed);
+        self.begin.store(Begin::NotBefore(at).encode(), Ordering::Relaxed);
     }
 
     /// R19: the owner waits for another transaction from here on, or for nobody.
@@ -228,10 +266,10 @@ impl TransactionTable {
     /// which is at most one more than that reading, is not above the timestamp.
     #[inline]
     pub(crate) fn begin(&self, slot: &Slot, clock: &Clock) -> Timestamp {
-        slot.begin.store(clock.last().0, Ordering::SeqCst);
+        slot.begin.store(Begin::NotBefore(clock.last()).encode(), Ordering::SeqCst);
         let timestamp = clock.tick();
-        // The exact value; only a later, hence better, bound.
-        slot.begin.store(timestamp.0, Ordering::Relaxed);
+        // Says more than what it replaces: whoever does not see it yet errs to the safe side.
+        slot.begin.store(Begin::Fixed(timestamp).encode(), Ordering::Relaxed);
         slot.status.begin(timestamp);
         timestamp
     }
@@ -242,15 +280,17 @@ impl TransactionTable {
     /// visible to the transaction.
     #[inline]
     pub(crate) fn begin_reader(&self, slot: &Slot, clock: &Clock, at_least: Timestamp) -> Timestamp {
-        slot.begin.store(clock.last().0, Ordering::SeqCst);
+        slot.begin.store(Begin::NotBefore(clock.last()).encode(), Ordering::SeqCst);
         let present = clock.last();
-        if present >= at_least { present } else { clock.tick() }
+        let timestamp = if present >= at_least { present } else { clock.tick() };
+        slot.begin.store(Begin::Fixed(timestamp).encode(), Ordering::Relaxed);
+        timestamp
     }
 
     /// OAT: no transaction that is active now or begins later has a timestamp below it (R1).
     pub(crate) fn oldest_active(&self, clock: &Clock) -> Timestamp {
         let bound = Timestamp(clock.last().0 + 1);
-        self.slots().filter_map(Slot::begin).fold(bound, Timestamp::min)
+        self.slots().filter_map(Slot::begin).map(Begin::earliest).fold(bound, Timestamp::min)
     }
 
     /// All slots.
@@ -314,7 +354,9 @@ mod tests {
         let slot = table.slot(table.allocate());
         assert_eq!((slot.begin(), slot.first_lsn(), slot.waits_for()), (None, None, None));
         table.begin(slot, &clock);
-        assert_eq!(slot.begin(), Some(Timestamp(101)));
+        assert_eq!(slot.begin(), Some(Begin::Fixed(Timestamp(101))));
+        slot.unfix();
+        assert_eq!(slot.begin(), Some(Begin::NotBefore(Timestamp(101))));
         slot.set_first_lsn(Lsn(8), TransactionId(5));
         assert_eq!((slot.first_lsn(), slot.log_id()), (Some(Lsn(8)), TransactionId(5)));
         slot.set_log_id(TransactionId(6));
@@ -347,7 +389,7 @@ mod tests {
         let (table, clock) = (TransactionTable::new(), Clock::new(Timestamp(100)));
         let slot = table.slot(table.allocate());
         assert_eq!(table.begin_reader(slot, &clock, Timestamp(100)), Timestamp(100));
-        assert_eq!((slot.begin(), clock.last()), (Some(Timestamp(100)), Timestamp(100)));
+        assert_eq!((slot.begin(), clock.last()), (Some(Begin::Fixed(Timestamp(100))), Timestamp(100)));
         assert_eq!(table.begin_reader(slot, &clock, Timestamp(101)), Timestamp(101));
         assert_eq!(clock.last(), Timestamp(101));
     }
@@ -379,7 +421,8 @@ mod loom_tests {
             let other = Arc::clone(&shared);
             let begun = thread::spawn(move || other.0.begin(other.0.slot(index), &other.1));
             let bound = Timestamp(shared.1.tick().0);
-            let oldest = shared.0.slots().filter_map(Slot::begin).fold(bound, Timestamp::min);
+            let oldest =
+                shared.0.slots().filter_map(Slot::begin).map(Begin::earliest).fold(bound, Timestamp::min);
             assert!(oldest <= begun.join().unwrap());
         });
     }

@@ -154,6 +154,9 @@ impl Transaction {
 
     /// R20: everything that has been read is read again as of the present; if it is still so, the transaction goes on from there.
     fn move_on(&mut self) -> Result<(), TcError> {
+        if !is_planted(Bug::StayFixed) {
+            self.workspace.slot().unfix();
+        }
         let at = self.workspace.core.clock.tick();
         if let Err(error) = self.workspace.core.cover(at) {
             self.roll_back();
