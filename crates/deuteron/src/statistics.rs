@@ -155,7 +155,7 @@ impl Stats {
 }
 
 /// The causes of conflicts, in the order in which they are reported.
-const CAUSES: [ConflictCause; 9] = [
+const CAUSES: [ConflictCause; 10] = [
     ConflictCause::WriteWrite,
     ConflictCause::ReadChanged,
     ConflictCause::RangeChanged,
@@ -163,6 +163,7 @@ const CAUSES: [ConflictCause; 9] = [
     ConflictCause::ReadsForgotten,
     ConflictCause::PushedTooOften,
     ConflictCause::LogPinned,
+    ConflictCause::MemoryShort,
     ConflictCause::TimestampOrder,
     ConflictCause::TableDropped,
 ];

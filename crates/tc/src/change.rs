@@ -307,7 +307,8 @@ impl Transaction {
             self.roll_back();
             return Err(TcError::TransactionTooLarge { found: limit + 1, limit });
         }
-        workspace.hold(bytes).and_then(|()| workspace.core.make_room()).inspect_err(|_| self.roll_back())
+        workspace.held.add(bytes, &workspace.core.account);
+        workspace.make_room().inspect_err(|_| self.roll_back())
     }
 
     /// Before the transaction looks at a key: what it has noted for it becomes a read and a write.
@@ -427,10 +428,10 @@ impl Transaction {
         };
         let (at, in_time) = (self.at, self.must_be_in_time());
         let workspace = &mut **self.workspace;
+        workspace.make_room()?;
         let core = &*workspace.core;
-        core.make_room()?;
         if !matches!(workspace.slot().status.load(), Status::Active(_)) {
-            return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
+            return Err(WriteFailure::Conflict(workspace.slot().aborted_for(), None));
         }
         let hashed = core.table.key(table, key);
         match workspace.top_of(hashed) {

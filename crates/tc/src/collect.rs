@@ -2,6 +2,7 @@
 //! evicted when memory is short (rules R11, R12, R26).
 
 use crate::core::Core;
+use crate::error::ConflictCause;
 use crate::linked::Linked;
 use crate::planted::{Bug, is_planted};
 use crate::record::{REMOVED, Record};
@@ -361,7 +362,9 @@ impl Core {
                 continue;
             }
             point();
-            if matches!(slot.status.load(), Status::Active(_)) && slot.status.abort(&self.transactions.lost) {
+            if matches!(slot.status.load(), Status::Active(_))
+                && slot.abort_for(ConflictCause::LogPinned, &self.transactions.lost)
+            {
                 // If it is gone, the transaction has noticed, and has told the log itself.
                 aborted.extend(slot.begin().map(|_| slot.log_id()));
             }
@@ -371,5 +374,28 @@ impl Core {
             self.tell_abort(*transaction);
         }
         aborted.len()
+    }
+
+    /// Of the transactions whose writes take much of the memory, if they are several, aborts the one that began last; whether it did. What they have written cannot be
+    /// given back before they end. The earliest is never chosen, so one of them comes to its end, whatever happens to the others.
+    pub(crate) fn abort_youngest_large_writer(&self) -> bool {
+        // As in `abort_writers_before`.
+        let guard = self.epochs.pin();
+        let large = self.transactions.slots().filter(|slot| {
+            self.account.is_much(slot.written() as usize)
+                && slot.first_lsn().is_some()
+                && matches!(slot.status.load(), Status::Active(_))
+        });
+        let mut large: Vec<_> = large.filter_map(|slot| Some((slot.begin()?.earliest(), slot))).collect();
+        large.sort_by_key(|(begin, _)| *begin);
+        let Some((_, slot)) = large.pop().filter(|_| !large.is_empty()) else { return false };
+        point();
+        let aborted = slot.abort_for(ConflictCause::MemoryShort, &self.transactions.lost);
+        let transaction = slot.begin().map(|_| slot.log_id()).filter(|_| aborted);
+        drop(guard);
+        if let Some(transaction) = transaction {
+            self.tell_abort(transaction);
+        }
+        aborted
     }
 }

@@ -553,11 +553,13 @@ fn operations_beyond_the_watermark_evict_what_was_posted_though_the_collector_do
     let more = tc.memory_budget() as usize + 1 - tc.core.account.used() as usize;
     tc.core.account.add(more);
     assert!(tc.core.account.is_over_hard() && !tc.core.account.is_over_limit());
+    let slot = tc.core.transactions.slot(tc.core.transactions.allocate());
+    tc.core.transactions.begin(slot, &tc.core.clock);
     // Each lets go of some, and sweeps as many buckets: twice round. What is evicted is taken by others at once.
     let operations = 2 * tc.core.table.buckets() / 64;
     for _ in 0..operations {
         tc.core.account.add(1 << 10);
-        tc.core.make_room().expect("what there is can be evicted");
+        tc.core.make_room(slot).expect("what there is can be evicted");
     }
     assert!(tc.statistics().evictions > 2000, "{}", tc.statistics().evictions);
     tc.core.account.subtract(more + (operations << 10));

@@ -60,7 +60,7 @@ impl Transaction {
         let late = fenced || self.options.isolation == Isolation::ReadCommitted;
         for round in 0.. {
             let Status::Active(lower_bound) = self.workspace.slot().status.load() else {
-                return Err(self.conflict_of_transaction(ConflictCause::LogPinned));
+                return Err(self.conflict_of_aborted());
             };
             point();
             let mut at = self.at;
@@ -172,13 +172,16 @@ impl Transaction {
         }
     }
 
-    /// A conflict that no operation has met: with whoever has pushed the transaction last, or, where it has kept the log from being cut,
-    /// at the key that it wrote first.
-    pub(crate) fn conflict_of_transaction(&mut self, cause: ConflictCause) -> TcError {
-        if cause != ConflictCause::LogPinned {
-            let other = self.pushed_by();
-            return self.conflict(cause, TableId(0), ConflictPlace::Transaction, other);
-        }
+    /// A conflict that no operation has met: with whoever has pushed the transaction last.
+    fn conflict_of_transaction(&mut self, cause: ConflictCause) -> TcError {
+        let other = self.pushed_by();
+        self.conflict(cause, TableId(0), ConflictPlace::Transaction, other)
+    }
+
+    /// Of a transaction that others have aborted: a conflict at the key that it wrote first.
+    #[cold]
+    pub(crate) fn conflict_of_aborted(&mut self) -> TcError {
+        let cause = self.workspace.slot().aborted_for();
         let first = self.workspace.writes.first().filter(|_| self.phase == Phase::Active).map(|entry| {
             // SAFETY: not stamped as long as we have not ended (see `WriteEntry`).
             let record = unsafe { &*entry.record };

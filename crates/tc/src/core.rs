@@ -16,8 +16,9 @@ use crate::range_timestamps::RangeTimestamps;
 use crate::record::{REMOVED, Record, VISITED_AHEAD, prefetch};
 use crate::retention::Retention;
 use crate::statistics::{Counter, Counters};
+use crate::status::Status;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, Padded, lock};
-use crate::transaction_table::TransactionTable;
+use crate::transaction_table::{Slot, TransactionTable};
 use crate::turnstile::Turnstile;
 use crate::version::{PRUNED, Version};
 use crate::version_manager::VersionManager;
@@ -33,6 +34,8 @@ const HELPED: usize = 64;
 const MEMORY_ROUNDS_MAX: usize = 10_000;
 /// After so many of them the horizon is forced.
 const MEMORY_ROUNDS_PATIENT: usize = 16;
+/// After so many one that has written much gives way to an earlier one: when no more can be gained by the horizon.
+const MEMORY_ROUNDS_BETWEEN_ABORTS: usize = 8 * MEMORY_ROUNDS_PATIENT;
 
 /// A renewal of the clock's ceiling that is on its way to the disk.
 struct Renewal {
@@ -138,15 +141,15 @@ impl Core {
         }
     }
 
-    /// Makes sure that memory is left for an operation that takes some: helps the collector above the budget, waits far
-    /// above it.
+    /// Makes sure that memory is left for an operation of the transaction in `slot` that takes some: helps the collector above the budget, waits far
+    /// above it, unless the transaction is found to be aborted, which is for the operation to say.
     #[inline]
-    pub(crate) fn make_room(&self) -> Result<(), TcError> {
-        if self.account.is_over_hard() { self.make_room_now() } else { Ok(()) }
+    pub(crate) fn make_room(&self, slot: &Slot) -> Result<(), TcError> {
+        if self.account.is_over_hard() { self.make_room_now(slot) } else { Ok(()) }
     }
 
     #[cold]
-    fn make_room_now(&self) -> Result<(), TcError> {
+    fn make_room_now(&self, slot: &Slot) -> Result<(), TcError> {
         self.settle(HELPED);
         if !self.sweep(HELPED) {
             // Perhaps for want of a look at who is active.
@@ -157,6 +160,9 @@ impl Core {
             if self.collect_step() {
                 continue;
             }
+            if slot.status.load() == Status::Aborted {
+                return Ok(());
+            }
             round += 1;
             if round > MEMORY_ROUNDS_MAX {
                 return Err(TcError::MemoryExhausted);
@@ -164,6 +170,9 @@ impl Core {
             if round % MEMORY_ROUNDS_PATIENT == 0 {
                 // Nothing can be collected: an old transaction may be what keeps it.
                 self.force_horizon_some_way();
+            }
+            if round % MEMORY_ROUNDS_BETWEEN_ABORTS == 0 {
+                self.abort_youngest_large_writer();
             }
             self.stall(Stall::Memory)?;
         }
@@ -404,17 +413,19 @@ mod tests {
         let tc = bed.tc();
         bed.settle();
         let start = tc.statistics().stalls;
+        let slot = tc.core.transactions.slot(tc.core.transactions.allocate());
+        tc.core.transactions.begin(slot, &tc.core.clock);
         tc.core.account.add(1 << 20);
-        assert!(matches!(tc.core.make_room(), Err(TcError::MemoryExhausted)));
+        assert!(matches!(tc.core.make_room(slot), Err(TcError::MemoryExhausted)));
         let statistics = tc.statistics();
         assert_eq!(statistics.stalls - start, MEMORY_ROUNDS_MAX as u64);
         assert_eq!(statistics.horizon_forced, (MEMORY_ROUNDS_MAX / MEMORY_ROUNDS_PATIENT) as u64);
         tc.core.account.subtract(1 << 20);
-        tc.core.make_room().expect("there is room");
+        tc.core.make_room(slot).expect("there is room");
         // Between the budget and the limit one helps, and goes on.
         tc.core.account.add((64 << 10) - (tc.core.account.used() as usize) + (8 << 10));
         assert!(tc.core.account.is_over_hard() && !tc.core.account.is_over_limit());
-        tc.core.make_room().expect("there is room");
+        tc.core.make_room(slot).expect("there is room");
         assert_eq!(tc.statistics().stalls - start, MEMORY_ROUNDS_MAX as u64);
     }
 

@@ -25,6 +25,9 @@ pub enum ConflictCause {
     PushedTooOften,
     /// It kept the log from being cut for too long.
     LogPinned,
+    /// What it had written took memory that others needed, and so did what an earlier transaction had written. Of several such the earliest is spared, so a
+    /// retry comes to its turn.
+    MemoryShort,
     /// Under pure timestamp order: a later transaction has read what it wrote, or an earlier one has written, and not yet
     /// committed, what it wanted to read.
     TimestampOrder,
@@ -47,6 +50,7 @@ impl ConflictCause {
             ConflictCause::ReadsForgotten => "reads-forgotten",
             ConflictCause::PushedTooOften => "pushed-too-often",
             ConflictCause::LogPinned => "log-pinned",
+            ConflictCause::MemoryShort => "memory-short",
             ConflictCause::TimestampOrder => "timestamp-order",
             ConflictCause::TableDropped => "table-dropped",
         }
@@ -291,6 +295,7 @@ mod tests {
             ReadsForgotten,
             PushedTooOften,
             LogPinned,
+            MemoryShort,
             TimestampOrder,
             TableDropped,
         ];

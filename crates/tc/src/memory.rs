@@ -109,6 +109,12 @@ impl Account {
         self.used() > self.budget() - self.margin(16)
     }
 
+    /// Whether so much for what one transaction has written counts as much: it has better uses for memory than copies, and may have to give way.
+    #[inline]
+    pub(crate) fn is_much(&self, bytes: usize) -> bool {
+        bytes >= self.budget() as usize / 16
+    }
+
     /// Whether what is in the way of others in the pool is evicted first.
     pub(crate) fn looks_at_pool(&self) -> bool {
         self.given.load(Ordering::Relaxed) >= POOL_BUDGET_MIN

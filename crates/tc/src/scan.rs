@@ -243,7 +243,7 @@ impl Transaction {
         let workspace = &mut **self.workspace;
         workspace.counts.add(Counter::ScanBatches);
         if reader.protection == Protection::Published {
-            workspace.core.make_room()?;
+            workspace.make_room()?;
         }
         let first_bytes = workspace.core.options.scan_batch_bytes;
         cursor.batch_bytes = (cursor.batch_bytes * 2).clamp(first_bytes, first_bytes * BATCH_GROWTH_MAX);

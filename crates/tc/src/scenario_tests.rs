@@ -500,10 +500,11 @@ fn a_reader_that_is_too_old_is_told_and_never_lied_to() {
     }
     let mut reader = bed.begin();
     assert_eq!(get(&mut reader, "00").as_deref(), Some("old"));
-    for _ in 0..100 {
-        for number in 0..50 {
-            bed.put(format!("{number:02}").as_bytes(), &[b'n'; 100]);
-        }
+    for number in 0..50 {
+        bed.put(format!("{number:02}").as_bytes(), &[b'n'; 100]);
+    }
+    for number in 0..5000u32 {
+        bed.put(&number.to_be_bytes(), &[b'n'; 100]);
     }
     let mut told = false;
     for number in 0..50 {
@@ -517,6 +518,23 @@ fn a_reader_that_is_too_old_is_told_and_never_lied_to() {
         }
     }
     assert!(told, "nothing was given up, although memory is small");
+}
+
+#[test]
+fn a_reader_that_stays_keeps_its_snapshot_however_often_the_same_keys_are_written() {
+    let bed = tiny();
+    for number in 0..50 {
+        bed.put(format!("{number:02}").as_bytes(), b"old");
+    }
+    let mut reader = bed.begin();
+    for _ in 0..400 {
+        for number in 0..50 {
+            bed.put(format!("{number:02}").as_bytes(), &[b'n'; 100]);
+        }
+    }
+    for number in 0..50 {
+        assert_eq!(get(&mut reader, &format!("{number:02}")).as_deref(), Some("old"));
+    }
 }
 
 #[test]
@@ -846,4 +864,76 @@ fn a_read_with_the_intent_to_write_is_logged_once_and_counts_as_a_write() {
     intend(&mut given_up);
     given_up.abort();
     assert_eq!(bed.get(b"k").as_deref(), Some(&b"12"[..]));
+}
+
+#[test]
+fn of_several_that_have_written_much_the_earliest_goes_on_and_the_others_come_to_their_turns() {
+    let log = LogOptions { ring_bytes: 8 << 20, ..LogOptions::default() };
+    let options = TcOptions { memory_bytes: 1 << 20, ..TcOptions::default() };
+    let bed = bed(options, &log, deuteron_proxy::Options::default());
+    let (threads, budget) = (4u32, bed.tc().memory_budget() as usize);
+    let write = |tx: &mut Transaction, thread: u32, enough: &dyn Fn(&Transaction) -> bool| {
+        for number in 0u32.. {
+            if enough(tx) {
+                break;
+            }
+            tx.put(TABLE, &[thread.to_be_bytes(), number.to_be_bytes()].concat(), b"value")?;
+        }
+        Ok::<(), TcError>(())
+    };
+    // Together there is room for so much, and not for what comes.
+    let begun = (0..threads).map(|thread| {
+        let mut tx = bed.begin();
+        let taken = u64::from(thread + 1) * budget as u64 * 28 / 100;
+        write(&mut tx, thread, &|_| bed.tc().memory_bytes() > taken).expect("there is room for all");
+        (thread, tx)
+    });
+    let begun: Vec<_> = begun.collect();
+    let aborted: Vec<usize> = std::thread::scope(|scope| {
+        let (bed, write) = (&bed, &write);
+        let spawned = begun.into_iter().map(|(thread, mut tx)| {
+            scope.spawn(move || {
+                let mut aborted = 0;
+                loop {
+                    let enough = |tx: &Transaction| tx.workspace.written_bytes > budget * 45 / 100;
+                    match write(&mut tx, thread, &enough).and_then(|()| tx.commit()) {
+                        Ok(_) => return aborted,
+                        Err(TcError::Conflict(conflict)) => {
+                            assert_eq!(conflict.cause, ConflictCause::MemoryShort);
+                            assert!(matches!(conflict.place, crate::ConflictPlace::Key(_)));
+                            aborted += 1;
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                    tx = bed.begin();
+                }
+            })
+        });
+        spawned.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(aborted[0], 0, "the earliest");
+    assert!(aborted.iter().sum::<usize>() > 0, "{aborted:?}");
+    bed.settle();
+    for thread in 0..threads {
+        let key = [thread.to_be_bytes(), [0; 4]].concat();
+        assert_eq!(bed.get(&key).as_deref(), Some(&b"value"[..]));
+    }
+}
+
+#[test]
+fn one_that_has_written_much_is_not_aborted_for_those_that_have_written_little() {
+    let bed = roomy();
+    let mut large = bed.begin();
+    let budget = bed.tc().memory_budget() as usize;
+    for number in 0u32.. {
+        if large.workspace.written_bytes > budget / 15 {
+            break;
+        }
+        large.put(TABLE, &number.to_be_bytes(), b"value").unwrap();
+    }
+    let mut small = bed.begin();
+    put(&mut small, "small", "1");
+    assert!(!bed.tc().core.abort_youngest_large_writer());
+    small.commit().unwrap();
+    large.commit().unwrap();
 }

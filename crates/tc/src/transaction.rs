@@ -215,7 +215,7 @@ impl Transaction {
         {
             return Ok(());
         }
-        Err(self.conflict_of_transaction(ConflictCause::LogPinned))
+        Err(self.conflict_of_aborted())
     }
 
     /// R24, after a read: what was found in a table that is dropped is nothing.
@@ -405,7 +405,7 @@ impl Transaction {
                     drop(guard);
                     workspace.counts.add(Counter::Misses);
                     if reader.protection == Protection::Published {
-                        workspace.core.make_room()?;
+                        workspace.make_room()?;
                     }
                     let Workspace { core, ahead, .. } = workspace;
                     fetched = Some(core.fetch_unless_ahead(ahead, hashed, generation, reader.at)?);
@@ -438,7 +438,11 @@ impl Transaction {
             return self.log_too_large();
         }
         self.workspace.counts.add(Counter::Conflicts);
-        if cause != ConflictCause::SnapshotTooOld && cause != ConflictCause::LogPinned {
+        let is_want_of_room = matches!(
+            cause,
+            ConflictCause::SnapshotTooOld | ConflictCause::LogPinned | ConflictCause::MemoryShort
+        );
+        if !is_want_of_room {
             self.workspace.meet();
         }
         self.roll_back();

@@ -14,6 +14,7 @@
 //!   (`active_timestamps`).
 
 use crate::clock::Clock;
+use crate::error::ConflictCause;
 use crate::status::StatusWord;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Lost, Ordering, Padded};
 use deuteron_contract::{Lsn, Timestamp, TransactionId};
@@ -34,6 +35,10 @@ const FIXED: u64 = 1;
 const NOTHING_LOGGED: u64 = u64::MAX;
 /// [`Slot::waits_for`] of a transaction that does not wait. No slot has that number.
 const NOBODY: u32 = u32::MAX;
+/// [`Slot::aborted_for`]: it kept the log from being cut.
+const LOG: u32 = 0;
+/// [`Slot::aborted_for`]: what it had written took the memory that others needed.
+const MEMORY: u32 = 1;
 
 /// As of when an active transaction reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +86,10 @@ pub(crate) struct Slot {
     waits_for: AtomicU32,
     /// Whether somebody waits for the active transaction, 1 or 0.
     awaited: AtomicU32,
+    /// What the active transaction has written takes so many bytes, if that is much; else 0.
+    written: AtomicU64,
+    /// Why others abort the active transaction: [`LOG`] or [`MEMORY`]. Of no meaning unless they have.
+    aborted_for: AtomicU32,
 }
 
 impl Slot {
@@ -93,6 +102,35 @@ impl Slot {
             log_id: AtomicU64::new(0),
             waits_for: AtomicU32::new(NOBODY),
             awaited: AtomicU32::new(0),
+            written: AtomicU64::new(0),
+            aborted_for: AtomicU32::new(LOG),
+        }
+    }
+
+    /// The owner's writes take so many bytes, which is much.
+    #[inline]
+    pub(crate) fn set_written(&self, bytes: usize) {
+        self.written.store(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// What the active transaction has written takes so many bytes; 0 if that is little.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Somebody else aborts the transaction, because of the log or of memory; whether it was active.
+    pub(crate) fn abort_for(&self, cause: ConflictCause, lost: &Lost) -> bool {
+        let told = if cause == ConflictCause::MemoryShort { MEMORY } else { LOG };
+        // Before the swap: of two who abort it the owner may be told the other's, and both are true.
+        self.aborted_for.store(told, Ordering::Relaxed);
+        self.status.abort(lost)
+    }
+
+    /// Why, of a transaction that others have aborted.
+    pub(crate) fn aborted_for(&self) -> ConflictCause {
+        match self.aborted_for.load(Ordering::Relaxed) {
+            MEMORY => ConflictCause::MemoryShort,
+            _ => ConflictCause::LogPinned,
         }
     }
 
@@ -186,6 +224,9 @@ impl Slot {
 
     /// The owner is done: the oldest active transaction may be a later one now.
     pub(crate) fn end(&self) {
+        if self.written() != 0 {
+            self.set_written(0);
+        }
         self.first_lsn.store(NOTHING_LOGGED, Ordering::Relaxed);
         self.begin.store(IDLE, Ordering::Release);
     }
@@ -367,11 +408,25 @@ mod tests {
         assert_eq!(slot.waits_for(), Some(SlotIndex(0)));
         slot.set_waits_for(None);
         assert_eq!(slot.waits_for(), None);
+        slot.set_written(5);
+        assert_eq!(slot.written(), 5);
         assert!(!slot.take_awaited());
         slot.set_awaited();
         assert!(slot.take_awaited() && !slot.take_awaited(), "told once");
         slot.end();
-        assert_eq!((slot.begin(), slot.first_lsn()), (None, None));
+        assert_eq!((slot.begin(), slot.first_lsn(), slot.written()), (None, None, 0));
+    }
+
+    #[test]
+    fn who_is_aborted_is_told_why_by_whoever_did_it() {
+        let (table, clock) = (TransactionTable::new(), Clock::new(Timestamp(100)));
+        let slot = table.slot(table.allocate());
+        for cause in [ConflictCause::MemoryShort, ConflictCause::LogPinned] {
+            table.begin(slot, &clock);
+            assert!(slot.abort_for(cause, &table.lost) && !slot.abort_for(cause, &table.lost));
+            assert_eq!(slot.aborted_for(), cause);
+            slot.end();
+        }
     }
 
     #[test]

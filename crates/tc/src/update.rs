@@ -4,7 +4,7 @@
 //! Both are for transactions that say, by [`Transaction::get_for_update`] or by writing, that they want the newest version of a
 //! key. Who only reads neither waits nor moves.
 
-use crate::error::{ConflictCause, TcError};
+use crate::error::TcError;
 use crate::host::Stall;
 use crate::options::Isolation;
 use crate::planted::{Bug, is_planted};
@@ -170,7 +170,7 @@ impl Transaction {
         // Only at `at` or later can it commit now; if somebody has pushed it beyond, it will look again.
         let lost = &self.workspace.core.transactions.lost;
         if !self.workspace.slot().status.self_push(Timestamp(at.0 - 1), lost) {
-            return Err(self.conflict_of_transaction(ConflictCause::LogPinned));
+            return Err(self.conflict_of_aborted());
         }
         self.at = at;
         self.workspace.counts.add(Counter::Moves);

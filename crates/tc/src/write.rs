@@ -118,20 +118,20 @@ impl Transaction {
         let (id, at, isolation) = (self.log_id, self.at, self.options.isolation);
         let in_time = self.must_be_in_time();
         let workspace = &mut **self.workspace;
+        workspace.make_room()?;
         let core = &*workspace.core;
-        core.make_room()?;
         // Half of the budget at most waits for one transaction to commit.
         if workspace.written_bytes > core.account.budget() as usize / 2 {
             let limit = workspace.writes.len();
             return Err(TcError::TransactionTooLarge { found: limit + 1, limit }.into());
         }
         if !matches!(workspace.slot().status.load(), Status::Active(_)) {
-            return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
+            return Err(WriteFailure::Conflict(workspace.slot().aborted_for(), None));
         }
         let hashed = core.table.key(table, key);
         // A copy is for readers. A large transaction has better uses for the memory, and so has a full table.
         let is_copied = value.is_some_and(|value| value.len() <= WRITTEN_INLINE_MAX)
-            && workspace.written_bytes < core.account.budget() as usize / 16
+            && !core.account.is_much(workspace.written_bytes)
             && !core.account.is_over_target();
         let unlogged = value.filter(|_| is_copied && logging == Logging::AtCommit);
         if unlogged.is_none() || in_time {
@@ -325,7 +325,7 @@ impl Workspace {
                 return Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(latest)));
             }
             if latest > at && !self.slot().status.self_push(latest, &core.transactions.lost) {
-                return Err(WriteFailure::Conflict(ConflictCause::LogPinned, None));
+                return Err(WriteFailure::Conflict(self.slot().aborted_for(), None));
             }
         }
         record.set_referenced();
