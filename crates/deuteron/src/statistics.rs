@@ -275,7 +275,7 @@ mod tests {
         ];
         errors.iter().for_each(|error| counters.count(error));
         counters.count_deadline();
-        let counts = counters.by_cause(20);
+        let counts = counters.by_cause(21);
         let names: std::collections::BTreeSet<_> = counts.iter().map(|(name, _)| name).collect();
         assert_eq!((names.len(), counts.len()), (CAUSES.len() + OTHER_CAUSES.len() + 1, names.len()));
         assert!(

@@ -3,13 +3,14 @@
 //! - **A1** A slot whose timestamp is *fixed* belongs to a transaction that reads at that timestamp and at no other. One that is not says no more than that
 //!   its transaction reads there or later.
 //! - **A2** Whoever is going to read at another timestamp takes the mark from its slot before it looks at the clock for that one. Whoever gathers reads the retention
-//!   bound, then the clock, then the slots. So of what a slot did not say yet, the timestamp is later than the clock was.
-//! - **A3** What has been gathered stays true: transactions that begin later, and timestamps that others move on to, lie beyond the clock as it was then,
-//!   and those in the past at the retention bound or beyond.
+//!   bound, then the clock, then the slots. So of what a slot did not say yet, the timestamp is not earlier than the clock was. (It may be the same: a declared reader takes the
+//!   clock's present.)
+//! - **A3** What has been gathered stays true: transactions that begin later, and timestamps that others move on to, are not before the clock as it was then,
+//!   and those in the past not before the retention bound.
 
 use crate::clock::Clock;
 use crate::retention::Retention;
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{AtomicPtr, Ordering, publication_fence};
 use crate::transaction_table::{Begin, TransactionTable};
 use deuteron_contract::Timestamp;
 use deuteron_epoch::Guard;
@@ -36,7 +37,8 @@ impl ActiveTimestamps {
     ) -> ActiveTimestamps {
         let retained = retention.from();
         let now = clock.last();
-        Self::of(retained.min(Timestamp(now.0 + 1)), transactions.slots().filter_map(|slot| slot.begin()))
+        publication_fence();
+        Self::of(retained.min(now), transactions.slots().filter_map(|slot| slot.begin()))
     }
 
     /// Of what the slots say, as far as `bound`.
@@ -218,8 +220,7 @@ mod loom_tests {
         }
 
         /// What `Core::maintain` does of R26.
-        fn take_out_unseen(&self) {
-            let active = ActiveTimestamps::gather(&self.transactions, &self.clock, &self.retention);
+        fn take_out_unseen(&self, active: &ActiveTimestamps) {
             let guard = self.epochs.pin();
             let (mut link, mut newer) = (&self.head, None);
             loop {
@@ -273,7 +274,9 @@ mod loom_tests {
                 assert!(first >= Timestamp(10) && other.read(at) >= first, "what was read is gone");
             });
             (0..2).for_each(|_| world.commit(world.clock.tick()));
-            world.take_out_unseen();
+            let active = ActiveTimestamps::gather(&world.transactions, &world.clock, &world.retention);
+            world.commit(world.clock.tick());
+            world.take_out_unseen(&active);
             world.epochs.collect();
             reader.join().unwrap();
         });
@@ -293,6 +296,12 @@ mod loom_tests {
             slot.unfix();
             world.clock.tick()
         });
+    }
+
+    /// A2: of one that shares its timestamp.
+    #[test]
+    fn loom_what_a_declared_reader_has_read_stays_until_it_ends() {
+        reads_twice(|world, slot| world.transactions.begin_reader(slot, &world.clock, Timestamp(0)));
     }
 
     #[test]

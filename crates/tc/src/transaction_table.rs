@@ -16,7 +16,7 @@
 use crate::clock::Clock;
 use crate::error::ConflictCause;
 use crate::status::StatusWord;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Lost, Ordering, Padded};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Lost, Ordering, Padded, publication_fence};
 use deuteron_contract::{Lsn, Timestamp, TransactionId};
 use std::ptr;
 
@@ -322,6 +322,7 @@ impl TransactionTable {
     #[inline]
     pub(crate) fn begin_reader(&self, slot: &Slot, clock: &Clock, at_least: Timestamp) -> Timestamp {
         slot.begin.store(Begin::NotBefore(clock.last()).encode(), Ordering::SeqCst);
+        publication_fence();
         let present = clock.last();
         let timestamp = if present >= at_least { present } else { clock.tick() };
         slot.begin.store(Begin::Fixed(timestamp).encode(), Ordering::Relaxed);
