@@ -36,16 +36,6 @@ macro_rules! counters {
 counters! {
     /// Pages rewritten as one base.
     consolidations,
-    /// Consolidated pages whose chain had one or two deltas.
-    chains_to_2,
-    /// Three or four.
-    chains_to_4,
-    /// Five to eight.
-    chains_to_8,
-    /// Nine to sixteen.
-    chains_to_16,
-    /// More.
-    chains_longer,
     /// Consolidations whose compare-and-swap was lost, and whose work was dropped.
     consolidations_lost,
     /// Leaves that came of splits.
@@ -68,20 +58,6 @@ counters! {
     index_lost,
     /// Memory of the inner nodes in bytes.
     index_bytes,
-}
-
-impl Counters {
-    /// Counts a chain of so many deltas.
-    pub(crate) fn add_chain(&self, length: usize) {
-        let counter = match length {
-            0..=2 => &self.chains_to_2,
-            3..=4 => &self.chains_to_4,
-            5..=8 => &self.chains_to_8,
-            9..=16 => &self.chains_to_16,
-            _ => &self.chains_longer,
-        };
-        counter.add(1);
-    }
 }
 
 /// A number that only grows.

@@ -8,6 +8,7 @@ use crate::page;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::{BwTreeError, Options};
 use deuteron_epoch::Guard;
+use deuteron_histogram::{Distribution, Histogram};
 use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
 use std::sync::Arc;
 
@@ -15,6 +16,9 @@ use std::sync::Arc;
 pub const KEY_BYTES_MAX: usize = 4096;
 /// The longest value in bytes, if the store's segments are large enough ([`Tree::value_bytes_max`]).
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
+
+/// Longer chains are counted as if they had so many deltas.
+const COUNTED_LENGTH_MAX: u64 = 127;
 
 /// An ordered set of records in a [`Llama`] store. All methods may be called from any thread.
 ///
@@ -25,6 +29,7 @@ pub struct Tree {
     pub(crate) index: Index,
     pub(crate) options: Options,
     pub(crate) counters: Counters,
+    pub(crate) chain_lengths: Histogram,
     /// Tombstones with an LSN below may be forgotten.
     forget_below: AtomicU64,
     /// Pages to be merged, or rewritten without their tombstones.
@@ -79,9 +84,22 @@ impl Tree {
 
     fn assemble(llama: Arc<Llama>, id: u32, index: Index, options: Options) -> Tree {
         let (counters, forget_below) = (Counters::default(), AtomicU64::new(0));
+        let chain_lengths = Histogram::up_to(COUNTED_LENGTH_MAX);
         let (marks, merging, heir) = (Marks::default(), Mutex::default(), AtomicU64::new(0));
         let given_up = AtomicBool::new(false);
-        Tree { id, llama, index, options, counters, forget_below, marks, merging, heir, given_up }
+        Tree {
+            id,
+            llama,
+            index,
+            options,
+            counters,
+            chain_lengths,
+            forget_below,
+            marks,
+            merging,
+            heir,
+            given_up,
+        }
     }
 
     /// The identifier given at creation.
@@ -123,6 +141,21 @@ impl Tree {
             index_lost: self.index.lost(),
             ..self.counters.read()
         }
+    }
+
+    /// How many deltas the chains had that were consolidated.
+    ///
+    /// ```
+    /// # use deuteron_bwtree::{Options, Tree};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// assert_eq!(tree.chain_lengths().count(), tree.statistics().consolidations);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn chain_lengths(&self) -> Distribution {
+        self.chain_lengths.read()
     }
 
     /// Bytes that the index takes.

@@ -359,7 +359,7 @@ impl Tree {
         match outcome {
             Consolidation::Done => {
                 self.counters.consolidations.add(1);
-                self.counters.add_chain(snapshot.head().map_or(0, NodeRef::chain_length));
+                self.chain_lengths.record(snapshot.head().map_or(0, NodeRef::chain_length) as u64);
             }
             Consolidation::Lost => self.counters.consolidations_lost.add(1),
             Consolidation::NotWhole => {}

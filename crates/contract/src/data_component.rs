@@ -31,6 +31,7 @@
 //! log `e`; when a later one reaches `e`, tombstones with LSNs below `r` may go.
 
 use crate::{DcError, Lsn, ScanBatch, TableId, Timestamp};
+use deuteron_histogram::Distribution;
 use std::ops::Bound;
 
 /// One blind upsert or delete, as the proxy posts it.
@@ -136,6 +137,8 @@ pub struct DcStatistics {
     pub bytes_written: u64,
     /// Named counters of every mechanism, in a fixed order.
     pub counters: Vec<(&'static str, u64)>,
+    /// How long, or how much: of what does I/O, waits, or happens seldom. Named, with the unit last, in a fixed order.
+    pub distributions: Vec<(&'static str, Distribution)>,
 }
 
 /// A data component: an atomic record store with tables, fed by blind upserts.

@@ -18,6 +18,7 @@ use deuteron_contract::{
 };
 use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
+use deuteron_histogram::{Distribution, Histogram};
 use deuteron_llama::{ByteCounter, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -54,6 +55,9 @@ pub struct BwTreeDc {
     pub(crate) redo_scan_start_point: AtomicU64,
     /// Held during a checkpoint: there is one at a time.
     pub(crate) checkpointing: Mutex<Tombstones>,
+    /// How long [`BwTreeDc::relieve`] and [`BwTreeDc::checkpoint`] took each time.
+    room_times: Histogram,
+    checkpoint_times: Histogram,
     /// Bytes of keys and values applied.
     pub(crate) applied_bytes: ByteCounter,
     /// As many had been applied when space was looked after last, and how many times ago it was different.
@@ -130,6 +134,8 @@ impl BwTreeDc {
             tables: TableDirectory::new(),
             redo_scan_start_point: AtomicU64::new(redo_scan_start_point),
             checkpointing: Mutex::default(),
+            room_times: Histogram::new(),
+            checkpoint_times: Histogram::new(),
             applied_at_reclaim: AtomicU64::new(0),
             idle_steps: AtomicU64::new(0),
             applied_at_round: AtomicU64::new(0),
@@ -394,6 +400,13 @@ impl BwTreeDc {
     /// flushed also waits for a flush that goes on, and does one step only unless it is [far over the budget](BwTreeDc::is_far_over_budget).
     #[cold]
     pub(crate) fn relieve(&self, waits: bool) -> Result<(), DcError> {
+        let begun = self.llama.now();
+        let relieved = self.make_room(waits);
+        self.room_times.record_time(self.llama.now() - begun);
+        relieved
+    }
+
+    fn make_room(&self, waits: bool) -> Result<(), DcError> {
         // Background work, which counts anew as a rule, may be held up by a checkpoint.
         self.recount();
         let _hurry = waits.then(|| self.llama.hurry());
@@ -536,6 +549,7 @@ impl BwTreeDc {
 
     /// Makes what was applied before durable. Under [`BwTreeDc::checkpointing`].
     pub(crate) fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
+        let begun = self.llama.now();
         let promise = self.promise(lsn);
         let failed = |error| error::store("checkpoint", error);
         let mut round = self.llama.flush_round().map_err(failed)?;
@@ -553,6 +567,7 @@ impl BwTreeDc {
         self.write_image(&promise)?;
         // What had to be flushed before it could be merged has been.
         self.tables.all().iter().for_each(|tree| tree.retry_merges());
+        self.checkpoint_times.record_time(self.llama.now() - begun);
         Ok(())
     }
 
@@ -730,6 +745,18 @@ impl DataComponent for BwTreeDc {
             self.tables.all().iter().fold(TreeStatistics::default(), |sum, tree| sum.plus(tree.statistics()));
         let mut counters = store.named();
         counters.extend(trees.counters());
+        let chain_lengths = self
+            .tables
+            .all()
+            .iter()
+            .fold(Distribution::default(), |sum, tree| sum.plus(tree.chain_lengths()));
+        let mut distributions = self.llama.distributions();
+        distributions.extend([
+            ("room_nanoseconds", self.room_times.read()),
+            ("checkpoint_nanoseconds", self.checkpoint_times.read()),
+            ("chain_lengths", chain_lengths),
+            ("epoch_lags", self.llama.epochs().lags()),
+        ]);
         let applied = self.applied_bytes.sum();
         let percent = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole).unwrap_or(0);
         counters.extend([
@@ -750,6 +777,7 @@ impl DataComponent for BwTreeDc {
             disk_bytes: store.disk_bytes,
             bytes_written: store.bytes_written,
             counters,
+            distributions,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::record::Recorder;
 use crate::recovery::RecoveryPlan;
 use crate::shares::{Shares, Taken};
 use crate::stall_host::StallHost;
-use crate::statistics::AbortCounters;
+use crate::statistics::{AbortCounters, Waits};
 use crate::superblock::{self, Superblock};
 use crate::{Background, Compaction, Durability, Duty, Error, Options, Stats, recovery};
 use deuteron_archive::{ArchiveWriter, Beginning};
@@ -205,10 +205,22 @@ impl Engine {
         &self.parts.recovery
     }
 
-    /// Sizes and counters of all components.
+    /// How long callers have waited.
+    pub fn waits(&self) -> &Waits {
+        &self.parts.host.waits
+    }
+
+    /// Sizes, counters and times of all components.
     pub fn stats(&self) -> Stats {
         let Parts { epochs, log, tc, proxy, dc, .. } = &self.parts;
-        let mut stats = Stats::of(&log.statistics(), &tc.statistics(), &proxy.statistics(), &dc.statistics());
+        let mut stats = Stats::of(
+            &log.statistics(),
+            log.write_times(),
+            &tc.statistics(),
+            self.waits(),
+            &proxy.statistics(),
+            dc.statistics(),
+        );
         stats.memory_bytes += epochs.garbage_bytes();
         stats.memory_budget_bytes = self.options.memory_bytes as u64;
         stats.transactions.aborts_by_cause = self.aborts.by_cause(stats.transactions.aborts);
@@ -275,6 +287,13 @@ impl Engine {
         if self.stable_lsn() > record {
             return Ok(());
         }
+        let begun = self.now();
+        let outcome = self.wait_unstable(record);
+        self.waits().stable.record_time(self.now() - begun);
+        outcome
+    }
+
+    fn wait_unstable(&self, record: Lsn) -> Result<(), Error> {
         self.hurry(record);
         self.poisoned()?;
         if self.flushes_itself() {

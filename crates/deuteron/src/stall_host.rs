@@ -4,6 +4,7 @@ use crate::background::Signals;
 use crate::deadline;
 use crate::engine::Engine;
 use crate::signal::Signal;
+use crate::statistics::Waits;
 use deuteron_tc::{Host, Stall};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
@@ -25,11 +26,17 @@ pub struct StallHost {
     signals: Arc<Signals>,
     /// Raised when a transaction ends for which another waits; several transactions share one.
     writers: [Signal; 64],
+    pub(crate) waits: Waits,
 }
 
 impl StallHost {
     pub fn new(signals: Arc<Signals>) -> Self {
-        Self { engine: OnceLock::new(), signals, writers: std::array::from_fn(|_| Signal::default()) }
+        Self {
+            engine: OnceLock::new(),
+            signals,
+            writers: std::array::from_fn(|_| Signal::default()),
+            waits: Waits::default(),
+        }
     }
 
     fn writers(&self, number: u32) -> &Signal {
@@ -40,6 +47,26 @@ impl StallHost {
     pub fn attach(&self, engine: &Arc<Engine>) {
         drop(self.engine.set(Arc::downgrade(engine)));
     }
+
+    /// Waits, or does what is waited for.
+    fn wait(&self, engine: &Engine, reason: Stall) -> Result<(), String> {
+        // Without threads of the database's own, whoever waits may be the only one who works: he would wait for himself.
+        let sleeps = engine.has_threads();
+        match reason {
+            Stall::Writer { number, since, turn } if sleeps && turn >= YIELDS_MAX => {
+                self.writers(number).wait(since, WRITER_WAIT_MAX);
+            }
+            Stall::Turn { number, since } if sleeps => self.writers(number).wait(since, TURN_WAIT_MAX),
+            Stall::Front if sleeps => thread::sleep(FRONT_WAIT),
+            Stall::Writer { .. } | Stall::Turn { .. } | Stall::Front => thread::yield_now(),
+            _ => {
+                let _work_of_others = deadline::Watch::new(None);
+                self.signals.keep.raise();
+                engine.stalled().map_err(|error| deuteron_device::with_causes(&error))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Host for StallHost {
@@ -47,38 +74,18 @@ impl Host for StallHost {
         let Some(engine) = self.engine.get().and_then(Weak::upgrade) else {
             return Err("the database is not open".into());
         };
-        if deadline::has_passed(engine.now()) {
+        let begun = engine.now();
+        if deadline::has_passed(begun) {
             return Err("the deadline of the transaction has passed".into());
         }
-        if let Stall::Writer { number, since, turn } = reason {
-            // Without threads of the database's own, whoever waits may be the only one who works: he does not sleep.
-            if turn < YIELDS_MAX || !engine.has_threads() {
-                thread::yield_now();
-            } else {
-                self.writers(number).wait(since, WRITER_WAIT_MAX);
-            }
-            return Ok(());
-        }
-        // A thread that does everything itself would wait for itself.
-        let sleeps = engine.has_threads();
-        match reason {
-            Stall::Turn { number, since } if sleeps => {
-                self.writers(number).wait(since, TURN_WAIT_MAX);
-                return Ok(());
-            }
-            Stall::Front if sleeps => {
-                thread::sleep(FRONT_WAIT);
-                return Ok(());
-            }
-            Stall::Turn { .. } | Stall::Front => {
-                thread::yield_now();
-                return Ok(());
-            }
-            _ => {}
-        }
-        let _work_of_others = deadline::Watch::new(None);
-        self.signals.keep.raise();
-        engine.stalled().map_err(|error| deuteron_device::with_causes(&error))
+        let outcome = self.wait(&engine, reason);
+        let times = match reason {
+            Stall::Writer { .. } => &self.waits.writer,
+            Stall::Turn { .. } | Stall::Front => &self.waits.turn,
+            _ => &self.waits.room,
+        };
+        times.record_time(engine.now() - begun);
+        outcome
     }
 
     fn processor_time(&self) -> Option<Duration> {

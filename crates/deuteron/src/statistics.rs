@@ -1,12 +1,13 @@
 //! [`Stats`]: what the database says of itself.
 
 use deuteron_contract::DcStatistics;
+use deuteron_histogram::{Distribution, Histogram};
 use deuteron_log::LogStatistics;
 use deuteron_proxy::ProxyStatistics;
 use deuteron_tc::{ConflictCause, TcError, TcStatistics};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Sizes in bytes and the counters of every mechanism, since the database was opened.
+/// Sizes in bytes, the counters of every mechanism, and how long it took, since the database was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Memory that the components account for: log buffers, versions, pages, garbage not yet freed.
@@ -23,6 +24,8 @@ pub struct Stats {
     pub transactions: TransactionStats,
     /// The counters of every mechanism, named `component.counter`, in a fixed order.
     pub counters: Vec<(String, u64)>,
+    /// How long, or how much, named `component.distribution` with the unit last, in a fixed order: the times of what does I/O or waits, and a few lengths and shares.
+    pub distributions: Vec<(String, Distribution)>,
 }
 
 /// What became of the transactions.
@@ -51,16 +54,43 @@ impl Stats {
         self.counters.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
 
+    /// The distribution of that name; `None` if there is none. Looks through all of them.
+    ///
+    /// ```
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// let stats = db.stats();
+    /// let writes = stats.distribution("log.write_nanoseconds").expect("there is one");
+    /// println!("{} writes, of which 99 of 100 took {} ns at most", writes.count(), writes.quantile(0.99));
+    /// # assert!(writes.count() > 0);
+    /// # db.close()?;
+    /// # Ok::<(), deuteron::Error>(())
+    /// ```
+    pub fn distribution(&self, name: &str) -> Option<&Distribution> {
+        self.distributions.iter().find(|(known, _)| known == name).map(|(_, distribution)| distribution)
+    }
+
     /// The components' figures put together.
     pub(crate) fn of(
         log: &LogStatistics,
+        write_times: Distribution,
         tc: &TcStatistics,
+        waits: &Waits,
         proxy: &ProxyStatistics,
-        dc: &DcStatistics,
+        dc: DcStatistics,
     ) -> Stats {
         let named = |component: &str, counters: &[(&str, u64)]| -> Vec<(String, u64)> {
             counters.iter().map(|(name, value)| (format!("{component}.{name}"), *value)).collect()
         };
+        let of_dc = dc.distributions.into_iter().map(|(name, found)| (format!("dc.{name}"), found));
+        let distributions = [
+            ("tc.room_wait_nanoseconds", waits.room.read()),
+            ("tc.writer_wait_nanoseconds", waits.writer.read()),
+            ("tc.turn_wait_nanoseconds", waits.turn.read()),
+            ("log.write_nanoseconds", write_times),
+            ("log.stable_wait_nanoseconds", waits.stable.read()),
+        ];
+        let distributions =
+            distributions.map(|(name, found)| (name.to_owned(), found)).into_iter().chain(of_dc).collect();
         let mut counters = named(
             "tc",
             &[
@@ -150,8 +180,22 @@ impl Stats {
                 aborts_by_cause: Vec::new(),
             },
             counters,
+            distributions,
         }
     }
+}
+
+/// How long callers have waited, by what for.
+#[derive(Default)]
+pub(crate) struct Waits {
+    /// Each stall for room in the log or in memory, or for timestamps. What the caller does itself meanwhile counts, too.
+    pub(crate) room: Histogram,
+    /// Each turn that was left to the writer before.
+    pub(crate) writer: Histogram,
+    /// Each sleep of a transaction that meets others too often to begin at once.
+    pub(crate) turn: Histogram,
+    /// For what was not yet durable, until it was, or never will be.
+    pub(crate) stable: Histogram,
 }
 
 /// The causes of conflicts, in the order in which they are reported.

@@ -153,10 +153,15 @@ impl Ticket {
     fn wait_while(&mut self, end: Option<Instant>, is_wanted: impl Fn() -> bool) -> Result<bool, Error> {
         let Some(record) = self.record else { return Ok(true) };
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut begun = None;
         loop {
             if let Poll::Ready(outcome) = self.engine.poll_stable(record, &waker) {
+                if let Some(begun) = begun {
+                    self.engine.waits().stable.record_time(self.now() - begun);
+                }
                 return outcome.map(|()| true);
             }
+            begun = begun.or_else(|| Some(self.now()));
             if !is_wanted() {
                 return Ok(false);
             }

@@ -42,6 +42,7 @@ use crate::slots::{IDLE, Slot, Slots};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crate::thread::Collecting;
 use deuteron_canary::{Canary, is_planted};
+use deuteron_histogram::{Distribution, Histogram};
 use std::fmt;
 use std::sync::{Arc, PoisonError, TryLockError};
 
@@ -59,6 +60,7 @@ pub struct Epochs {
     epoch: Padded<AtomicU64>,
     slots: Slots,
     threshold_bytes: u64,
+    lags: Histogram,
     /// The planted bug of the loom model: pins without F_p.
     #[cfg(all(test, loom))]
     pub(crate) without_pin_fence: bool,
@@ -86,6 +88,7 @@ impl Epochs {
             epoch: Padded(AtomicU64::new(IDLE + 1)),
             slots: Slots::new(),
             threshold_bytes: bytes,
+            lags: Histogram::new(),
             #[cfg(all(test, loom))]
             without_pin_fence: false,
         })
@@ -150,6 +153,22 @@ impl Epochs {
         self.pinned().min().map_or(0, |oldest| current.saturating_sub(oldest))
     }
 
+    /// By how many epochs the oldest guard was behind at each collection; 0 if no thread was pinned. Each collection begins an epoch, so 1
+    /// is no sign of a guard that is held long.
+    ///
+    /// ```
+    /// let epochs = deuteron_epoch::Epochs::new();
+    /// let guard = epochs.pin();
+    /// (0..5).for_each(|_| drop(epochs.collect()));
+    /// drop(guard);
+    /// epochs.collect();
+    /// let lags = epochs.lags();
+    /// assert_eq!((lags.count(), lags.quantile(0.0), lags.max()), (6, 0, 5));
+    /// ```
+    pub fn lags(&self) -> Distribution {
+        self.lags.read()
+    }
+
     /// The collection of a thread whose list has reached the threshold: its own garbage, and the list of any other
     /// thread that has overgrown (its owner exited, or no longer retires). The rest is left to its owners, whose
     /// caches and allocators know it.
@@ -164,7 +183,8 @@ impl Epochs {
     fn collect_where(&self, mut wanted: impl FnMut(&Slot) -> bool) -> usize {
         let Some(_collecting) = Collecting::begin() else { return 0 };
         self.advance();
-        let safe = self.safe_epoch();
+        let (current, safe) = self.safe_epoch();
+        self.lags.record(current - safe);
         let (mut count, mut taken) = (0, Vec::new());
         for slot in self.slots.iter().filter(|slot| wanted(slot)) {
             // Its owner is retiring, or another thread is collecting it: then the list is left alone.
@@ -189,12 +209,12 @@ impl Epochs {
         count
     }
 
-    /// Everything stamped below it can be reached by no guard.
-    fn safe_epoch(&self) -> u64 {
+    /// The current epoch, and the one below which nothing that is stamped can be reached by a guard.
+    fn safe_epoch(&self) -> (u64, u64) {
         let current = self.load_epoch();
         // F_c.
         fence(Ordering::SeqCst);
-        self.pinned().fold(current, u64::min)
+        (current, self.pinned().fold(current, u64::min))
     }
 
     /// The epochs of all pinned threads. To be called after a SeqCst fence.

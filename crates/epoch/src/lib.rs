@@ -9,7 +9,7 @@
 //! This crate is not a garbage collector with a thread of its own: collection runs on the thread whose garbage
 //! crosses a threshold, or where somebody calls [`Epochs::collect`]. It never waits for a reader either: a guard
 //! held for long delays every reclamation behind it, which [`Epochs::garbage_bytes`] and
-//! [`Epochs::oldest_pin_lag`] make visible.
+//! [`Epochs::oldest_pin_lag`] make visible, and [`Epochs::lags`] of all collections so far.
 //!
 //! Besides, [`prefetch`] and [`prefetch_for_write`] tell the processor which memory such a structure will touch next.
 //!

@@ -33,6 +33,7 @@ use crate::page_id::PageId;
 use crate::sync::{AtomicBool, MutexGuard, Ordering};
 use deuteron_device::{DeviceError, OpenMode};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Pages gathered before their addresses are asked for, under the flush lock.
 const GATHERED: usize = 512;
@@ -70,6 +71,7 @@ pub struct FlushRound {
 pub struct Checkpoint {
     /// Known once the flush is done.
     start: Option<Position>,
+    begun: Instant,
     /// The newest image before this one.
     previous: u64,
     /// Known with the start.
@@ -164,6 +166,7 @@ impl Llama {
         user_data: &[u8],
         round: impl FnOnce(&Flusher) -> FlushRound,
     ) -> Result<Checkpoint, LlamaError> {
+        let begun = self.now();
         self.store.check()?;
         let active = Active::begin(&self.checkpointing)?;
         // Under the lock no page is between its dirty bit and its durable fragment.
@@ -171,6 +174,7 @@ impl Llama {
         flusher.images.give_up();
         Ok(Checkpoint {
             start: None,
+            begun,
             previous: flusher.images.newest(),
             is_whole: false,
             user_data: user_data.to_vec(),
@@ -417,6 +421,7 @@ impl Llama {
         self.store.check()?;
         writer.publish().map_err(|error| self.store.fail(error))?;
         self.counters.checkpoints.add(1);
+        self.histograms.image_nanoseconds.record_time(self.now() - checkpoint.begun);
         let number = checkpoint.number();
         if checkpoint.is_whole {
             self.remove_older_images(number).map_err(|error| self.store.fail(error))?;

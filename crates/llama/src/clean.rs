@@ -71,7 +71,12 @@ impl Llama {
             }
         }
         match self.next_of_cleaning(percent_max) {
-            Work::Write(stream, pages) => self.move_pages(stream, &pages).map(|()| true),
+            Work::Write(stream, pages) => {
+                let begun = self.now();
+                self.move_pages(stream, &pages)?;
+                self.histograms.clean_step_nanoseconds.record_time(self.now() - begun);
+                Ok(true)
+            }
             Work::Look => Ok(true),
             Work::Nothing => Ok(false),
         }
@@ -147,6 +152,8 @@ impl Llama {
             self.counters.segments_cleaned.add(1);
             self.counters.cleaned_bytes.add(victim.allocated);
             self.counters.cleaned_live_bytes.add(victim.live_bytes);
+            let live_percent = (victim.live_bytes * 100).checked_div(victim.allocated).unwrap_or(0);
+            self.histograms.cleaned_live_percent.record(live_percent);
             live_bytes += victim.live_bytes;
             victims.push(victim);
         }

@@ -25,6 +25,7 @@ use crate::page_reader::{Chosen, Extent, Wanted};
 use crate::reading::{InFlight, ReadFragment};
 use crate::sync::{AtomicU64, Ordering};
 use std::cell::{Cell, RefCell};
+use std::time::Instant;
 
 /// Memory for one page in so many bytes of the budget is remembered as read lately: about as many as it can hold.
 const BYTES_A_PAGE: u64 = 8 << 10;
@@ -110,6 +111,7 @@ impl Lately {
 
 /// What is read of a page, and what lies above it in memory.
 struct Plan {
+    begun: Instant,
     chosen: Chosen,
     /// Newest first.
     copies: Vec<OwnedNode>,
@@ -119,8 +121,8 @@ struct Plan {
 enum Purpose<'l> {
     /// With what is read, and the nodes that lie above, newest first.
     Excerpt(Plan),
-    /// What is missing from this address on.
-    Load(LoadTicket<'l>, FlashAddress),
+    /// What is missing from this address on, since when it is read.
+    Load(LoadTicket<'l>, FlashAddress, Instant),
 }
 
 impl Llama {
@@ -142,7 +144,7 @@ impl Llama {
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
     pub fn excerpt(&self, page: PageId, bits: Filter) -> Option<Excerpt> {
-        let plan = self.plan(&[(page, bits)])?;
+        let plan = self.plan(&[(page, bits)], self.now())?;
         let mut found = None;
         let wanted = vec![Wanted { page, extent: Extent::Chosen(plan.chosen.clone()), purpose: plan }];
         self.read_pages(wanted, None, InFlight::Many, &mut |_, plan, read| {
@@ -196,7 +198,7 @@ impl Llama {
                 }
             }
             // Why it cannot be read, whoever needs it will hear.
-            Purpose::Load(_ticket, address) => drop(self.take_loaded(page, address, read)),
+            Purpose::Load(_ticket, address, begun) => drop(self.take_loaded(page, address, begun, read)),
         });
         if count.get() > 1 {
             self.counters.loads_together.add(1);
@@ -206,10 +208,11 @@ impl Llama {
     /// What is read for each page of these keys.
     fn wanted(&self, keys: &[(PageId, Filter)]) -> Vec<Wanted<Purpose<'_>>> {
         self.table.prefetch_fragments(keys.iter().map(|&(page, _)| page));
+        let begun = self.now();
         let groups = keys.chunk_by(|left, right| left.0 == right.0);
         let wanted = groups.filter_map(|group| {
             let page = group[0].0;
-            Some(match self.plan(group) {
+            Some(match self.plan(group, begun) {
                 Some(plan) => {
                     let extent = Extent::Chosen(plan.chosen.clone());
                     Wanted { page, extent, purpose: Purpose::Excerpt(plan) }
@@ -218,7 +221,11 @@ impl Llama {
                     // Looked at with the ticket: whoever had it before may have loaded the page.
                     let ticket = self.loading.begin(page)?;
                     let address = self.missing(page)?;
-                    Wanted { page, extent: Extent::Whole(address), purpose: Purpose::Load(ticket, address) }
+                    Wanted {
+                        page,
+                        extent: Extent::Whole(address),
+                        purpose: Purpose::Load(ticket, address, begun),
+                    }
                 }
             })
         });
@@ -226,7 +233,7 @@ impl Llama {
     }
 
     /// What to read of the page of these keys, if it is not to be loaded (X1).
-    fn plan(&self, keys: &[(PageId, Filter)]) -> Option<Plan> {
+    fn plan(&self, keys: &[(PageId, Filter)], begun: Instant) -> Option<Plan> {
         if self.has_room() {
             return None;
         }
@@ -244,15 +251,16 @@ impl Llama {
         }
         let copies = above.into_iter().map(|node| OwnedNode::delta(node.payload())).collect();
         // Since the word has been the same, the list was that of what lies below the copies.
-        (self.snapshot(page, &guard) == snapshot).then_some(Plan { chosen, copies })
+        (self.snapshot(page, &guard) == snapshot).then_some(Plan { begun, chosen, copies })
     }
 
     /// The excerpt that consists of the fragments read and of the nodes above them; `None` if they cannot be read.
     fn excerpt_of(&self, plan: Plan, read: Result<&[ReadFragment<'_>], LlamaError>) -> Option<Excerpt> {
-        let Plan { chosen, copies } = plan;
+        let Plan { begun, chosen, copies } = plan;
         let mut chain = self.build(read.ok()?).ok()?;
         copies.into_iter().rev().for_each(|copy| chain.push(copy));
         self.counters.excerpts.add(1);
+        self.histograms.excerpt_nanoseconds.record_time(self.now() - begun);
         self.counters.fragments_spared.add(chosen.spared() as u64);
         Some(Excerpt { chain, chosen })
     }

@@ -291,6 +291,7 @@ impl Llama {
     /// # Panics
     /// If a page adopts another on which nothing is installed.
     pub fn flush_step(&self) -> Result<FlushProgress, LlamaError> {
+        let begun = self.now();
         // Whether pages that somebody is preparing are left until they are ready.
         let mut is_left_to_others = true;
         loop {
@@ -320,7 +321,10 @@ impl Llama {
                     is_left_to_others = false;
                 }
                 (0, None) => return Ok(FlushProgress::Nothing),
-                (bytes, _) => return Ok(FlushProgress::Wrote { pages: written.pages, bytes }),
+                (bytes, _) => {
+                    self.histograms.flush_step_nanoseconds.record_time(self.now() - begun);
+                    return Ok(FlushProgress::Wrote { pages: written.pages, bytes });
+                }
             }
         }
     }

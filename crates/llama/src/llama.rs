@@ -16,15 +16,17 @@ use crate::page_id::PageId;
 use crate::reading::InFlight;
 use crate::rows::Rows;
 use crate::snapshot::{PageState, Snapshot};
-use crate::statistics::{Counters, Statistics};
+use crate::statistics::{Counters, Histograms, Statistics};
 use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock, yield_now};
 use crate::writing::Writing;
 use deuteron_epoch::{Epochs, Guard};
+use deuteron_histogram::Distribution;
 use deuteron_pool as pool;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
 /// The store of pages. All methods may be called from any thread.
 pub struct Llama {
@@ -43,6 +45,7 @@ pub struct Llama {
     /// Bytes of the places that the images do not say yet, when somebody looked last.
     pub(crate) places_bytes: AtomicU64,
     pub(crate) counters: Counters,
+    pub(crate) histograms: Histograms,
     pub(crate) store: Store,
     pub(crate) flusher: Mutex<Flusher>,
     /// The buffer that is being filled. Locked for itself alone under the flush lock only.
@@ -536,6 +539,35 @@ impl Llama {
         };
         self.counters.fill(&mut statistics);
         statistics
+    }
+
+    /// How long what does I/O has taken since the store was opened, and how much of cleaned segments was live. Named, with the unit last, in a fixed order.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// let (name, loads) = &llama.distributions()[0];
+    /// assert_eq!((*name, loads.count()), ("load_nanoseconds", llama.statistics().loads));
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn distributions(&self) -> Vec<(&'static str, Distribution)> {
+        self.histograms.read()
+    }
+
+    /// The time on the machine that has the store, for what is measured and never for what is decided.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// let begun = llama.now();
+    /// llama.flush_step()?;
+    /// println!("{:?}", llama.now() - begun);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn now(&self) -> Instant {
+        self.store.segments.directory.now()
     }
 
     /// The settings.

@@ -15,6 +15,7 @@ use crate::page_reader::{Extent, Wanted};
 use crate::reading::{InFlight, ReadFragment};
 use crate::snapshot::{PageState, Snapshot};
 use std::sync::Weak;
+use std::time::Instant;
 
 /// A chain that is not published: nodes linked to each other, owned as a whole.
 pub(crate) struct OwnedChain {
@@ -71,7 +72,9 @@ impl Llama {
         while self.missing(page).is_some() {
             let Some(ticket) = self.loading.begin(page) else {
                 self.counters.loads_awaited.add(1);
+                let begun = self.now();
                 self.loading.wait(page);
+                self.histograms.load_wait_nanoseconds.record_time(self.now() - begun);
                 continue;
             };
             self.load_ticketed(vec![(ticket, page)], InFlight::Many)?;
@@ -123,10 +126,11 @@ impl Llama {
                 Some(Wanted { page, extent: Extent::Whole(address), purpose: (ticket, address) })
             })
             .collect();
+        let begun = self.now();
         let mut result = Ok(());
         // With its ticket given back, whoever waits for a page goes on.
         self.read_pages(wanted, None, in_flight, &mut |page, (_ticket, address), read| {
-            let loaded = self.take_loaded(page, address, read);
+            let loaded = self.take_loaded(page, address, begun, read);
             if result.is_ok() {
                 result = loaded;
             }
@@ -134,16 +138,18 @@ impl Llama {
         result
     }
 
-    /// Installs a page of which all has been read that was missing, from this address on.
+    /// Installs a page of which all has been read that was missing, from this address on, which was asked for when it had `begun`.
     pub(crate) fn take_loaded(
         &self,
         page: PageId,
         address: FlashAddress,
+        begun: Instant,
         read: Result<&[ReadFragment<'_>], LlamaError>,
     ) -> Result<(), LlamaError> {
         match read.and_then(|fragments| self.install_loaded(page, address, fragments)) {
             Ok(true) => {
                 self.counters.loads.add(1);
+                self.histograms.load_nanoseconds.record_time(self.now() - begun);
                 if self.table.is_unreadable(page) {
                     self.table.clear_unreadable(page);
                 }

@@ -38,7 +38,7 @@ use crate::options::Options;
 use crate::page_id::PageId;
 use crate::salvage::ImagedPage;
 use crate::segments::{Segments, segment_index, segment_name};
-use crate::statistics::Counters;
+use crate::statistics::{Counters, Histograms};
 use crate::store::Store;
 use crate::stretch::StretchReader;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, RwLock};
@@ -257,6 +257,7 @@ impl Llama {
             table,
             pages: Arc::new(free),
             counters: Counters::default(),
+            histograms: Histograms::default(),
             store: Store::new(segments, position),
             flusher: Mutex::new(flusher),
             filling: RwLock::new(filling),

@@ -1,5 +1,6 @@
-//! [`Statistics`]: what the store says of itself.
+//! [`Statistics`]: what the store says of itself; and how long it takes, [`Histograms`].
 
+use deuteron_histogram::{Distribution, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter; touched on slow paths only.
@@ -149,4 +150,43 @@ counters! {
     pages_freed,
     /// Compare-and-swaps of the mapping table that were lost to another thread: of upserts, consolidations, evictions and loads.
     mapping_lost,
+}
+
+macro_rules! histograms {
+    ($($(#[$doc:meta])* $name:ident = $new:expr),* $(,)?) => {
+        /// Of what does I/O or waits for it.
+        pub(crate) struct Histograms { $($(#[$doc])* pub(crate) $name: Histogram,)* }
+
+        impl Default for Histograms {
+            fn default() -> Histograms {
+                Histograms { $($name: $new,)* }
+            }
+        }
+
+        impl Histograms {
+            /// All of them with their names, in a fixed order.
+            pub(crate) fn read(&self) -> Vec<(&'static str, Distribution)> {
+                vec![$((stringify!($name), self.$name.read()),)*]
+            }
+        }
+    };
+}
+
+histograms! {
+    /// Of each of the `loads`, from when its reads are asked for to its installation. Of several that are loaded together those that come later wait for the others, too.
+    load_nanoseconds = Histogram::new(),
+    /// Of each of the `loads_awaited`.
+    load_wait_nanoseconds = Histogram::new(),
+    /// Of each of the `excerpts`, as of a load.
+    excerpt_nanoseconds = Histogram::new(),
+    /// Of each [`Llama::flush_step`](crate::Llama::flush_step) that took pages: it prepares them, which may take reads, and as a rule writes a buffer.
+    flush_step_nanoseconds = Histogram::new(),
+    /// Of each of the `buffers_written`: until it was durable and somebody took notice.
+    buffer_write_nanoseconds = Histogram::new(),
+    /// Of each [`Llama::clean_step`](crate::Llama::clean_step) that moved pages.
+    clean_step_nanoseconds = Histogram::new(),
+    /// What was live in each of the `segments_cleaned`, as a share of its file: the yield of its cleaning is the rest.
+    cleaned_live_percent = Histogram::up_to(100),
+    /// Of each of the `checkpoints`, from [`Llama::checkpoint_begin`](crate::Llama::checkpoint_begin) or [`Llama::image_begin`](crate::Llama::image_begin) until its image was durable.
+    image_nanoseconds = Histogram::new(),
 }

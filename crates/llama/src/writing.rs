@@ -26,6 +26,7 @@ use crate::sync::{MutexGuard, RwLockWriteGuard};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DurableWrite, File, WriteInFlight};
 use std::mem;
 use std::sync::{Arc, PoisonError, TryLockError};
+use std::time::Instant;
 
 /// Room for so many pages that wait for their adoption is kept when none does.
 pub(crate) const WAITING_KEPT: usize = 1024;
@@ -72,6 +73,8 @@ struct Sent {
     /// Bytes of it that are used.
     used: usize,
     taken: Vec<Taken>,
+    /// When it was closed, from which moment on it is written.
+    begun: Instant,
 }
 
 impl Sent {
@@ -163,7 +166,7 @@ impl Llama {
             true => written,
             false => AlignedBuffer::zeroed(self.options.flush_buffer_bytes),
         });
-        Ok(Some(Unwritten { writing, file, sent: Sent { stream, position, used, taken } }))
+        Ok(Some(Unwritten { writing, file, sent: Sent { stream, position, used, taken, begun: self.now() } }))
     }
 
     /// Notes a fragment whose buffer is closed.
@@ -202,11 +205,12 @@ impl Llama {
     /// A buffer has become durable.
     fn note_written(&self, writing: &mut Writing, sent: Sent) {
         let length = sent.length();
-        let Sent { stream, position, used, taken } = sent;
+        let Sent { stream, position, used, taken, begun } = sent;
         self.store.set_durable_end(stream, position.offsets[stream] + length as u64);
         self.counters.bytes_written.add(length as u64);
         self.counters.bytes_padded.add((HEADER_BYTES + length - used) as u64);
         self.counters.buffers_written.add(1);
+        self.histograms.buffer_write_nanoseconds.record_time(self.now() - begun);
         self.flushed().extend(taken.iter().map(|taken| taken.page));
         writing.durable.extend(taken.into_iter().map(|taken| (taken, position)));
     }

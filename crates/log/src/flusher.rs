@@ -23,6 +23,7 @@ use crate::segment::Segments;
 use crate::sync::{AtomicU64, Ordering, Patience};
 use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{DeviceError, File};
+use deuteron_histogram::Histogram;
 use std::sync::Arc;
 
 /// How many buffers are written before preparing a segment is tried again after the disk was full.
@@ -48,6 +49,7 @@ pub(crate) struct FlushCounters {
     pub bytes_written: AtomicU64,
     pub record_bytes_written: AtomicU64,
     pub sealed_on_request: AtomicU64,
+    pub write_times: Histogram,
 }
 
 impl Flusher {
@@ -131,8 +133,10 @@ impl Flusher {
         };
         // SAFETY: F2.
         let bytes = unsafe { log.ring.slice(base, written) };
+        let begun = segments.now();
         write_durable(&**file, bytes, BLOCK + (base - segment))
             .map_err(LogError::device("write a buffer"))?;
+        let write_time = segments.now() - begun;
 
         self.position = successor;
         self.previous_crc = header.crc;
@@ -140,6 +144,7 @@ impl Flusher {
         // F3.
         log.window.set_stable(successor);
         let counters = &*log.flush_counters;
+        counters.write_times.record_time(write_time);
         counters.flushes.fetch_add(1, Ordering::Relaxed);
         counters.bytes_written.fetch_add(written as u64, Ordering::Relaxed);
         counters.record_bytes_written.fetch_add(records.len() as u64, Ordering::Relaxed);

@@ -23,6 +23,7 @@ use crate::{AppendError, LogError, LogOptions, Poison};
 use deuteron_contract::Lsn;
 use deuteron_device::{Directory, Operation};
 use deuteron_epoch::{Epochs, Guard};
+use deuteron_histogram::Distribution;
 use std::ops::Range;
 use std::sync::{Arc, TryLockError};
 use std::task::{Poll, Wake, Waker};
@@ -437,6 +438,24 @@ impl Log {
             };
         }
         Ok(())
+    }
+
+    /// How long each buffer took to be written durably, in nanoseconds, since the log was opened.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, TransactionId};
+    /// # use deuteron_log::{Log, LogOptions, Record};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0)..Lsn(0))?;
+    /// # log.append(&Record::Abort { transaction: TransactionId(7) })?;
+    /// log.request_flush(log.tail_lsn());
+    /// while log.flush_step()? {}
+    /// assert_eq!((log.write_times().count(), log.statistics().flushes), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_times(&self) -> Distribution {
+        self.flush_counters.write_times.read()
     }
 
     /// Figures.

@@ -28,6 +28,7 @@ use deuteron_contract::Lsn;
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// A segment that is no longer needed is removed in so many pieces at least, none of them longer than this: what the device is told at
 /// once that it has become free is what others wait behind.
@@ -143,6 +144,11 @@ impl Segments {
         offset: u64,
     ) -> Result<(), DeviceError> {
         self.directory.read_long(file, buffer, offset)
+    }
+
+    /// The time on the machine that has the segments.
+    pub(crate) fn now(&self) -> Instant {
+        self.directory.now()
     }
 
     /// Makes the directory's entries durable.

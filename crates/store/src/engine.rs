@@ -335,6 +335,7 @@ impl Engine {
             disk_bytes: found.disk_bytes,
             bytes_written: found.bytes_written,
             counters: found.counters,
+            distributions: found.distributions,
         }
     }
 

@@ -63,6 +63,7 @@ pub use backup::{BackupReport, restore, restore_in};
 pub use batch::Batch;
 pub use deuteron_contract::{KeyBounds, KeyRange};
 pub use deuteron_dc::Compaction;
+pub use deuteron_histogram::Distribution;
 pub use error::Error;
 pub use load::TableLoad;
 pub use options::{MEMORY_BYTES_MIN, Options};

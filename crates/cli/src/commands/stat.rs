@@ -1,4 +1,4 @@
-//! `stat`: sizes, memory, counters.
+//! `stat`: sizes, memory, counters, times.
 
 use super::records::for_each_record;
 use super::with_database;
@@ -6,8 +6,8 @@ use crate::arguments::StatArguments;
 use crate::failure::Outcome;
 use crate::output;
 use crate::progress::Progress;
-use crate::quantity::{bytes, count};
-use deuteron::{Db, Stats};
+use crate::quantity::{bytes, count, microseconds};
+use deuteron::{Db, Distribution, Stats};
 use deuteron_bench::{directory_bytes, peak_rss_bytes};
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
@@ -75,7 +75,34 @@ pub fn as_rows(stats: &Stats, tables: &[(String, Option<u64>)]) -> Vec<(String, 
         ));
     }
     rows.extend(stats.counters.iter().map(|(name, value)| (name.clone(), count(*value))));
+    rows.extend(stats.distributions.iter().map(|(name, found)| (name.clone(), distribution(name, found))));
     rows
+}
+
+/// Which quantiles are shown, and what they are called.
+const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
+
+/// The values of a distribution that are shown, with their names.
+fn shown(found: &Distribution) -> impl Iterator<Item = (&'static str, u64)> {
+    let quantiles = QUANTILES.map(|(name, quantile)| (name, found.quantile(quantile)));
+    quantiles.into_iter().chain([("max", found.max())])
+}
+
+/// How many values, and which, in the unit that the name ends with.
+fn distribution(name: &str, found: &Distribution) -> String {
+    let quantity = |value| match name.rsplit('_').next() {
+        Some("nanoseconds") => microseconds(value as f64 / 1e3),
+        Some("percent") => format!("{value} %"),
+        _ => count(value),
+    };
+    match found.count() {
+        0 => "0".to_owned(),
+        values => {
+            let shown: Vec<String> =
+                shown(found).map(|(name, value)| format!("{name} {}", quantity(value))).collect();
+            format!("{}: {}", count(values), shown.join(", "))
+        }
+    }
 }
 
 fn as_json(
@@ -93,6 +120,15 @@ fn as_json(
         .collect();
     let counters: Map<String, Value> =
         stats.counters.iter().map(|(name, count)| (name.clone(), json!(count))).collect();
+    let distributions: Map<String, Value> = stats
+        .distributions
+        .iter()
+        .map(|(name, found)| {
+            let shown = [("count", found.count())].into_iter().chain(shown(found));
+            let values: Map<String, Value> = shown.map(|(name, value)| (name.into(), json!(value))).collect();
+            (name.clone(), values.into())
+        })
+        .collect();
     let tables: Vec<Value> =
         tables.iter().map(|(name, records)| json!({ "name": name, "records": records })).collect();
     json!({
@@ -110,5 +146,6 @@ fn as_json(
         "abort_causes": causes,
         "tables": tables,
         "counters": counters,
+        "distributions": distributions,
     })
 }

@@ -126,8 +126,20 @@ fn statistics_are_json_and_text() {
         assert!(json[name].is_u64(), "{name}: {json}");
     }
     assert!(json["counters"].is_object());
+    let writes = &json["distributions"]["log.write_nanoseconds"];
+    assert!(writes["count"].as_u64() > Some(0), "{json}");
+    assert_eq!(writes["count"], json["counters"]["log.flushes"]);
+    let shown = ["p50", "p90", "p99", "max"].map(|name| writes[name].as_u64().expect("nanoseconds"));
+    assert!(shown[0] > 0 && shown.is_sorted(), "{shown:?}");
     let text = words(&db, "stat DB --records").ok().out;
     assert!(text.contains("1 records") && text.contains("memory budget"), "{text}");
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name)).expect("a line").to_owned();
+    let writes = line("log.write_nanoseconds");
+    assert!(
+        [": p50 ", ", p90 ", ", p99 ", ", max ", "s"].iter().all(|part| writes.contains(part)),
+        "{writes}"
+    );
+    assert!(line("dc.cleaned_live_percent").ends_with(" 0"), "nothing was cleaned");
 }
 
 #[test]
