@@ -50,7 +50,7 @@ pub enum Command {
     Compact(DatabaseArguments),
     /// Bring a database back from a backup into a new directory.
     Restore(RestoreArguments),
-    /// Print sizes, memory and counters.
+    /// Print sizes, memory, counters and times.
     Stat(StatArguments),
     /// Verify every checksum and structure, without writing anything.
     Check(CheckArguments),

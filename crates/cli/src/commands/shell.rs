@@ -33,7 +33,7 @@ begin [LEVEL]          begin a transaction; without one, each command is its own
                        levels: serializable (if left out), snapshot, read-committed, read-only
 commit                 commit it, durably
 abort                  take it back
-stat                   sizes, memory, counters
+stat                   sizes, memory, counters, times
 help                   this list
 exit                   leave, aborting what is open
 
