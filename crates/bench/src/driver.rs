@@ -33,6 +33,16 @@ pub struct Driver {
     pub pin: Option<Processors>,
 }
 
+impl Driver {
+    /// Puts the calling thread, the one of this number, where it is to run.
+    pub(crate) fn pin_thread(&self, number: usize) -> Result<(), BenchError> {
+        let place = self.pin.as_ref().map(|processors| processors.nth(number));
+        place
+            .map_or(Ok(()), |place| place.pin_current_thread())
+            .map_err(BenchError::store("pin a thread to a processor"))
+    }
+}
+
 impl Default for Driver {
     fn default() -> Self {
         Self {
@@ -115,12 +125,10 @@ pub fn run<S: Store>(
         for (number, live) in live.iter().enumerate() {
             let generator = Generator::new(workload, &present, seeds.next_u64());
             let (phase, failure) = (&phase, &failure);
-            let place = driver.pin.as_ref().map(|processors| processors.nth(number));
             threads.push(scope.spawn(move || {
                 let mut thread = ThreadOutcome::new();
-                let pinned = place.map_or(Ok(()), |place| place.pin_current_thread());
-                let outcome = pinned
-                    .map_err(BenchError::store("pin a thread to a processor"))
+                let outcome = driver
+                    .pin_thread(number)
                     .and_then(|()| run_thread(store, workload, driver, generator, phase, live, &mut thread));
                 if let Err(error) = outcome {
                     failure.lock().unwrap_or_else(|poison| poison.into_inner()).get_or_insert(error);

@@ -2,6 +2,7 @@
 
 use crate::store::{consume, stamp};
 use crate::times::OperationTimes;
+use crate::touched::Touched;
 use crate::{BenchError, Step, Store, StoreFigures, Submitted, Worker, directory_bytes};
 use deuteron::{Db, Durability, Error, Lookahead, Table, Ticket, Transaction, TransactionOptions};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,8 @@ pub struct EmbeddedStore {
     name: &'static str,
     /// Where workers leave the times of their operations, if they are to take them.
     timed: Option<Mutex<OperationTimes>>,
+    /// Where workers note what they have touched, if they are to.
+    touched: Option<Touched>,
 }
 
 /// What the database is told before it is asked.
@@ -74,13 +77,30 @@ impl EmbeddedStore {
             .map_err(BenchError::store("open the database under measurement"))?;
         let table = db.table(RECORDS_TABLE).map_err(BenchError::store("open the table under measurement"))?;
         let (directory, ahead, name) = (directory.into(), Ahead::Keys, "deuteron");
-        Ok(Self { db, table, directory, durability, in_flight, ahead, name, timed: None })
+        Ok(Self { db, table, directory, durability, in_flight, ahead, name, timed: None, touched: None })
     }
 
     /// Every read and update is timed from here on.
     pub(crate) fn timing_operations(mut self) -> Self {
         self.timed = Some(Mutex::new(OperationTimes::new()));
         self
+    }
+
+    /// Which of so many records are touched is noted from here on.
+    pub(crate) fn noting_touched(mut self, records: u64) -> Self {
+        self.touched = Some(Touched::new(records, self.accesses()));
+        self
+    }
+
+    /// What has been touched, if that was to be noted.
+    pub(crate) fn touched(&self) -> Option<&Touched> {
+        self.touched.as_ref()
+    }
+
+    /// Reads and writes that the transaction component has counted.
+    fn accesses(&self) -> u64 {
+        let [reads, writes] = self.counters(["tc.reads", "tc.writes"]);
+        reads + writes
     }
 
     /// Nothing is timed any more.
@@ -289,6 +309,9 @@ impl EmbeddedWorker<'_> {
                     }
                 }
             }
+        }
+        if let Some(touched) = &self.store.touched {
+            touched.note(steps.iter().filter_map(|step| step.key()), || self.store.accesses());
         }
         Ok(())
     }

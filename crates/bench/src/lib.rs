@@ -27,6 +27,7 @@
 //! | `scaling` | what a thread more brings, and where threads meet |
 //! | `applications` | TATP, SmallBank, TPC-C, Voter: transactions that decide by what they read, and conditions that are checked |
 //! | `times`, `latency`, `cache` | single operations: how long, answered where |
+//! | `touched` | which records have been read or written so far |
 //! | `timeline`, `version_memory` | versions in memory over time, and under a reader that stays |
 //! | `paper` | the paper's figures and Hekaton's tables, as pictures and numbers |
 //! | `device`, `process` | the disk and the process below |
@@ -61,6 +62,7 @@ mod scatter;
 mod store;
 mod timeline;
 mod times;
+mod touched;
 mod version_memory;
 mod workload;
 mod zipf;

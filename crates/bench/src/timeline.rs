@@ -15,7 +15,7 @@ pub struct Timeline {
     pub evictions: u64,
     /// Superseded versions that were dropped meanwhile.
     pub versions_dropped: u64,
-    /// The most memory that versions may take, in bytes.
+    /// The most memory that versions may take in the end, in bytes.
     pub watermark_bytes: u64,
 }
 
@@ -28,6 +28,12 @@ pub struct TimelineSample {
     pub commits_per_second: f64,
     /// Memory of versions at its end, in bytes.
     pub version_bytes: u64,
+    /// Above so many bytes versions are evicted: the soft watermark.
+    pub soft_watermark_bytes: u64,
+    /// The most that they may take: the hard watermark.
+    pub hard_watermark_bytes: u64,
+    /// The share of one processor that collecting versions took, by whichever thread, 0 to 1.
+    pub collection_share: f64,
     /// The share of one processor that the thread took which collects versions and evicts pages, 0 to 1.
     pub keeper_share: f64,
 }
@@ -59,11 +65,12 @@ pub fn run_timeline(
 ) -> Result<Timeline, BenchError> {
     let mut timeline = Timeline::default();
     let (mut keeper, mut before) = (keeper_seconds(), store.counters(COUNTERS));
+    let mut collected = before[5];
     let report = run(store, workload, driver, Loaded::default(), &mut |now| {
         progress(now);
         let keeper_now = keeper_seconds();
         let counted = store.counters(COUNTERS);
-        let [version_bytes, ..] = counted;
+        let [version_bytes, hard_watermark_bytes, _, _, soft_watermark_bytes, collection] = counted;
         if now.warming_up {
             before = counted;
         } else {
@@ -72,12 +79,15 @@ pub fn run_timeline(
                 seconds: (now.elapsed.saturating_sub(driver.warmup)).as_secs_f64(),
                 commits_per_second: now.commits as f64 / interval,
                 version_bytes,
+                soft_watermark_bytes,
+                hard_watermark_bytes,
+                collection_share: collection.saturating_sub(collected) as f64 / 1e6 / interval,
                 keeper_share: (keeper_now - keeper) / interval,
             });
         }
-        keeper = keeper_now;
+        (keeper, collected) = (keeper_now, collection);
     })?;
-    let [_, budget, evictions, dropped] = store.counters(COUNTERS);
+    let [_, budget, evictions, dropped, ..] = store.counters(COUNTERS);
     timeline.throughput_ops = report.throughput_ops;
     timeline.watermark_bytes = budget;
     timeline.evictions = evictions.saturating_sub(before[2]);
@@ -90,5 +100,11 @@ fn keeper_seconds() -> f64 {
     thread_seconds("deuteron-keeper")
 }
 
-const COUNTERS: [&str; 4] =
-    ["tc.memory_bytes", "tc.memory_budget_bytes", "tc.evictions", "tc.versions_dropped"];
+const COUNTERS: [&str; 6] = [
+    "tc.memory_bytes",
+    "tc.memory_budget_bytes",
+    "tc.evictions",
+    "tc.versions_dropped",
+    "tc.memory_target_bytes",
+    "tc.collection_microseconds",
+];

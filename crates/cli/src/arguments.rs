@@ -491,6 +491,8 @@ pub struct PaperArguments {
     /// Sets the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub pin: PinArguments,
 }
 
 #[derive(Debug, Args)]
@@ -503,7 +505,7 @@ pub struct EvaluationArguments {
     /// How long each point is measured.
     #[arg(long, default_value = "5", value_parser = parse_seconds)]
     pub seconds: Duration,
-    /// How often each point is measured; the middle one counts.
+    /// How often each point is measured; the middle one counts. Those of Figure 6 five times at least, as the paper's.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// The most threads; twice as many as there are processors if left out.
@@ -515,6 +517,8 @@ pub struct EvaluationArguments {
     /// Where the databases are put while they are measured; a temporary directory if left out.
     #[arg(long)]
     pub dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub pin: PinArguments,
 }
 
 #[derive(Debug, Args)]
@@ -546,6 +550,8 @@ pub struct ContentionArguments {
     /// Sets the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub pin: PinArguments,
 }
 
 /// Where transactions meet.
@@ -583,6 +589,8 @@ pub struct ApplicationArguments {
     /// Sets what the transactions do.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub pin: PinArguments,
 }
 
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use crate::catalogue::Catalogue;
 use crate::delay::Delay;
 use crate::history::History;
 use crate::record::Recorder;
-use crate::recovery::RecoveryPlan;
+use crate::recovery::{Beside, RecoveryPlan};
 use crate::shares::{Shares, Taken};
 use crate::stall_host::StallHost;
 use crate::statistics::{AbortCounters, Waits};
@@ -71,6 +71,7 @@ pub struct Parts {
     pub log: Arc<Log>,
     pub tc: Arc<TransactionComponent>,
     pub proxy: Proxy,
+    pub proxy_host: Arc<Beside>,
     pub dc: Arc<BwTreeDc>,
     pub host: Arc<StallHost>,
     pub recovery: RecoveryPlan,
@@ -212,7 +213,7 @@ impl Engine {
 
     /// Sizes, counters and times of all components.
     pub fn stats(&self) -> Stats {
-        let Parts { epochs, log, tc, proxy, dc, .. } = &self.parts;
+        let Parts { epochs, log, tc, proxy, proxy_host, dc, .. } = &self.parts;
         let mut stats = Stats::of(
             &log.statistics(),
             log.write_times(),
@@ -221,6 +222,8 @@ impl Engine {
             &proxy.statistics(),
             dc.statistics(),
         );
+        let helped = proxy_host.helped().as_micros() as u64;
+        stats.counters.push(("proxy.helpers_microseconds".into(), helped));
         stats.memory_bytes += epochs.garbage_bytes();
         stats.memory_budget_bytes = self.options.memory_bytes as u64;
         stats.transactions.aborts_by_cause = self.aborts.by_cause(stats.transactions.aborts);

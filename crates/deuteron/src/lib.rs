@@ -45,6 +45,7 @@ mod handle;
 mod history;
 mod load;
 mod lookahead;
+mod observed;
 mod operations;
 mod options;
 mod processors;
@@ -75,6 +76,7 @@ pub use deuteron_tc::{ChangeError, ConcurrencyControl, ConflictCause, ConflictPl
 pub use error::{Conflict, Error};
 pub use load::TableLoad;
 pub use lookahead::Lookahead;
+pub use observed::DataComponentObserver;
 pub use options::{Background, Durability, Duty, MEMORY_BYTES_MIN, Options, VERSION_MEMORY_BYTES_MIN};
 pub use processors::Processors;
 pub use recovery::{RecoveryPlan, recovery_plan, recovery_plan_in};

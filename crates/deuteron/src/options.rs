@@ -4,7 +4,7 @@
 //! *runtime* options may differ from one open to the next.
 
 use crate::sizes::Sizes;
-use crate::{ConcurrencyControl, Db, Error, Processors, engine};
+use crate::{ConcurrencyControl, DataComponentObserver, Db, Error, Processors, engine};
 use deuteron_device::{Directory, OsDirectory};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,6 +77,7 @@ pub struct Options {
     pub(crate) concurrency_control: ConcurrencyControl,
     pub(crate) compress: bool,
     pub(crate) history: Option<PathBuf>,
+    pub(crate) observer: Option<Arc<dyn DataComponentObserver>>,
     pub(crate) sizes: Option<Box<Sizes>>,
 }
 
@@ -107,6 +108,7 @@ impl Options {
             concurrency_control: ConcurrencyControl::Pushes,
             compress: false,
             history: None,
+            observer: None,
             sizes: None,
         }
     }
@@ -302,6 +304,33 @@ impl Options {
     /// ```
     pub fn concurrency_control(mut self, concurrency_control: ConcurrencyControl) -> Self {
         self.concurrency_control = concurrency_control;
+        self
+    }
+
+    /// Tells `observer` how long the data component takes, for a measurement: of one in 64 upserts also by itself, which costs the
+    /// proxy a little. Without an observer nothing is timed, and nobody asks whether there is one.
+    ///
+    /// ```
+    /// use deuteron::{DataComponentObserver, Options};
+    /// use std::{sync::Arc, time::Duration};
+    /// #[derive(Debug)]
+    /// struct Printed;
+    /// impl DataComponentObserver for Printed {
+    ///     fn got(&self, time: Duration) {
+    ///         println!("get {time:?}");
+    ///     }
+    ///     fn upserted(&self, time: Duration) {
+    ///         println!("upsert {time:?}");
+    ///     }
+    ///     fn posted(&self, operations: usize, time: Duration) {
+    ///         println!("{operations} upserts {time:?}");
+    ///     }
+    /// }
+    /// let options = Options::new().observe_data_component(Arc::new(Printed));
+    /// # let _ = options;
+    /// ```
+    pub fn observe_data_component(mut self, observer: Arc<dyn DataComponentObserver>) -> Self {
+        self.observer = Some(observer);
         self
     }
 

@@ -2,9 +2,10 @@
 
 use crate::background::Signals;
 use crate::engine::Parts;
+use crate::observed::Observed;
 use crate::replay::{replay, round_bytes_max};
 use crate::shares::Shares;
-use crate::stall_host::StallHost;
+use crate::stall_host::{self, StallHost};
 use crate::superblock::Superblock;
 use crate::{Background, Error, Options};
 use deuteron_contract::{DataComponent, DcError, Lsn, Timestamp};
@@ -17,7 +18,7 @@ use deuteron_tc::{TcOptions, TransactionComponent};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -90,6 +91,10 @@ pub fn open(
     let proxy_options = proxy_options(options, &shares);
     let (log, recovery, mut report) =
         replay(opening, Arc::clone(&epochs), &dc_for_proxy, options, proxy_options.clone(), replay_bytes)?;
+    let dc_for_proxy = match &options.observer {
+        None => dc_for_proxy,
+        Some(observer) => Arc::new(Observed::new(dc_for_proxy, Arc::clone(observer))),
+    };
     let log = Arc::new(log);
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = match &options.sizes {
@@ -118,10 +123,15 @@ pub fn open(
         Background::Inline => 1,
         Background::Threads => thread::available_parallelism().map_or(1, usize::from),
     };
-    let proxy_host = Arc::new(Beside { tc: Arc::clone(&tc), signals: Arc::clone(signals), processors });
-    let proxy = Proxy::new(dc_for_proxy, proxy_host, proxy_options, recovery.tail());
+    let proxy_host = Arc::new(Beside {
+        tc: Arc::clone(&tc),
+        signals: Arc::clone(signals),
+        processors,
+        helped_nanoseconds: AtomicU64::new(0),
+    });
+    let proxy = Proxy::new(dc_for_proxy, Arc::clone(&proxy_host) as _, proxy_options, recovery.tail());
     report.duration = directory.now() - begin;
-    Ok(Parts { superblock, epochs, log, tc, proxy, dc, host, recovery: report })
+    Ok(Parts { superblock, epochs, log, tc, proxy, proxy_host, dc, host, recovery: report })
 }
 
 /// Opens the data component, which one processor does, and takes memory meanwhile into which the log will be read, if it is long.
@@ -222,11 +232,20 @@ pub fn open_overlay_in(directory: Arc<dyn Directory>) -> Result<Arc<crate::engin
 }
 
 /// The proxy's host where TC and DC are in one process: the transaction component itself.
-struct Beside {
+pub struct Beside {
     tc: Arc<TransactionComponent>,
     signals: Arc<Signals>,
     /// Of the database's own threads at most so many post; 1 if it has none.
     processors: usize,
+    /// The processors' time of those who have helped the proxy's own thread.
+    helped_nanoseconds: AtomicU64,
+}
+
+impl Beside {
+    /// How long threads beside the proxy's own have had a processor for posting.
+    pub fn helped(&self) -> Duration {
+        Duration::from_nanos(self.helped_nanoseconds.load(Ordering::Relaxed))
+    }
 }
 
 impl ProxyHost for Beside {
@@ -248,9 +267,15 @@ impl ProxyHost for Beside {
     }
 
     fn on_threads(&self, work: &(dyn Fn() + Sync)) {
+        let help = || {
+            work();
+            // The thread has done nothing else.
+            let time = stall_host::processor_time().unwrap_or_default();
+            self.helped_nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        };
         thread::scope(|scope| {
             // Where the system gives no thread, there is one less.
-            (1..self.threads()).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, work)));
+            (1..self.threads()).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, help)));
             work();
         });
     }
@@ -265,7 +290,12 @@ mod tests {
         let directory: Arc<dyn Directory> = Arc::new(deuteron_device::MemoryDirectory::new());
         let signals = Arc::new(Signals::default());
         let parts = open(&directory, &Options::new().memory(16 << 20), &signals).unwrap();
-        let beside = Beside { tc: parts.tc, signals: Arc::clone(&signals), processors: 3 };
+        let beside = Beside {
+            tc: parts.tc,
+            signals: Arc::clone(&signals),
+            processors: 3,
+            helped_nanoseconds: AtomicU64::new(0),
+        };
         let threads = || {
             let met = std::sync::Mutex::new(std::collections::HashSet::new());
             beside.on_threads(&|| assert!(met.lock().unwrap().insert(thread::current().id())));

@@ -89,8 +89,7 @@ impl Host for StallHost {
     }
 
     fn processor_time(&self) -> Option<Duration> {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::try_from(time).ok()
+        processor_time()
     }
 
     fn ends(&self, number: u32) -> u64 {
@@ -100,6 +99,12 @@ impl Host for StallHost {
     fn ended(&self, number: u32) {
         self.writers(number).raise();
     }
+}
+
+/// How long the calling thread has had a processor so far.
+pub fn processor_time() -> Option<Duration> {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).ok()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::host::Host;
 use crate::lookahead::Lookahead;
 use crate::options::{BeginOptions, TcOptions};
 use crate::statistics::TcStatistics;
+use crate::sync::Ordering;
 use crate::transaction::Transaction;
 use crate::version_manager::VersionManager;
 use deuteron_contract::{DataComponent, Lsn, TableId, Timestamp};
@@ -264,7 +265,12 @@ impl TransactionComponent {
     /// One unit of background work: leases timestamps, settles records that the data component has got, drops versions
     /// and evicts records when memory is short. Whether there was anything to do.
     pub fn collect_step(&self) -> bool {
-        self.core.collect_step()
+        let before = self.core.host.processor_time();
+        let worked = self.core.collect_step();
+        if let (Some(before), Some(after)) = (before, self.core.host.processor_time()) {
+            self.core.note_collection(after.saturating_sub(before));
+        }
+        worked
     }
 
     /// Moves the horizon to `at_least`, at most to the present, past transactions that are older, because what they hold back
@@ -301,7 +307,9 @@ impl TransactionComponent {
         let clock = self.core.clock.last();
         let oldest = self.core.find_oldest_active();
         statistics.memory_bytes = self.core.account.used() + self.core.transactions.bytes() as u64;
+        statistics.memory_target_bytes = self.core.account.target();
         statistics.memory_budget_bytes = self.core.account.budget();
+        statistics.collection_nanoseconds = self.core.collection_nanoseconds.load(Ordering::Relaxed);
         statistics.clock = clock.0;
         statistics.oldest_active_lag = clock.0.saturating_sub(oldest.0);
         let core = &self.core;

@@ -27,6 +27,7 @@ use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_epoch::Epochs;
 use deuteron_log::{AppendError, Record as LogRecord};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// How many records, and then how many buckets, an operation looks at to help the collector.
 const HELPED: usize = 64;
@@ -63,6 +64,8 @@ pub(crate) struct Core {
     oldest_active: Padded<AtomicU64>,
     /// R26.
     pub(crate) active: LastGathered,
+    /// See [`crate::TcStatistics`].
+    pub(crate) collection_nanoseconds: AtomicU64,
     /// R11: readers below it may find their versions gone.
     forced_horizon: AtomicU64,
     /// R15.
@@ -105,6 +108,7 @@ impl Core {
             counters: Counters::new(),
             oldest_active: Padded(AtomicU64::new(0)),
             active: LastGathered::new(),
+            collection_nanoseconds: AtomicU64::new(0),
             forced_horizon: AtomicU64::new(0),
             fence: Fence::new(),
             retention: Retention::new(options.retains, options.clock_start),
@@ -148,13 +152,21 @@ impl Core {
         if self.account.is_over_hard() { self.make_room_now(slot) } else { Ok(()) }
     }
 
+    /// So much time went into collection.
+    pub(crate) fn note_collection(&self, time: Duration) {
+        self.collection_nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
     #[cold]
     fn make_room_now(&self, slot: &Slot) -> Result<(), TcError> {
+        // The processor's own time would take longer to ask for.
+        let begin = Instant::now();
         self.settle(HELPED);
         if !self.sweep(HELPED) {
             // Perhaps for want of a look at who is active.
             self.find_oldest_active();
         }
+        self.note_collection(begin.elapsed());
         let mut round = 0;
         while self.account.is_over_limit() {
             if self.collect_step() {

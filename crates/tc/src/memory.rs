@@ -106,7 +106,11 @@ impl Account {
 
     /// The collector evicts above this. So it leaves free what it needs to keep ahead, and no more: what it evicts is read from the data component again, several times as a rule.
     pub(crate) fn is_over_target(&self) -> bool {
-        self.used() > self.budget() - self.margin(16)
+        self.used() > self.target()
+    }
+
+    pub(crate) fn target(&self) -> u64 {
+        self.budget() - self.margin(16)
     }
 
     /// Whether so much for what one transaction has written counts as much: it has better uses for memory than copies, and may have to give way.

@@ -18,8 +18,13 @@ macro_rules! counters {
             $($(#[$doc])* pub $field: u64,)*
             /// Bytes in use of the budget.
             pub memory_bytes: u64,
+            /// Above so many the collector evicts: the soft watermark.
+            pub memory_target_bytes: u64,
             /// The budget, in bytes: the hard watermark.
             pub memory_budget_bytes: u64,
+            /// Nanoseconds that went into collection: of the processor, where [`crate::Host`] can tell, in steps; by the clock, of operations
+            /// that helped.
+            pub collection_nanoseconds: u64,
             /// Timestamps handed out so far.
             pub clock: u64,
             /// By how many timestamps the oldest active transaction is behind.

@@ -28,7 +28,7 @@ pub enum ApplicationProgress {
 }
 
 /// Loads `application` into the empty tables of `store`, drives it, and checks its conditions; a condition that is violated is in
-/// the report, not an error. Commits in flight ([`Driver::in_flight`]) there are none: each thread waits for each; and threads are not [pinned](Driver::pin).
+/// the report, not an error. Commits in flight ([`Driver::in_flight`]) there are none: each thread waits for each.
 ///
 /// # Errors
 /// [`BenchError::Store`] if the store fails, [`BenchError::Settings`] for no thread.
@@ -128,12 +128,15 @@ pub(super) fn drive(
     let mut processor = 0.0;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for live in &live {
+        for (number, live) in live.iter().enumerate() {
             let mut client = application.client(seeds.next_u64());
             let (phase, failure) = (&phase, &failure);
             threads.push(scope.spawn(move || {
                 let mut outcome = Outcome::new(kinds.len());
-                if let Err(error) = run_thread(store, client.as_mut(), phase, live, &mut outcome) {
+                let ran = driver
+                    .pin_thread(number)
+                    .and_then(|()| run_thread(store, client.as_mut(), phase, live, &mut outcome));
+                if let Err(error) = ran {
                     failure.lock().unwrap_or_else(|poison| poison.into_inner()).get_or_insert(error);
                     phase.store(OVER, Ordering::Relaxed);
                 }

@@ -35,6 +35,10 @@ pub struct Curve {
     pub source: Source,
     /// In the order of x.
     pub points: Vec<(f64, f64)>,
+    /// The least and the most of the runs whose mean each point is; empty where there was one run, or none of ours.
+    pub spread: Vec<(f64, f64)>,
+    /// Where the mean of a distribution lies.
+    pub mean: Option<(f64, f64)>,
 }
 
 /// Whose a curve is.
@@ -71,21 +75,37 @@ impl Axis {
 
 impl Curve {
     pub(super) fn measured(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.into(), source: Source::Measured, points }
+        Self { name: name.into(), source: Source::Measured, points, spread: Vec::new(), mean: None }
     }
 
     pub(super) fn paper(name: impl Into<String>, points: &[(f64, f64)]) -> Self {
-        Self { name: name.into(), source: Source::Paper, points: points.to_vec() }
+        Self { source: Source::Paper, ..Self::measured(name, points.to_vec()) }
+    }
+}
+
+impl Curve {
+    /// Each point is the mean of runs between these.
+    pub(super) fn between(self, spread: Vec<(f64, f64)>) -> Self {
+        Self { spread, ..self }
+    }
+
+    /// The mean of the distribution lies here.
+    pub(super) fn with_mean(self, mean: Option<(f64, f64)>) -> Self {
+        Self { mean, ..self }
     }
 }
 
 impl Figure {
-    /// The numbers, with a header: curve, x, y.
+    /// The numbers, with a header: curve, x, y, and the least and the most of the runs, where there were several.
     pub(super) fn csv(&self) -> String {
-        let mut csv = format!("curve,{},{}\n", quoted(self.x.label), quoted(self.y.label));
+        let mut csv = format!("curve,{},{},least,most\n", quoted(self.x.label), quoted(self.y.label));
         for curve in &self.curves {
-            for (x, y) in &curve.points {
-                csv += &format!("{},{x},{y}\n", quoted(&curve.name));
+            for (index, (x, y)) in curve.points.iter().enumerate() {
+                let spread = curve.spread.get(index).map(|(least, most)| format!("{least},{most}"));
+                csv += &format!("{},{x},{y},{}\n", quoted(&curve.name), spread.as_deref().unwrap_or(","));
+            }
+            if let Some((x, y)) = curve.mean {
+                csv += &format!("{},{x},{y},,\n", quoted(&format!("{}, mean", curve.name)));
             }
         }
         csv
@@ -108,9 +128,15 @@ mod tests {
             note: "n".into(),
             x: Axis::linear("threads"),
             y: Axis::logarithmic("rate, \"fast\""),
-            curves: vec![Curve::measured("here", vec![(1.0, 2.5)]), Curve::paper("there", &[(2.0, 4.0)])],
+            curves: vec![
+                Curve::measured("here", vec![(1.0, 2.5)]).between(vec![(2.0, 3.0)]),
+                Curve::paper("there", &[(2.0, 4.0)]).with_mean(Some((3.0, 5.0))),
+            ],
         };
-        assert_eq!(figure.csv(), "curve,\"threads\",\"rate, \"\"fast\"\"\"\n\"here\",1,2.5\n\"there\",2,4\n");
+        assert_eq!(
+            figure.csv(),
+            "curve,\"threads\",\"rate, \"\"fast\"\"\",least,most\n\"here\",1,2.5,2,3\n\"there\",2,4,,\n\"there, mean\",3,5,,\n"
+        );
     }
 
     #[test]

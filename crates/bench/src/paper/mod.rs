@@ -1,22 +1,29 @@
-//! The paper's evaluation on this machine: Figures 5 to 9 and section 6.6 of *High Performance Transactions in Deuteronomy*, and
-//! Tables 1 and 2 of *Hekaton*, as pictures, numbers, and a page that shows them.
+//! The paper's evaluation on this machine: Table 1, Figures 5 to 9 and sections 6.5 and 6.6 of *High Performance Transactions in
+//! Deuteronomy*, and Tables 1 and 2 of *Hekaton*, as pictures, numbers, and a page that shows them.
 //!
 //! | file | what |
 //! |---|---|
-//! | `figure-5` | how soon the workload has touched how much of the database |
-//! | `figure-6` | throughput by the number of threads |
-//! | `figure-7-throughput`, `figure-7-posting` | throughput, and what posting takes, by the share of reads |
-//! | `figure-8` | the distribution of the times of single operations |
-//! | `figure-9-throughput`, `-memory`, `-collection` | a run over time, with little memory for versions |
+//! | `index.html` | all of it, and Table 1, the machine |
+//! | `figure-5`, `figure-5-accesses` | how soon, and after how many accesses, how much of the database has been touched |
+//! | `figure-6` | throughput by the number of threads, the mean of five runs between the least and the most |
+//! | `figure-7-throughput`, `-utilization`, `-bandwidth` | throughput, processor time behind it, and what is written, by the share of reads |
+//! | `figure-8-left`, `figure-8-right` | the distribution of the times of single operations, and its tail |
+//! | `figure-9-throughput`, `-memory`, `-collection` | a run over time, with little memory for versions, from an empty table of them |
+//! | `section-6-5-low-limit` | the same with a limit as low as the paper's 1 GB |
 //! | `section-6-6` | throughput with checkpoints over that without |
-//! | `hekaton-tables` | operations a second of one thread, by the size of transactions |
+//! | `hekaton-table-1`, `hekaton-table-2` | cycles of lookups and updates of one thread, by the size of transactions |
 
+mod collection;
 mod figure;
+mod hekaton;
+mod latencies;
+mod machine;
 mod measure;
 mod plot;
 mod report;
 
 use crate::BenchError;
+use deuteron::Processors;
 pub use figure::{Axis, Curve, Figure, Source};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,12 +42,16 @@ pub struct PaperBench {
     pub scale: f64,
     /// How long each point is measured.
     pub seconds: Duration,
-    /// How often points are measured; the middle one counts.
+    /// How often points are measured; the middle one counts. Those of `figure-6` five times at least, of `section-6-6` three times.
     pub rounds: usize,
     /// The most threads of `figure-6`; the others run with as many as there are processors, at most this.
     pub threads: usize,
     /// Memory of the database, in bytes.
     pub memory: usize,
+    /// Each thread that runs transactions runs on one of these processors; where the system puts it if there are none.
+    pub pin: Option<Processors>,
+    /// The database's own threads run on these only.
+    pub pin_background: Option<Processors>,
 }
 
 /// How far a [`PaperBench`] is.
@@ -68,6 +79,8 @@ impl PaperBench {
             rounds: 1,
             threads: 2 * processors,
             memory: 2 << 30,
+            pin: None,
+            pin_background: None,
         }
     }
 
@@ -102,8 +115,8 @@ impl PaperBench {
         }
         std::fs::create_dir_all(&self.directory)
             .map_err(BenchError::store("create the directory of the databases"))?;
-        let figures = measure::all(self, progress)?;
-        report::write(self, self.records(), &figures)?;
+        let (device, figures) = measure::all(self, progress)?;
+        report::write(self, self.records(), &device, &figures)?;
         Ok(figures)
     }
 }

@@ -1,6 +1,6 @@
 //! Figures as pictures.
 
-use super::figure::{Axis, Figure, Source};
+use super::figure::{Axis, Curve, Figure, Source};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::register_font;
@@ -8,10 +8,18 @@ use std::error::Error;
 use std::ops::Range;
 
 const SIZE: (u32, u32) = (760, 460);
-const COLOURS: [RGBColor; 5] =
-    [RGBColor(31, 88, 160), RGBColor(200, 80, 30), RGBColor(50, 130, 60), RGBColor(130, 60, 140), BLACK];
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(31, 88, 160),
+    RGBColor(200, 80, 30),
+    RGBColor(50, 130, 60),
+    RGBColor(130, 60, 140),
+    BLACK,
+    RGBColor(170, 130, 20),
+    RGBColor(90, 150, 170),
+];
 const LINE: u32 = 2;
 const DOT: i32 = 3;
+const BAR: u32 = 8;
 const LEGEND: i32 = 22;
 const FONT: &str = "sans-serif";
 
@@ -53,8 +61,8 @@ where
 {
     area.fill(&WHITE)?;
     let places = |axis: Axis, of: fn(&(f64, f64)) -> f64| {
-        let points = figure.curves.iter().flat_map(|curve| &curve.points);
-        range(axis, points.filter_map(move |point| axis.place(of(point))))
+        let points = figure.curves.iter().flat_map(Curve::shown);
+        range(axis, points.filter_map(move |point| axis.place(of(&point))))
     };
     let (x, y) = (places(figure.x, |point| point.0), places(figure.y, |point| point.1));
     let mut chart = ChartBuilder::on(area)
@@ -62,7 +70,7 @@ where
         .margin(14)
         .x_label_area_size(46)
         .y_label_area_size(68)
-        .build_cartesian_2d(x, y)?;
+        .build_cartesian_2d(x.clone(), y.clone())?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
@@ -79,6 +87,16 @@ where
         let style = colour.stroke_width(LINE);
         if points.len() <= 12 {
             chart.draw_series(points.iter().map(|&point| Circle::new(point, DOT, colour.filled())))?;
+        }
+        let ends = curve.points.iter().zip(&curve.spread);
+        let bars = ends.filter_map(|((at, mean), (least, most))| {
+            let at = figure.x.place(*at)?;
+            let [least, mean, most] = [least, mean, most].map(|value| figure.y.place(*value));
+            Some(ErrorBar::new_vertical(at, least?, mean?, most?, style, BAR))
+        });
+        chart.draw_series(bars)?;
+        if let Some(mean) = curve.mean.as_ref().and_then(place) {
+            chart.draw_series([Circle::new(mean, 2 * DOT, colour.filled())])?;
         }
         match curve.source {
             Source::Measured => chart
@@ -98,13 +116,57 @@ where
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
+        .position(emptiest(figure, &x, &y))
         .label_font((FONT, 12))
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(160, 160, 160))
         .draw()?;
     area.present()?;
     Ok(())
+}
+
+impl Curve {
+    /// All that has to be seen of it.
+    fn shown(&self) -> impl Iterator<Item = (f64, f64)> {
+        let ends = self.points.iter().zip(&self.spread);
+        let spread = ends.flat_map(|((x, _), (least, most))| [(*x, *least), (*x, *most)]);
+        self.points.iter().copied().chain(spread).chain(self.mean)
+    }
+}
+
+/// The corner in whose quarter the fewest points lie: there is room for the legend.
+fn emptiest(figure: &Figure, x: &Range<f64>, y: &Range<f64>) -> SeriesLabelPosition {
+    let share = |range: &Range<f64>, place: f64| (place - range.start) / (range.end - range.start);
+    let mut corners = [
+        (SeriesLabelPosition::LowerRight, 0),
+        (SeriesLabelPosition::UpperRight, 0),
+        (SeriesLabelPosition::LowerLeft, 0),
+        (SeriesLabelPosition::UpperLeft, 0),
+    ];
+    for (at, height) in places(figure) {
+        let (right, upper) = (share(x, at) > 0.5, share(y, height) > 0.5);
+        corners[2 * usize::from(!right) + usize::from(upper)].1 += 1;
+    }
+    let emptiest = corners.into_iter().min_by_key(|(_, points)| *points);
+    emptiest.map_or(SeriesLabelPosition::LowerRight, |(corner, _)| corner)
+}
+
+/// Where the lines of a figure run: their points, and some between each two.
+fn places(figure: &Figure) -> impl Iterator<Item = (f64, f64)> {
+    const STEPS: u32 = 16;
+    figure.curves.iter().flat_map(|curve| {
+        let place = |&(x, y): &(f64, f64)| Some((figure.x.place(x)?, figure.y.place(y)?));
+        let points: Vec<_> = curve.points.iter().filter_map(place).collect();
+        let between = |ends: &[(f64, f64)]| {
+            let (from, to) = (ends[0], ends[ends.len() - 1]);
+            (0..STEPS).map(move |step| {
+                let part = f64::from(step) / f64::from(STEPS);
+                (from.0 + part * (to.0 - from.0), from.1 + part * (to.1 - from.1))
+            })
+        };
+        let lines: Vec<_> = points.windows(2).flat_map(between).collect();
+        lines.into_iter().chain(points)
+    })
 }
 
 /// What an axis has to show: from nothing on, unless it is logarithmic.
@@ -170,6 +232,28 @@ mod tests {
         };
         assert!(COLOURS[..2].iter().all(|colour| is(*colour) > 100), "both lines are there");
         assert!(is(BLACK) > 100, "so are the words");
+    }
+
+    #[test]
+    fn the_legend_stands_where_there_is_room_and_runs_and_means_are_drawn() {
+        let of = |points: Vec<(f64, f64)>| Figure {
+            name: "figure-0",
+            title: String::new(),
+            note: String::new(),
+            x: Axis::linear("x"),
+            y: Axis::linear("y"),
+            curves: vec![Curve::measured("here", points)],
+        };
+        let corner = |points| format!("{:?}", emptiest(&of(points), &(0.0..1.0), &(0.0..1.0)));
+        assert_eq!(corner(vec![(0.0, 0.1), (1.0, 0.9)]), "LowerRight");
+        assert_eq!(corner(vec![(0.0, 0.9), (1.0, 0.1)]), "UpperRight");
+        let plain = of(vec![(1.0, 1.0), (2.0, 2.0)]);
+        let mut marked = plain.clone();
+        marked.curves =
+            vec![plain.curves[0].clone().between(vec![(0.5, 1.5); 2]).with_mean(Some((1.5, 1.5)))];
+        let drawn = |figure: &Figure| svg(figure).unwrap().matches("<polyline").count();
+        assert!(drawn(&marked) > drawn(&plain), "bars");
+        assert!(svg(&marked).unwrap().matches("<circle").count() == 3, "two points and a mean");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `bench tatp`, `bench small-bank`, `bench tpcc` and `bench voter`: application benchmarks, whose conditions are checked after
 //! the run. One that does not hold makes the command fail, after its report.
 
+use super::bench::options;
 use crate::arguments::{
     ApplicationArguments, SmallBankArguments, TatpArguments, TpccArguments, VoterArguments,
 };
@@ -8,7 +9,6 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::{bytes, count, microseconds};
-use deuteron::Options;
 use deuteron_bench::{
     Application, ApplicationProgress, ApplicationReport, Driver, EmbeddedApplicationStore, Latency,
     SmallBank, Tatp, Tpcc, Voter, run_application,
@@ -43,7 +43,7 @@ fn run(application: &dyn Application, arguments: &ApplicationArguments, json: bo
         warmup: arguments.warmup_seconds,
         seconds: arguments.seconds,
         seed: arguments.seed,
-        pin: None,
+        pin: arguments.pin.pin.clone(),
     };
     let mut place = tempfile::Builder::new();
     place.prefix("deuteron-");
@@ -56,7 +56,7 @@ fn run(application: &dyn Application, arguments: &ApplicationArguments, json: bo
             .hint("give another place with --dir")
     })?;
     crate::allocator::suit(arguments.memory);
-    let options = Options::new().memory(arguments.memory);
+    let options = options(arguments.memory, &arguments.pin);
     let store = EmbeddedApplicationStore::open(options, directory.path(), arguments.durability, application)?;
     let line = Progress::of_text();
     let report = run_application(application, &store, &driver, &mut |progress| line.text(told(progress)))?;

@@ -47,11 +47,11 @@ fn paper(arguments: &PaperArguments) -> Outcome<(WorkDirectory, EmbeddedStore, W
         warmup: arguments.warmup_seconds,
         seconds: arguments.seconds,
         seed: arguments.seed,
-        ..Driver::default()
+        pin: arguments.pin.pin.clone(),
     };
     let directory = WorkDirectory::new(None)?;
     crate::allocator::suit(arguments.memory);
-    let mut options = Options::new().memory(arguments.memory);
+    let mut options = options(arguments.memory, &arguments.pin);
     if let Some(bytes) = arguments.version_memory {
         options = options.version_memory(bytes);
     }
@@ -136,10 +136,14 @@ fn timeline(arguments: &PaperArguments, json: bool) -> Outcome {
         .iter()
         .map(|sample| {
             let rate = count(sample.commits_per_second as u64);
-            let (memory, share) = (bytes(sample.version_bytes), 100.0 * sample.keeper_share);
+            let memory = bytes(sample.version_bytes);
+            let [keeper, collection] =
+                [sample.keeper_share, sample.collection_share].map(|share| 100.0 * share);
             (
                 format!("{:.2} s", sample.seconds),
-                format!("{rate} commits/s, versions {memory}, keeper {share:.0} %"),
+                format!(
+                    "{rate} commits/s, versions {memory}, keeper {keeper:.0} %, collection {collection:.0} %"
+                ),
             )
         })
         .collect();
@@ -163,6 +167,8 @@ fn evaluation(arguments: &EvaluationArguments, json: bool) -> Outcome {
         rounds: arguments.rounds as usize,
         threads: arguments.threads.map_or(bench.threads, |threads| threads as usize),
         memory: arguments.memory,
+        pin: arguments.pin.pin.clone(),
+        pin_background: arguments.pin.pin_background.clone(),
         ..bench
     };
     let mut bar = None;
@@ -196,7 +202,7 @@ fn contention(arguments: &ContentionArguments, json: bool) -> Outcome {
                 warmup: arguments.warmup_seconds,
                 seconds: arguments.seconds,
                 seed: arguments.seed,
-                ..Driver::default()
+                pin: arguments.pin.pin.clone(),
             };
             let mut rounds: [Vec<ContentionFigure>; 2] = Default::default();
             for round in 0..arguments.rounds as usize {
@@ -205,7 +211,7 @@ fn contention(arguments: &ContentionArguments, json: bool) -> Outcome {
                     let which = (round + turn) % CONTROLS.len();
                     let (name, control) = CONTROLS[which];
                     let directory = WorkDirectory::new(None)?;
-                    let options = Options::new().memory(arguments.memory).concurrency_control(control);
+                    let options = options(arguments.memory, &arguments.pin).concurrency_control(control);
                     let store = EmbeddedStore::open(options, directory.path(), arguments.durability, 1)?;
                     let store = store.named(name);
                     load(&store, &case.workload(arguments.interleave), &driver, &mut |_| {})?;

@@ -71,13 +71,25 @@ fn single_operations_and_a_run_over_time_are_measured() {
         report["samples"].as_array().unwrap().iter().all(|sample| sample["keeper_share"].is_f64()),
         "{report}"
     );
+    let watermarks = |sample: &serde_json::Value| {
+        ["soft_watermark_bytes", "hard_watermark_bytes"].map(|name| sample[name].as_u64().unwrap())
+    };
+    assert!(
+        report["samples"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(watermarks)
+            .all(|[soft, hard]| 0 < soft && soft < hard)
+    );
 }
 
 #[test]
 fn the_papers_figures_are_drawn() {
     let scratch = Scratch::new();
     let (report, databases) = (scratch.path("report"), scratch.path("databases"));
-    let small = "bench paper --json --scale 0.00004 --seconds 0.05 --threads 1 --memory 64M --dir".split(' ');
+    let small =
+        "bench paper --json --scale 0.00004 --seconds 0.02 --threads 1 --memory 64M --pin --dir".split(' ');
     let words = small.chain([databases.to_str().unwrap(), report.to_str().unwrap()]);
     let found = run(words).ok().json();
     for figure in found["figures"].as_array().unwrap() {
@@ -86,9 +98,16 @@ fn the_papers_figures_are_drawn() {
             assert!(std::fs::metadata(&file).unwrap().len() > 20, "{}", file.display());
         }
     }
-    assert!(
-        std::fs::read_to_string(found["page"].as_str().unwrap()).unwrap().contains("figure-9-memory.svg")
-    );
+    let page = std::fs::read_to_string(found["page"].as_str().unwrap()).unwrap();
+    for words in [
+        "Table 1: the machines",
+        "figure-5.svg",
+        "figure-8-left.svg",
+        "figure-9-memory.svg",
+        "hekaton-table-2.svg",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
     run(["bench", "paper", report.to_str().unwrap(), "--scale", "0"]).fails(2, "scale");
 }
 
@@ -133,6 +152,16 @@ fn scaling_is_measured_by_mix_and_threads_pinned_or_not() {
         }
     }
     run("bench scaling --pin nowhere".split(' ')).fails(2, "nowhere");
+    for bench in [
+        "tatp --subscribers 10",
+        "contention --case hot --threads 1",
+        "latency --records 10",
+        "timeline --records 10",
+        "cache --records 10",
+    ] {
+        let gone = format!("bench {bench} --seconds 0.01 --warmup-seconds 0 --memory 64M --pin 1023");
+        run(gone.split(' ')).fails(2, "processor 1023");
+    }
     let gone = "bench ycsb --engine map --records 10 --seconds 0.01 --warmup-seconds 0 --pin 1023";
     run(gone.split(' ')).fails(2, "processor 1023");
 }
