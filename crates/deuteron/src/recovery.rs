@@ -316,5 +316,6 @@ mod tests {
             signals.room.raise();
         });
         assert_eq!((threads(), signals.room.sleepers()), (1, 0));
+        assert!(beside.helped() > Duration::ZERO);
     }
 }

@@ -39,7 +39,10 @@ pub(super) fn figure_8(transactions: &OperationTimes, component: &DataComponentH
         Curve::paper("mean of gets, the paper", &[(11.0, 0.0), (11.0, 100.0)]),
     ]);
     let mut right = curves(tail, |below| 100.0 - below);
-    right.push(Curve::paper("delayed by collection, less than", &[(DELAY_US / 10.0, 0.1), (DELAY_US, 0.1)]));
+    right.push(Curve::paper(
+        "the paper: fewer are delayed by collection",
+        &[(DELAY_US / 10.0, 0.1), (DELAY_US, 0.1)],
+    ));
     [
         Figure {
             name: "figure-8-left",
