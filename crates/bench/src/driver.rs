@@ -174,6 +174,7 @@ pub fn run<S: Store>(
         abort_causes: outcome.aborts.iter().map(|(&cause, &count)| (cause.to_owned(), count)).collect(),
         latency_us: Latency::of_nanoseconds(&outcome.latencies),
         processor_seconds: processor,
+        transaction_seconds: outcome.processor_seconds,
         idle_seconds: idle,
         peak_rss_bytes: crate::peak_rss_bytes(),
         disk_bytes: written.1.disk_bytes,
@@ -192,11 +193,19 @@ struct ThreadOutcome {
     operations: u64,
     aborts: BTreeMap<&'static str, u64>,
     latencies: Histogram<u64>,
+    /// Its processor time of the counted time.
+    processor_seconds: f64,
 }
 
 impl ThreadOutcome {
     fn new() -> Self {
-        Self { commits: 0, operations: 0, aborts: BTreeMap::new(), latencies: latency_histogram() }
+        Self {
+            commits: 0,
+            operations: 0,
+            aborts: BTreeMap::new(),
+            latencies: latency_histogram(),
+            processor_seconds: 0.0,
+        }
     }
 
     #[inline]
@@ -208,6 +217,7 @@ impl ThreadOutcome {
     fn add(&mut self, other: &ThreadOutcome) {
         self.commits += other.commits;
         self.operations += other.operations;
+        self.processor_seconds += other.processor_seconds;
         for (cause, count) in &other.aborts {
             *self.aborts.entry(cause).or_default() += count;
         }
@@ -236,12 +246,16 @@ fn run_thread<S: Store>(
     let (mut commits, mut aborts) = (0, 0);
     let back_off = RetryPolicy::default();
     let mut now = Instant::now();
+    let mut counted_from = None;
     loop {
         let current = phase.load(Ordering::Relaxed);
         if current == OVER {
             break;
         }
         let counting = current == COUNTING;
+        if counting && counted_from.is_none() {
+            counted_from = Some(crate::own_seconds());
+        }
         let begin = now;
         generator.transaction(&mut steps);
         if lookahead > 0 {
@@ -303,6 +317,7 @@ fn run_thread<S: Store>(
         }
         live.commits.store(commits, Ordering::Relaxed);
     }
+    outcome.processor_seconds = counted_from.map_or(0.0, |before| crate::own_seconds() - before);
     drain(&mut worker, pending)
 }
 
@@ -377,6 +392,7 @@ mod tests {
         assert!(report.latency_us.p50 > 0.0 && report.latency_us.p50 <= report.latency_us.p99);
         assert!(report.latency_us.p999 <= report.latency_us.max);
         assert_eq!((report.threads, report.records), (2, 1_000));
+        assert!(!cfg!(target_os = "linux") || report.transaction_seconds > 0.0, "{report:?}");
     }
 
     /// Acknowledges commits only when asked to wait, aborts every third transaction once, fails on demand.

@@ -84,7 +84,9 @@ pub use latency::{LatencyReport, run_latency};
 pub use load::{LoadProgress, Loaded, load};
 pub use map::MapStore;
 pub use paper::{Axis, Curve, Figure, PaperBench, PaperProgress, Source};
-pub use process::{directory_bytes, idle_seconds, peak_rss_bytes, processor_seconds, thread_seconds};
+pub use process::{
+    directory_bytes, idle_seconds, own_seconds, peak_rss_bytes, processor_seconds, thread_seconds,
+};
 pub use random::Random;
 pub use report::{Latency, Report};
 pub use scaling::{ScalingFigure, ScalingMix, SharedWrites, run_scaling};

@@ -45,6 +45,17 @@ pub fn thread_seconds(name: &str) -> f64 {
     threads.flatten().filter_map(|thread| nanoseconds(&thread.path())).sum::<u64>() as f64 / 1e9
 }
 
+/// The processor time that the calling thread has taken so far, in seconds; 0 where the system does not say.
+///
+/// ```
+/// let before = deuteron_bench::own_seconds();
+/// assert!(deuteron_bench::own_seconds() >= before);
+/// ```
+pub fn own_seconds() -> f64 {
+    let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    spent.split(' ').next().and_then(|nanoseconds| nanoseconds.parse::<u64>().ok()).unwrap_or(0) as f64 / 1e9
+}
+
 /// The processor time that this process has taken so far, by all of its threads, in seconds, to a hundredth; 0 where the system
 /// does not say.
 ///

@@ -29,6 +29,8 @@ pub struct Report {
     pub latency_us: Latency,
     /// Processor time of the measured time, of all threads of the process.
     pub processor_seconds: f64,
+    /// Of that, what the threads took that run transactions; 0 where the system does not say.
+    pub transaction_seconds: f64,
     /// Time of the measured time in which processors had nothing to do, all of them together; other processes count as work.
     pub idle_seconds: f64,
     /// The most memory resident since the process began, the load included.

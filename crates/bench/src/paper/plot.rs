@@ -188,6 +188,10 @@ fn shown(axis: Axis, place: f64) -> String {
         return String::new();
     }
     let value = axis.value(place);
+    if axis.is_logarithmic {
+        let decimals = (-place).round().max(0.0) as usize;
+        return format!("{value:.decimals$}");
+    }
     match value.abs() {
         0.0 => "0".into(),
         size if size >= 100.0 => format!("{value:.0}"),
@@ -265,7 +269,7 @@ mod tests {
     #[test]
     fn a_logarithmic_axis_shows_powers_of_ten() {
         let axis = Axis::logarithmic("x");
-        assert_eq!([2.0, 1.2, 0.0].map(|place| shown(axis, place)), ["100", "", "1.00"]);
+        assert_eq!([2.0, 1.2, 0.0, -5.0].map(|place| shown(axis, place)), ["100", "", "1", "0.00001"]);
         assert_eq!([12.5, 0.0].map(|place| shown(Axis::linear("x"), place)), ["12.5", "0"]);
     }
 }

@@ -397,6 +397,7 @@ fn rows(report: &Report) -> Vec<(String, String)> {
         ("latency p99.9".into(), microseconds(latency.p999)),
         ("latency max".into(), microseconds(latency.max)),
         ("processor time".into(), format!("{:.1} s", report.processor_seconds)),
+        ("  of transactions".into(), format!("{:.1} s", report.transaction_seconds)),
         ("idle time".into(), format!("{:.1} s", report.idle_seconds)),
         ("peak memory".into(), bytes(report.peak_rss_bytes)),
         ("disk".into(), bytes(report.disk_bytes)),
