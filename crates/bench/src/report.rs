@@ -103,6 +103,7 @@ mod tests {
             "abort_causes",
             "latency_us",
             "processor_seconds",
+            "transaction_seconds",
             "idle_seconds",
             "peak_rss_bytes",
             "disk_bytes",

@@ -255,9 +255,9 @@ mod tests {
         let mut marked = plain.clone();
         marked.curves =
             vec![plain.curves[0].clone().between(vec![(0.5, 1.5); 2]).with_mean(Some((1.5, 1.5)))];
-        let drawn = |figure: &Figure| svg(figure).unwrap().matches("<polyline").count();
+        let drawn = |figure: &Figure| svg(figure).unwrap().matches("<line").count();
         assert!(drawn(&marked) > drawn(&plain), "bars");
-        assert!(svg(&marked).unwrap().matches("<circle").count() == 3, "two points and a mean");
+        assert!(svg(&marked).unwrap().matches("<circle").count() == 5, "two points, twice, and a mean");
     }
 
     #[test]
