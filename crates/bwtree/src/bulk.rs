@@ -10,7 +10,7 @@
 use crate::page::key::{common_prefix_bytes, separator};
 use crate::page::layout::{Layout, Shape, Span};
 use crate::page::run::RecordRef;
-use crate::page::writer::{Bounds, RunWriter, base_bytes};
+use crate::page::writer::{Bounds, Plan, RunWriter, base_bytes};
 use crate::page::{empty_base, key::KeyParts};
 use crate::{BwTreeError, Options, Tree, Upsert, scratch};
 use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
@@ -101,7 +101,8 @@ impl BulkLoad {
                 false => self.span.with(&new).layout(),
             };
             let (layout, bytes) = layout.fitting(|shape| base_bytes(shape, &bounds, records_bytes(shape)));
-            if bytes > self.options.page_bytes_max * FILL_PERCENT / 100 {
+            let page_bytes_max = self.options.page_bytes_max;
+            if bounds.counted(bytes, page_bytes_max) > page_bytes_max * FILL_PERCENT / 100 {
                 let high = separator(last_key, record.key).to_vec();
                 completed = self.complete(Some(high));
             } else {
@@ -141,14 +142,15 @@ impl BulkLoad {
         let right = if high.is_some() { self.llama.allocate() } else { PageId::NONE };
         let (low, page) = self.leaves.last().expect("there is a page being filled");
         let bounds = Bounds { low, high: high.as_deref(), right };
-        let bytes = |shape| base_bytes(shape, &bounds, self.sum(shape, bounds.prefix_bytes()));
-        let (layout, bytes) = self.layout.fitting(bytes);
+        let key = |record: &Loaded| KeyParts::whole(&self.bytes[record.key_at..record.value_at]);
+        let ends = self.records.first().zip(self.records.last()).map(|(first, last)| [key(first), key(last)]);
+        let plan = Plan::new(&bounds, self.layout, ends, |shape, prefix_bytes| self.sum(shape, prefix_bytes));
         let (page, is_first) = (*page, self.leaves.len() == 1);
-        scratch::with(bytes, |out| {
-            let mut writer = RunWriter::base(out, layout, self.records.len(), &bounds);
+        scratch::with(plan.bytes, |out| {
+            let mut writer = RunWriter::base(out, plan, self.records.len(), &bounds);
             for record in &self.records {
                 writer.push(&RecordRef {
-                    key: KeyParts::whole(&self.bytes[record.key_at..record.value_at]),
+                    key: key(record),
                     stamp: record.stamp,
                     lsn: record.lsn,
                     value: Some(&self.bytes[record.value_at..record.end]),
@@ -176,7 +178,7 @@ impl BulkLoad {
         self.bytes.clear();
         self.span = Span::NONE;
         self.leaves.extend(high.map(|high| (high, right)));
-        bytes
+        plan.bytes
     }
 
     /// Completes the last page and installs the first: the tree. It is durable when all that is dirty now has been flushed.

@@ -23,10 +23,10 @@
 
 use crate::Tree;
 use crate::chain::WholeChain;
-use crate::page::Merged;
 use crate::page::merge::Merge;
 use crate::page::run::Run;
 use crate::page::split::Split;
+use crate::page::{self, Merged};
 use crate::scratch;
 use crate::sync::Ordering;
 use deuteron_canary::{Canary, is_planted};
@@ -66,10 +66,10 @@ impl Tree {
         let merge = Merge::new(chain.base, chain.deltas(), self.forget_below());
         // A page that is about to take another one over is not split; asked after the snapshot was taken, so that whoever
         // has seen it before that fails. The next consolidation splits.
-        let merged = Merged::new(&merge);
-        if merged.bytes() > self.options.page_bytes_max
+        let merged = Merged::new(&merge, self.options.page_bytes_max);
+        if merged.is_too_long()
             && self.heir.load(Ordering::SeqCst) != page.0
-            && let Some(split) = Split::new(&merge, self.options.page_bytes_max)
+            && let Some(split) = Split::new(&merged)
         {
             return self.split(page, snapshot, &split, guard);
         }
@@ -85,7 +85,8 @@ impl Tree {
         guard: &Guard<'_>,
     ) -> Consolidation {
         let merge = Merge::new(chain.base, chain.deltas(), self.forget_below());
-        self.install_merged(page, snapshot, &Merged::new(&merge), guard)
+        let merged = Merged::new(&merge, self.options.page_bytes_max);
+        self.install_merged(page, snapshot, &merged, guard)
     }
 
     fn install_merged(
@@ -118,9 +119,10 @@ impl Tree {
         }
     }
 
-    /// Whether a page of so many bytes should be merged, if it has a left neighbour with room.
-    pub(crate) fn is_sparse(&self, bytes: usize) -> bool {
-        bytes < self.options.page_bytes_max / 4
+    /// Whether a page should be merged, if it has a left neighbour with room.
+    pub(crate) fn is_sparse(&self, base: &Run<'_>) -> bool {
+        let page_bytes_max = self.options.page_bytes_max;
+        page::counted(base, page_bytes_max) < page_bytes_max / 4
     }
 
     /// Marks a page that is about to get this base, if it is worth another look.
@@ -129,7 +131,7 @@ impl Tree {
         if run.tombstones() > 0 {
             let tombstones = (0..run.count()).filter(|&index| run.is_tombstone(index));
             self.marks.mark(run.low(), tombstones.map(|index| run.record(index).lsn).max());
-        } else if self.is_sparse(base.len()) && !run.low().is_empty() {
+        } else if self.is_sparse(&run) && !run.low().is_empty() {
             self.marks.mark(run.low(), None);
         }
     }

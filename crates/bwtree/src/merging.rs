@@ -222,7 +222,7 @@ impl Tree {
             return Ok(if reason == Reason::Asked { Tidied::Consolidated } else { Tidied::Done });
         }
         let is_asked = reason == Reason::Asked;
-        if low.is_empty() || !(is_asked || self.is_sparse(chain.base.bytes())) {
+        if low.is_empty() || !(is_asked || self.is_sparse(&chain.base)) {
             return Ok(Tidied::Done);
         }
         if self.index.begins_node(low, guard) {
@@ -234,8 +234,9 @@ impl Tree {
         let left = self.target_before(low, guard)?;
         let left_chain = left.1.head().and_then(WholeChain::new).ok_or(Miss(left.0))?;
         let left_merge = Merge::new(left_chain.base, left_chain.deltas(), self.forget_below());
-        let most = self.options.page_bytes_max / 8 * if is_asked { 7 } else { 6 };
-        if merge.count() > 0 && Joined::new(&[left_merge, merge]).bytes() > most {
+        let page_bytes_max = self.options.page_bytes_max;
+        let most = page_bytes_max / 8 * if is_asked { 7 } else { 6 };
+        if merge.count() > 0 && Joined::new(&[left_merge, merge]).counted(page_bytes_max) > most {
             return Ok(Tidied::Done);
         }
         if !self.merge(left.0, low, target.page, guard) {

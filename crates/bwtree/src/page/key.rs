@@ -125,6 +125,19 @@ impl<'a> KeyParts<'a> {
         1 << (spread >> 60) | 1 << (spread >> 56 & 15)
     }
 
+    /// How many leading bytes it shares with `key`.
+    pub(crate) fn shared_bytes(&self, key: &[u8]) -> usize {
+        let mut shared = 0;
+        for piece in [self.prefix, self.in_head(), self.rest] {
+            let bytes = common_prefix_bytes(piece, &key[shared..]);
+            shared += bytes;
+            if bytes < piece.len() {
+                break;
+            }
+        }
+        shared
+    }
+
     fn in_head(&self) -> &[u8] {
         &self.head[..self.suffix_bytes.min(HEAD_BYTES)]
     }
@@ -247,6 +260,7 @@ mod tests {
             prop_assert_eq!(cut(&left, p).cmp(&cut(&right, q)), left.cmp(&right));
             prop_assert_eq!(cut(&left, p).compare_whole(&right), left.cmp(&right));
             prop_assert_eq!(KeyParts::whole(&left).compare_whole(&right), left.cmp(&right));
+            prop_assert_eq!(cut(&left, p).shared_bytes(&right), common_prefix_bytes(&left, &right));
             prop_assert_eq!(cut(&left, p).to_vec(), left);
         }
 

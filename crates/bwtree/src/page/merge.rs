@@ -3,13 +3,17 @@
 //! The base is never sorted again. The few records of the deltas are sorted, as a rule by the heads that they have in the base, each is given
 //! its place there by one binary search, and what lies between two places is copied in bulk.
 
-use super::key::{KeyParts, head_number};
+use super::key::{KeyParts, compare_with_prefix, head_number};
 use super::layout::{Layout, Shape, Span};
 use super::run::{RecordRef, Run};
+use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 
 /// How many records of the base are asked for ahead of their turn, where the records of a page are visited.
 const VISITED_AHEAD: usize = 4;
+
+/// So many records tell of what others are like.
+const SAMPLES: usize = 8;
 
 /// What becomes of one key that the deltas speak of, or of a record of the base that goes.
 #[derive(Clone, Copy, Debug)]
@@ -51,30 +55,50 @@ pub(crate) enum Piece<'m, 'a> {
 /// A place in the merged content: what lies behind it are the records of the base and the changes from these on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    base: usize,
+    pub(super) base: usize,
     change: usize,
 }
 
-/// The record, its key cut behind the base's prefix if it lies so that it can be, and the head of what follows that.
+/// The record, its key cut behind the base's prefix if it lies so that it can be, and the head of what follows that. If it has not got that prefix it is a
+/// *stray*: its head is the least or the greatest, as it lies before the keys that have it or behind.
 ///
 /// Part of the loop over the deltas, whose instructions are counted: a call takes a twentieth of them.
 #[inline(always)]
-fn cut<'a>(base: &Run<'a>, mut record: RecordRef<'a>, scratch: &mut Vec<u8>) -> (u64, RecordRef<'a>) {
-    let prefix_bytes = base.prefix().len();
+fn cut<'a>(
+    base: &Run<'a>,
+    mut record: RecordRef<'a>,
+    strays: &mut bool,
+    scratch: &mut Vec<u8>,
+) -> (u64, RecordRef<'a>) {
     let head = match record.key.behind(base.prefix()) {
         // Written as it is, too, unless the page is split in between.
         Some(key) => {
             record.key = key;
             u64::from_be_bytes(key.head)
         }
-        None => head_number(record.key.contiguous(scratch).get(prefix_bytes..).unwrap_or(&[])),
+        None => {
+            let key = record.key.contiguous(scratch);
+            let order = compare_with_prefix(key, base.prefix());
+            *strays |= order.is_ne();
+            match order {
+                Ordering::Less => 0,
+                Ordering::Equal => head_number(&key[base.prefix().len()..]),
+                Ordering::Greater => u64::MAX,
+            }
+        }
     };
     (head, record)
 }
 
-/// Where a key that begins with the base's prefix and goes on with `head` is in the base; `Ok` if it is there.
-fn place(base: &Run<'_>, head: u64, key: &KeyParts<'_>, scratch: &mut Vec<u8>) -> Result<usize, usize> {
-    match key.prefix.len() == base.prefix().len() {
+/// Where a key is in the base, `Ok` if it is there; unless there are strays it begins with the base's prefix and goes on with `head`.
+fn place(
+    base: &Run<'_>,
+    head: u64,
+    key: &KeyParts<'_>,
+    strays: bool,
+    scratch: &mut Vec<u8>,
+) -> Result<usize, usize> {
+    match key.prefix.len() == base.prefix().len() && !strays {
         true => base.search_suffix(head, key.suffix_bytes, key.rest),
         false => base.search(key.contiguous(scratch)),
     }
@@ -108,6 +132,8 @@ pub(crate) struct Merge<'a> {
     /// Those of the deltas.
     records: Vec<RecordRef<'a>>,
     changes: Vec<Change>,
+    /// Whether a record of the deltas has not got the base's prefix.
+    strays: bool,
 }
 
 impl<'a> Merge<'a> {
@@ -120,11 +146,11 @@ impl<'a> Merge<'a> {
     ) -> Merge<'a> {
         let deltas = deltas.into_iter();
         let expected = deltas.size_hint().0;
-        let mut scratch = Vec::new();
+        let (mut scratch, mut strays) = (Vec::new(), false);
         let (mut heads, mut records) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
         for delta in deltas {
             for index in 0..delta.count() {
-                let (head, record) = cut(&base, delta.record(index), &mut scratch);
+                let (head, record) = cut(&base, delta.record(index), &mut strays, &mut scratch);
                 let number = u32::try_from(records.len()).expect("deltas have fewer than 2^32 records");
                 heads.push((head, number));
                 records.push(record);
@@ -141,11 +167,11 @@ impl<'a> Merge<'a> {
         let mut changes = Vec::with_capacity(heads.len());
         for (index, head) in heads.iter().enumerate() {
             if index == 0 || by_key(&heads[index - 1], head).is_ne() {
-                let found = place(&base, head.0, &record(head).key, &mut scratch);
+                let found = place(&base, head.0, &record(head).key, strays, &mut scratch);
                 changes.extend(decide(&base, head.1, record(head), found, forget_below));
             }
         }
-        let mut merge = Merge { base, within: 0..base.count(), records, changes };
+        let mut merge = Merge { base, within: 0..base.count(), records, changes, strays };
         merge.forget_old_tombstones(forget_below);
         merge
     }
@@ -181,6 +207,11 @@ impl<'a> Merge<'a> {
             come += usize::from(change.record != NOTHING);
         }
         self.within.len() - gone + come
+    }
+
+    /// Whether all of it begins with the base's prefix, as far as is easily known.
+    pub(crate) fn keeps_prefix(&self) -> bool {
+        !self.strays
     }
 
     /// Whether every record that the deltas bring lies behind the base's last one: an ascending load.
@@ -243,22 +274,31 @@ impl<'a> Merge<'a> {
     }
 
     /// Gives each record's place and bytes, its slot included, to `visit`, in key order; the bytes are those in a run of `shape` with
-    /// the base's prefix.
+    /// the base's prefix, which it keeps.
     pub(crate) fn visit_sizes(&self, shape: Shape, mut visit: impl FnMut(Place, usize)) {
         let prefix_bytes = self.base.prefix().len();
         let bytes_in_base = |at| match self.base.layout().shape == shape {
             true => self.base.bytes_with_slot(at),
             false => shape.bytes_of(&self.base.record(at), prefix_bytes),
         };
+        self.visit_places(|place, record| {
+            let bytes = record.map(|record| shape.bytes_of(record, prefix_bytes));
+            visit(place, bytes.unwrap_or_else(|| bytes_in_base(place.base)));
+        });
+    }
+
+    /// Gives each record's place to `visit`, in key order, and the record unless it is the base's.
+    #[inline]
+    pub(super) fn visit_places(&self, mut visit: impl FnMut(Place, Option<&RecordRef<'a>>)) {
         let mut from = self.within.start;
         for number in 0..=self.changes.len() {
             let change = self.changes.get(number);
             for at in from..change.map_or(self.within.end, |change| change.at()) {
-                visit(Place { base: at, change: number }, bytes_in_base(at));
+                visit(Place { base: at, change: number }, None);
             }
             let Some(change) = change else { break };
             if let Some(record) = change.record(&self.records) {
-                visit(Place { base: change.at(), change: number }, shape.bytes_of(record, prefix_bytes));
+                visit(Place { base: change.at(), change: number }, Some(record));
             }
             from = change.at() + usize::from(change.replaces);
         }
@@ -282,6 +322,23 @@ impl<'a> Merge<'a> {
             };
             range.map(|index| self.base.record(index)).chain(record)
         })
+    }
+
+    /// A few records of the base, and of the deltas, evenly.
+    pub(super) fn samples(&self) -> impl Iterator<Item = RecordRef<'a>> + '_ {
+        let of_base = (0..self.base.count()).step_by(self.base.count() / SAMPLES + 1);
+        let of_deltas = self.records.iter().step_by(self.records.len() / SAMPLES + 1);
+        of_base.map(|at| self.base.record(at)).chain(of_deltas.copied())
+    }
+
+    /// The first and the last record.
+    pub(crate) fn ends(&self) -> Option<[RecordRef<'a>; 2]> {
+        let mut last = None;
+        self.visit_reverse(|record| {
+            last = Some(*record);
+            false
+        });
+        Some([self.records().next()?, last?])
     }
 
     /// Gives the content in key order to `visit` until that returns false; whether it never has.
@@ -366,10 +423,9 @@ impl<'a> Merge<'a> {
         });
     }
 
-    /// Bytes of all records with their slots, in a run of `shape` with the base's prefix.
-    pub(crate) fn records_bytes(&self, shape: Shape) -> usize {
-        let prefix_bytes = self.base.prefix().len();
-        if self.base.layout().shape != shape {
+    /// Bytes of all records with their slots, in a run of `shape` with a prefix of `prefix_bytes`, which all have.
+    pub(crate) fn records_bytes(&self, shape: Shape, prefix_bytes: usize) -> usize {
+        if self.base.layout().shape != shape || self.base.prefix().len() != prefix_bytes {
             return self.records().map(|record| shape.bytes_of(&record, prefix_bytes)).sum();
         }
         let (mut gone, mut come) = (0, 0);

@@ -4,9 +4,10 @@ use super::batch::{Batch, Upsert};
 use super::key::KeyParts;
 use super::layout::{Layout, Span};
 use super::merge::Merge;
+use super::ranges::Ranges;
 use super::run::{RecordRef, Run};
 use super::split::Split;
-use super::writer::{Bounds, RunWriter, base_bytes, delta_bytes};
+use super::writer::{Bounds, Plan, RunWriter, delta_bytes};
 use super::{Merged, empty_base};
 use deuteron_llama::PageId;
 use proptest::prelude::*;
@@ -76,7 +77,7 @@ fn content(run: &Run<'_>) -> Versions {
 fn consolidated(base: &[u8], deltas: &[Vec<u8>], forget_below: u64) -> Vec<u8> {
     let runs: Vec<_> = deltas.iter().map(|delta| Run::verify(delta).unwrap()).collect();
     let merge = Merge::new(Run::new(base), runs, forget_below);
-    let merged = Merged::new(&merge);
+    let merged = Merged::new(&merge, usize::MAX);
     let mut bytes = vec![0; merged.bytes()];
     merged.write(&mut bytes);
     bytes
@@ -133,7 +134,7 @@ proptest! {
         let base = consolidated(&empty_base(), &[delta_of(&mut first)], 0);
         let delta = delta_of(&mut second);
         let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
-        let Some(split) = Split::new(&merge, page_bytes_max) else { return Ok(()) };
+        let Some(split) = Split::new(&Merged::new(&merge, page_bytes_max)) else { return Ok(()) };
         let mut found = Versions::new();
         let last = split.parts().len() - 1;
         for (index, part) in split.parts().iter().enumerate() {
@@ -161,7 +162,7 @@ proptest! {
     ) {
         let base = consolidated(&empty_base(), &[delta_of(&mut first)], 0);
         let merge = Merge::new(Run::new(&base), [], 0);
-        let Some(split) = Split::new(&merge, 400) else { return Ok(()) };
+        let Some(split) = Split::new(&Merged::new(&merge, 400)) else { return Ok(()) };
         for index in 0..split.parts().len() {
             let mut page = vec![0; split.bytes(index)];
             split.write(index, PageId(7), &mut page);
@@ -178,7 +179,7 @@ proptest! {
             prop_assert_eq!(&content(&Run::verify(&changed).unwrap()), &model);
             let runs: Vec<_> = deltas.iter().map(|delta| Run::new(delta)).collect();
             let merge = Merge::new(run, runs, 0);
-            let Some(again) = Split::new(&merge, 150) else { continue };
+            let Some(again) = Split::new(&Merged::new(&merge, 150)) else { continue };
             let mut found = Versions::new();
             for index in 0..again.parts().len() {
                 let mut bytes = vec![0; again.bytes(index)];
@@ -190,6 +191,45 @@ proptest! {
                 found.extend(content(&part));
             }
             prop_assert_eq!(found, model);
+        }
+    }
+
+    /// Of a page in the middle, at an edge, and of the only one.
+    #[test]
+    fn parts_that_are_judged_by_their_own_prefixes_take_what_was_expected(
+        mut first in prop::collection::vec(operation(), 2..60),
+        mut second in prop::collection::vec(operation(), 1..20),
+        page_bytes_max in 100usize..700,
+        cuts in prop::collection::vec(0usize..8, 2),
+    ) {
+        let mut page = empty_base();
+        for (operations, part) in [&mut first, &mut second].into_iter().zip(&cuts) {
+            let run = Run::new(&page);
+            operations.retain(|o| o.key.as_slice() >= run.low() && run.high().is_none_or(|high| o.key.as_slice() < high));
+            if operations.is_empty() {
+                break;
+            }
+            let mut model = content(&run);
+            apply(&mut model, operations);
+            let delta = delta_of(operations);
+            let merge = Merge::new(run, [Run::new(&delta)], 0);
+            let ranges = Ranges::new(&merge, &Bounds::of(&run), merge.layout().shape, page_bytes_max);
+            let split = Split::of_parts(&merge, merge.layout(), ranges.parts());
+            let (mut found, mut from, mut pages) = (Versions::new(), 0, Vec::new());
+            for index in 0..split.parts().len() {
+                let mut bytes = vec![0; split.bytes(index)];
+                split.write(index, PageId(7), &mut bytes);
+                let run = Run::verify(&bytes).unwrap();
+                let counted = super::counted(&run, page_bytes_max);
+                prop_assert_eq!(counted, ranges.bytes_of(from..from + run.count()));
+                prop_assert!(run.count() == 1 || counted <= page_bytes_max);
+                from += run.count();
+                found.extend(content(&run));
+                pages.push(bytes);
+            }
+            prop_assert!(pages.len() > 1 || model.len() < 2);
+            prop_assert_eq!(found, model);
+            page = pages.swap_remove(part % pages.len());
         }
     }
 
@@ -214,11 +254,11 @@ fn an_ascending_load_fills_its_pages() {
         let value = Some(vec![7; 20]);
         let delta = delta_of(&mut [Owned { key, value, stamp: number, lsn: 100 * number }]);
         let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
-        if Merged::new(&merge).bytes() <= 4096 {
+        if Merged::new(&merge, 4096).bytes() <= 4096 {
             base = consolidated(&base, &[delta], 0);
             continue;
         }
-        let split = Split::new(&merge, 4096).unwrap();
+        let split = Split::new(&Merged::new(&merge, 4096)).unwrap();
         assert_eq!(split.parts().len(), 2);
         assert!(split.bytes(0) > 3600, "left page of {} bytes", split.bytes(0));
         let mut bytes = vec![0; split.bytes(1)];
@@ -242,7 +282,7 @@ fn a_record_larger_than_a_page_gets_a_part_of_its_own() {
     let delta = delta_of(&mut operations);
     let base = empty_base();
     let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
-    let split = Split::new(&merge, 4096).unwrap();
+    let split = Split::new(&Merged::new(&merge, 4096)).unwrap();
     let counts: Vec<_> = (0..split.parts().len())
         .map(|index| {
             let mut bytes = vec![0; split.bytes(index)];
@@ -268,7 +308,7 @@ fn long_shared_prefixes_are_stored_once() {
     assert!(delta.len() < 200 * 60 + stem.len() * 2, "{} bytes", delta.len());
     let base = empty_base();
     let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
-    let split = Split::new(&merge, 4096).unwrap();
+    let split = Split::new(&Merged::new(&merge, 4096)).unwrap();
     // A page in the middle, whose two bounds share the prefix.
     assert!(split.bytes(1) < 4096 + 2 * stem.len(), "{} bytes", split.bytes(1));
 }
@@ -293,7 +333,12 @@ fn fuzz_pages() {
     let far = delta_of(&mut far);
     let mid = consolidated(&base, &[delta_of(&mut operations(1 << 35))], 0);
     let wide = consolidated(&base, std::slice::from_ref(&far), 0);
-    let corpus = [&deltas[..], &[base, mid, far, wide, empty_base()]].concat();
+    let merge = Merge::new(Run::new(&base), [], 0);
+    let split = Split::new(&Merged::new(&merge, 1024)).unwrap();
+    let mut leftmost = vec![0; split.bytes(0)];
+    split.write(0, PageId(3), &mut leftmost);
+    assert_eq!(leftmost[0], 3);
+    let corpus = [&deltas[..], &[base, mid, far, wide, leftmost, empty_base()]].concat();
     deuteron_fuzz::Fuzz::new("bwtree-page", &corpus, 100_000).run(
         |_| {},
         |bytes| {
@@ -364,7 +409,7 @@ fn a_page_that_is_too_long_is_wide() {
     assert_eq!(Run::verify(&many).unwrap().count(), 900);
     // Its parts are narrow.
     let merge = Merge::new(Run::new(&many), [], 0);
-    let split = Split::new(&merge, 4096).unwrap();
+    let split = Split::new(&Merged::new(&merge, 4096)).unwrap();
     for index in 0..split.parts().len() {
         let mut bytes = vec![0; split.bytes(index)];
         split.write(index, PageId::NONE, &mut bytes);
@@ -388,11 +433,12 @@ fn formats_stay_as_they_are() {
         bytes
     };
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let base_of = |layout: Layout| {
-        let bounds = Bounds { low: b"k", high: Some(b"kz"), right: PageId(9) };
+    let base_of = |layout: Layout, low: &[u8]| {
+        let bounds = Bounds { low, high: Some(b"kz"), right: PageId(9) };
         let record = RecordRef { key: KeyParts::whole(b"kc"), stamp: 258, lsn: 258, value: Some(b"w") };
-        let mut bytes = vec![0; base_bytes(layout.shape, &bounds, layout.shape.bytes_of(&record, 1))];
-        let mut writer = RunWriter::base(&mut bytes, layout, 1, &bounds);
+        let plan = Plan::with_prefix(&bounds, layout, 1, |shape, prefix| shape.bytes_of(&record, prefix));
+        let mut bytes = vec![0; plan.bytes];
+        let mut writer = RunWriter::base(&mut bytes, plan, 1, &bounds);
         writer.push(&record);
         writer.finish();
         bytes
@@ -401,19 +447,22 @@ fn formats_stay_as_they_are() {
         delta_of(Some(Layout::WIDE), 0),
         delta_of(None, 0),
         delta_of(None, 1 << 40),
-        base_of(Layout::WIDE),
+        base_of(Layout::WIDE, b"k"),
         base_of(
             Span::NONE
                 .with(&RecordRef { key: KeyParts::whole(b"kc"), stamp: 258, lsn: 258, value: None })
                 .layout(),
+            b"k",
         ),
+        base_of(Layout::WIDE, b""),
     ];
-    let expected: [&str; 5] = [
+    let expected: [&str; 6] = [
         "010101000200000003010000000000000b0000000000000002006b6b7a61000000000000006262000000000000350000004c000000010100000000000002030000000000000100000001007603010000000000000403000000000000ffffffff0200",
         "02e101000200000003010000000000000b0000000000000002006b6b7a010100000000000002030000000000006100000000000000626200000000000041004d00010001000000000000000076ffff020200000002000000",
         "02f101000200000003010000000000000b0000000000000002006b6b7a010100000000000004030000000000006100000000000000626200000000000041005100010001000000000000feffffffff0076ffff02020000000000000000000000",
         "01020100010000000201000000000000090000000000000002000100000000006b6b7a63000000000000002f0000000201000000000000020100000000000001000000010077",
         "02820100010000000201000000000000090000000000000002000100000000006b6b7a63000000000000002d0001000177",
+        "03020100010000000201000000000000090000000000000002000000000000006b7a63000000000000002e0000000201000000000000020100000000000001000000010077",
     ];
     for (run, expected) in runs.iter().zip(expected) {
         assert_eq!(hex(run), expected);

@@ -5,7 +5,7 @@
 //!
 //! | bytes | field | |
 //! |---|---|---|
-//! | 0 | format | 2 of a narrow run, 1 of a wide one |
+//! | 0 | format | 3 of a base whose prefix is longer than its low key; of others 2 if narrow, 1 if wide |
 //! | 1 | kind | in the low half: 1 delta, 2 base; in the high half the [`Shape`], 0 of a wide run |
 //! | 2..4 | prefix bytes | how many leading bytes all keys share |
 //! | 4..8 | count | of records |
@@ -15,7 +15,7 @@
 //! | 24..26 | high key bytes | of the page; or all ones: no upper bound |
 //! | 26..28 | base: low key bytes | |
 //! | 28..32 | base: tombstones | count |
-//! | then | delta: the shared prefix, high key; base: low key, high key | a base's prefix is shared by both bounds, hence by every key between |
+//! | then | delta: the shared prefix, high key; base: low key, high key | a base's prefix is the beginning of its low key, or if longer than that of its high key |
 //! | then | *if stamps are written:* least stamp (8); *if LSNs are:* least LSN (8) | of a narrow run |
 //! | then | heads | 8 bytes a record, big-endian: the bytes behind the prefix, zero-padded |
 //! | then | offsets | 2 bytes a record, 4 in a wide run: where it begins, from the start of the run |
@@ -49,6 +49,8 @@ use deuteron_llama::{Filter, PageId};
 use std::cmp::Ordering;
 use std::ops::Range;
 
+/// Format of a base whose prefix is longer than its low key.
+pub(crate) const PREFIX_OF_HIGH: u8 = 3;
 /// Kind of a delta.
 pub(crate) const KIND_DELTA: u8 = 1;
 /// Kind of a base page.
@@ -168,7 +170,9 @@ impl<'a> Run<'a> {
         let count = u32_at(bytes, 4) as usize;
         let (base, keys_at) = keys_at(bytes);
         let shape = Shape::of_kind(bytes[1]);
-        let high_at = keys_at + if base { u16_at(bytes, 26) } else { prefix_bytes };
+        let first_bytes = if base { u16_at(bytes, 26) } else { prefix_bytes };
+        let high_at = keys_at + first_bytes;
+        let prefix_at = if prefix_bytes > first_bytes { high_at } else { keys_at };
         let high_bytes = u16_at(bytes, 24);
         let bounded = high_bytes != usize::from(u16::MAX);
         let high_end = high_at + if bounded { high_bytes } else { 0 };
@@ -176,7 +180,7 @@ impl<'a> Run<'a> {
         let offsets_at = slots_at + HEAD_BYTES * count;
         Run {
             bytes,
-            prefix: &bytes[keys_at..keys_at + prefix_bytes],
+            prefix: &bytes[prefix_at..prefix_at + prefix_bytes],
             high: bounded.then(|| &bytes[high_at..high_end]),
             heads: bytes[slots_at..offsets_at].as_chunks().0,
             offsets: &bytes[offsets_at..offsets_at + shape.offset_bytes() * count],
@@ -241,7 +245,7 @@ impl<'a> Run<'a> {
         if self.base { 0 } else { u64_at(self.bytes, 16) }
     }
 
-    /// The prefix that all keys share.
+    /// The prefix that all keys share; of a base as many bytes of it as it was written with, which a key within its bounds need not have.
     pub(crate) fn prefix(&self) -> &'a [u8] {
         self.prefix
     }
@@ -429,28 +433,31 @@ impl<'a> Run<'a> {
             return Err(format!("a run of {} bytes has no room for a header", bytes.len()));
         }
         let shape = Shape::of_kind(bytes[1]);
-        if !(1..=2).contains(&bytes[0]) {
-            return Err(format!("page format {}, expected 1 or 2", bytes[0]));
+        if !(1..=PREFIX_OF_HIGH).contains(&bytes[0]) {
+            return Err(format!("page format {}, expected 1 to {PREFIX_OF_HIGH}", bytes[0]));
         }
-        if shape.format() != Some(bytes[0]) {
-            return Err(format!("kind {:#x} in a run of format {}", bytes[1], bytes[0]));
-        }
-        let first_bytes = match bytes[1] & KIND_MASK {
-            KIND_DELTA => DELTA_HEADER_BYTES + u16_at(bytes, 2),
+        let prefix_bytes = u16_at(bytes, 2);
+        let (keys_at, first_bytes) = match bytes[1] & KIND_MASK {
+            KIND_DELTA => (DELTA_HEADER_BYTES, prefix_bytes),
             KIND_BASE if bytes.len() < BASE_HEADER_BYTES => return Err("base header cut off".into()),
-            KIND_BASE => BASE_HEADER_BYTES + u16_at(bytes, 26),
+            KIND_BASE => (BASE_HEADER_BYTES, u16_at(bytes, 26)),
             kind => return Err(format!("run of unknown kind {kind}")),
         };
-        let header_bytes = match u16_at(bytes, 24) {
-            0xffff => first_bytes,
-            high_bytes => first_bytes + high_bytes,
+        let high_bytes = match u16_at(bytes, 24) {
+            0xffff => 0,
+            high_bytes => high_bytes,
         };
+        let of_high = prefix_bytes > first_bytes;
+        if shape.format().map(|format| if of_high { PREFIX_OF_HIGH } else { format }) != Some(bytes[0]) {
+            return Err(format!("kind {:#x} in a run of format {}", bytes[1], bytes[0]));
+        }
+        if of_high && prefix_bytes > high_bytes {
+            return Err("prefix longer than the bounds".into());
+        }
+        let header_bytes = keys_at + first_bytes + high_bytes;
         let records_at = header_bytes + shape.header_bytes() + shape.slot_bytes() * u32_at(bytes, 4) as usize;
         if records_at > bytes.len() {
             return Err(format!("slots end at {records_at} of {} bytes", bytes.len()));
-        }
-        if bytes[1] & KIND_MASK == KIND_BASE && u16_at(bytes, 2) > u16_at(bytes, 26) {
-            return Err("prefix longer than the low key".into());
         }
         Ok(records_at)
     }
@@ -507,7 +514,7 @@ impl<'a> Run<'a> {
     }
 
     fn within_bounds(&self, record: &RecordRef<'_>) -> bool {
-        record.key >= KeyParts::whole(self.low())
-            && self.high().is_none_or(|high| record.key < KeyParts::whole(high))
+        record.key.compare_whole(self.low()).is_ge()
+            && self.high().is_none_or(|high| record.key.compare_whole(high).is_lt())
     }
 }

@@ -3,12 +3,17 @@
 //! The size is computed first ([`Shape::record_bytes`], [`delta_bytes`], [`base_bytes`]), so that a page is built in the memory in which it
 //! will live.
 
-use super::key::{HEAD_BYTES, behind_head, head_bytes};
+use super::key::{HEAD_BYTES, KeyParts, behind_head, common_prefix_bytes, head_bytes};
 use super::layout::{Layout, Shape};
 use super::merge::Piece;
-use super::run::{BASE_HEADER_BYTES, DELTA_HEADER_BYTES, KIND_BASE, KIND_DELTA, RecordRef, Run};
+use super::run::{
+    BASE_HEADER_BYTES, DELTA_HEADER_BYTES, KIND_BASE, KIND_DELTA, PREFIX_OF_HIGH, RecordRef, Run,
+};
 use deuteron_llama::PageId;
 use std::ops::Range;
+
+/// One part in so many of a page may be taken by its bounds before they make it longer.
+pub(super) const BOUNDS_COUNTED: usize = 8;
 
 /// The bounds and the right sibling of a base page.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +32,79 @@ impl<'a> Bounds<'a> {
         Bounds { low: base.low(), high: base.high(), right: base.right() }
     }
 
-    /// The bytes that every key within the bounds begins with.
+    /// How many bytes every key within the bounds begins with.
     pub(crate) fn prefix_bytes(&self) -> usize {
-        self.high.map_or(0, |high| super::key::common_prefix_bytes(self.low, high))
+        self.high.map_or(0, |high| common_prefix_bytes(self.low, high))
+    }
+
+    /// The longest prefix in bytes of a page of keys from `first` to `last` only: a beginning of its low key, or a longer one of its high
+    /// key, since all keys between two share what these share.
+    fn longest_prefix_bytes(&self, [first, last]: [KeyParts<'_>; 2]) -> usize {
+        match self.high.map_or(0, |high| first.shared_bytes(high)) {
+            with_high if with_high > self.low.len() => with_high,
+            _ => last.shared_bytes(self.low),
+        }
+    }
+
+    /// What of a page's `bytes` counts where its size is judged: all, but for what the bounds take beyond an eighth of `page_bytes_max`.
+    /// They cannot be split, and would leave no room for records if they were long.
+    pub(crate) fn counted(&self, bytes: usize, page_bytes_max: usize) -> usize {
+        let own = self.low.len() + self.high.map_or(0, <[u8]>::len);
+        bytes - own.saturating_sub(page_bytes_max / BOUNDS_COUNTED)
+    }
+}
+
+/// How a base page is going to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) layout: Layout,
+    /// Of its keys, however much its bounds share.
+    pub(crate) prefix_bytes: usize,
+    /// The page's size.
+    pub(crate) bytes: usize,
+}
+
+impl Plan {
+    /// With a prefix that all keys of the page have; the records take `records_bytes` in a shape and with so long a prefix.
+    #[inline]
+    pub(crate) fn with_prefix(
+        bounds: &Bounds<'_>,
+        layout: Layout,
+        prefix_bytes: usize,
+        records_bytes: impl Fn(Shape, usize) -> usize,
+    ) -> Plan {
+        let (layout, bytes) =
+            layout.fitting(|shape| base_bytes(shape, bounds, records_bytes(shape, prefix_bytes)));
+        Plan { layout, prefix_bytes, bytes }
+    }
+
+    /// With the prefix that makes it shortest, `ends` being the first and the last key. Where it is as short with what its bounds share it has that, which no
+    /// other key can take from it.
+    pub(crate) fn new(
+        bounds: &Bounds<'_>,
+        layout: Layout,
+        ends: Option<[KeyParts<'_>; 2]>,
+        records_bytes: impl Fn(Shape, usize) -> usize,
+    ) -> Plan {
+        let plan = Plan::with_prefix(bounds, layout, bounds.prefix_bytes(), &records_bytes);
+        plan.shortened(bounds, layout, ends, records_bytes)
+    }
+
+    /// The same with a longer prefix, if that makes it shorter.
+    pub(crate) fn shortened(
+        self,
+        bounds: &Bounds<'_>,
+        layout: Layout,
+        ends: Option<[KeyParts<'_>; 2]>,
+        records_bytes: impl Fn(Shape, usize) -> usize,
+    ) -> Plan {
+        match ends.map_or(0, |ends| bounds.longest_prefix_bytes(ends)) {
+            longest if longest > self.prefix_bytes => {
+                let longer = Plan::with_prefix(bounds, layout, longest, records_bytes);
+                if longer.bytes < self.bytes { longer } else { self }
+            }
+            _ => self,
+        }
     }
 }
 
@@ -111,10 +186,10 @@ impl<'b> RunWriter<'b> {
         RunWriter::begin(bytes, layout, KIND_DELTA, count, prefix.len(), keys_end)
     }
 
-    /// Begins a base page of `count` records that `layout` holds.
+    /// Begins a base page of `count` records, as it is planned.
     pub(crate) fn base(
         bytes: &'b mut [u8],
-        layout: Layout,
+        Plan { layout, prefix_bytes, .. }: Plan,
         count: usize,
         bounds: &Bounds<'_>,
     ) -> RunWriter<'b> {
@@ -123,7 +198,11 @@ impl<'b> RunWriter<'b> {
         let high_at = BASE_HEADER_BYTES + bounds.low.len();
         bytes[BASE_HEADER_BYTES..high_at].copy_from_slice(bounds.low);
         let keys_end = put_high(bytes, high_at, bounds.high);
-        RunWriter::begin(bytes, layout, KIND_BASE, count, bounds.prefix_bytes(), keys_end)
+        let writer = RunWriter::begin(bytes, layout, KIND_BASE, count, prefix_bytes, keys_end);
+        if prefix_bytes > bounds.low.len() {
+            writer.bytes[0] = PREFIX_OF_HIGH;
+        }
+        writer
     }
 
     fn begin(

@@ -20,9 +20,18 @@ pub fn tree(options: Options) -> Tree {
 
 /// The tree in `directory`, or a new one, in a store with tiny segments and buffers.
 pub fn tree_in(directory: &Arc<impl Directory + 'static>, options: Options) -> Tree {
-    let epochs = Epochs::with_threshold(4 << 10);
     let store =
         deuteron_llama::Options { memory_bytes: 1 << 20, ..deuteron_llama::Options::tiny_for_tests() };
+    tree_in_store(directory, store, options)
+}
+
+/// The same with a store as it is set.
+pub fn tree_in_store(
+    directory: &Arc<impl Directory + 'static>,
+    store: deuteron_llama::Options,
+    options: Options,
+) -> Tree {
+    let epochs = Epochs::with_threshold(4 << 10);
     let (llama, found) = Llama::open(directory.clone(), store, epochs).unwrap();
     if found.pages.is_empty() {
         return Tree::create(Arc::new(llama), 1, options);
