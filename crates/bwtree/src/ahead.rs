@@ -125,7 +125,7 @@ impl Tree {
             let next = self.index.route(&from, guard);
             found.push(next.0);
             match next.1 {
-                Some(until) if is_below(until, upper) => from = until.to_vec(),
+                Some(until) if is_below(&until, upper) => from = until.into_owned(),
                 _ => break,
             }
         }

@@ -96,6 +96,7 @@ impl Tree {
     ) -> Result<Cleared, Miss> {
         loop {
             let target = self.target(from, guard)?;
+            let named;
             let bounds = match target.snapshot.head().filter(|head| !head.is_partial()) {
                 Some(head) => {
                     let base = base_of(head).expect("the chain is whole");
@@ -103,9 +104,10 @@ impl Tree {
                 }
                 None => {
                     // U2: asked after the snapshot, the index knows where the page begins and ends.
-                    let (low, named, high) = self.index.bounds(from, guard);
+                    named = self.index.bounds(from, guard);
+                    let (low, page, high) = (&named.0, named.1, named.2.as_deref());
                     let right = high.map_or(PageId::NONE, |high| self.index.route(high, guard).0);
-                    if named != target.page {
+                    if page != target.page {
                         return Err(Miss(target.page));
                     }
                     Bounds { low, high, right }

@@ -31,6 +31,7 @@ use crate::tree::KEY_BYTES_MAX;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{NodeRef, PageId, PageState, Snapshot};
+use std::borrow::Cow;
 
 /// How many pages are fetched at once: about as many lines as a processor waits for at a time.
 const AHEAD: usize = 16;
@@ -69,7 +70,7 @@ pub(crate) struct Target<'g> {
     /// `None` if the page is not in memory at all.
     head: Option<NodeRef<'g>>,
     /// Up to where the page's range goes, exclusive.
-    until: Option<&'g [u8]>,
+    until: Option<Cow<'g, [u8]>>,
     /// Whether the base is in memory.
     whole: bool,
 }
@@ -128,7 +129,8 @@ impl Tree {
                     return Err(Miss(target.page));
                 }
             }
-            let batch = Batch::new(self.fitting(operations, target.until), target.until);
+            let until = target.until.as_deref();
+            let batch = Batch::new(self.fitting(operations, until), until);
             if target.whole
                 && let Some(head) = target.head.filter(|head| self.is_due_with(*head, batch.bytes()))
             {
@@ -286,7 +288,10 @@ impl Tree {
             if let Some(head) = head.filter(|head| !head.is_partial()) {
                 // U1.
                 match chain::right_of(head, key) {
-                    Ok(until) => return Ok(Target { page, snapshot, head: Some(head), until, whole: true }),
+                    Ok(until) => {
+                        let until = until.map(Cow::Borrowed);
+                        return Ok(Target { page, snapshot, head: Some(head), until, whole: true });
+                    }
                     Err((high, right)) => page = self.go_right(page, high, right, guard)?,
                 }
             } else {

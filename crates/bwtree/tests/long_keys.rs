@@ -103,6 +103,7 @@ fn keys_that_share_their_beginning_fill_pages_in_any_order() {
             );
             println!("{figures}");
             assert!(report.leaves * 70 * percent <= KEYS * 100, "{figures}");
+            assert!(tree.statistics().index_bytes <= 3 * KEYS, "{figures}");
             assert!(live_bytes(&tree) * percent <= KEYS * bytes_when_full * 100, "{figures}");
         }
     }

@@ -12,10 +12,13 @@
 //! | then | heads: one word a separator, the 8 bytes behind the shared prefix as a number |
 //! | then | children: one word each, one more than separators |
 //! | then | ends of the separators in the key bytes, one word each |
-//! | then | key bytes: the low key, the high key, then the separators, whole |
+//! | then | key bytes: the low key, the high key; if the prefix is long, the prefix, and the separators without it; else the separators whole |
 //!
 //! A search goes through the tops, which are fetched along with the header, and then through one group: three waits for memory,
 //! where a binary search through 256 heads has six. Neither ends nor key bytes are looked at where heads and word 5 tell.
+//!
+//! A separator in one piece is lent; one without its prefix has to be put together, which is worth it if that saves most of a node: nodes
+//! are copied with every leaf that is split.
 //!
 //! Child `i` holds the keys from separator `i - 1` (inclusive) to separator `i` (exclusive). A child word is a
 //! page identifier at level 1, and the address of a cell above. Zero is never a child.
@@ -27,13 +30,19 @@ use crate::page::key::{
 };
 use crate::search::{compare, lower_bound};
 use deuteron_epoch::prefetch;
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 const HEADER_WORDS: usize = 6;
 /// In the word of the level.
 const FROZEN: u64 = 1 << 63;
+/// A longer prefix is kept once.
+const PREFIX_BYTES_REPEATED: usize = 64;
 /// Heads of a group: two cache lines.
 const GROUP: usize = 16;
+
+/// Where a child begins: lent, or put together if the node keeps it without its prefix.
+pub(crate) type Separator<'g> = Cow<'g, [u8]>;
 
 /// Where the heads begin in a node of so many separators.
 #[inline]
@@ -57,7 +66,7 @@ pub(crate) struct InnerParts<'a> {
     /// The next node of the level, 0 if there is none.
     pub(crate) right: u64,
     /// Ascending.
-    pub(crate) separators: Vec<&'a [u8]>,
+    pub(crate) separators: Vec<Separator<'a>>,
     /// One more than separators.
     pub(crate) children: Vec<u64>,
 }
@@ -69,12 +78,18 @@ pub(crate) struct InnerNode<'g> {
 }
 
 /// Where a key leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route<'g> {
     /// The child that holds the key.
     pub(crate) child: u64,
     /// Up to where that holds (exclusive), as far as this node knows.
-    pub(crate) until: Option<&'g [u8]>,
+    pub(crate) until: Option<Separator<'g>>,
+}
+
+/// How much of a prefix of so many bytes separators are kept without.
+#[inline]
+fn cut_bytes(prefix_bytes: usize) -> usize {
+    if prefix_bytes > PREFIX_BYTES_REPEATED { prefix_bytes } else { 0 }
 }
 
 /// Asks the processor for the lines of a group of heads, or of their children.
@@ -90,14 +105,16 @@ impl<'g> InnerNode<'g> {
     pub(crate) fn build(parts: &InnerParts<'_>) -> Box<[u64]> {
         let count = parts.separators.len();
         debug_assert_eq!(parts.children.len(), count + 1);
-        let prefix_bytes = match parts.separators[..] {
-            [] => 0,
-            [first, .., last] => common_prefix_bytes(first, last),
-            [only] => only.len(),
+        let prefix: &[u8] = match &parts.separators[..] {
+            [] => &[],
+            [first, .., last] => &first[..common_prefix_bytes(first, last)],
+            [only] => only,
         };
+        let (prefix_bytes, cut_bytes) = (prefix.len(), cut_bytes(prefix.len()));
+        let kept = || parts.separators.iter().map(|key| &key[cut_bytes..]);
         let high = parts.high.unwrap_or(&[]);
-        let fences = parts.low.len() + high.len();
-        let key_bytes = fences + parts.separators.iter().map(|key| key.len()).sum::<usize>();
+        let kept_at = parts.low.len() + high.len() + cut_bytes;
+        let key_bytes = kept_at + kept().map(<[u8]>::len).sum::<usize>();
         let total = heads_at(count) + 3 * count + 1 + key_bytes.div_ceil(8);
 
         let mut words = Vec::with_capacity(total);
@@ -106,20 +123,21 @@ impl<'g> InnerNode<'g> {
         words.push(parts.right);
         words.push(parts.high.map_or(0, |high| high.len() as u64 + 1) << 32 | parts.low.len() as u64);
         words.push(prefix_bytes as u64);
-        words.push(parts.separators.first().map_or(0, |first| head_number(&first[..prefix_bytes])));
+        words.push(head_number(prefix));
         let heads = || parts.separators.iter().map(|key| head_number(&key[prefix_bytes..]));
         push_tops(&mut words, heads());
         words.extend(heads());
         words.extend(&parts.children);
-        let mut end = fences as u64;
-        words.extend(parts.separators.iter().map(|key| {
+        let mut end = kept_at as u64;
+        words.extend(kept().map(|key| {
             end += key.len() as u64;
             end
         }));
         let mut bytes = Vec::with_capacity(8 * key_bytes.div_ceil(8));
         bytes.extend_from_slice(parts.low);
         bytes.extend_from_slice(high);
-        bytes.extend(parts.separators.iter().copied().flatten());
+        bytes.extend_from_slice(&prefix[..cut_bytes]);
+        kept().for_each(|key| bytes.extend_from_slice(key));
         push_bytes(&mut words, bytes);
         debug_assert_eq!(words.len(), total);
         words.into_boxed_slice()
@@ -129,14 +147,15 @@ impl<'g> InnerNode<'g> {
     /// bulk; `None` if the separator does not share the prefix of the others, which takes a new layout.
     pub(crate) fn with_separator(&self, rank: usize, separator: &[u8], child: u64) -> Option<Box<[u64]>> {
         let (count, prefix_bytes) = (self.count(), self.prefix_bytes());
-        if count == 0 || !separator.starts_with(&self.separator(0)[..prefix_bytes]) {
+        if count == 0 || !separator.starts_with(self.prefix()) {
             return None;
         }
+        let kept = &separator[cut_bytes(prefix_bytes)..];
         let start = self.start(rank);
         let (before, behind) = self.key_bytes()[..self.start(count)].split_at(start);
-        let key_bytes = before.len() + separator.len() + behind.len();
+        let key_bytes = before.len() + kept.len() + behind.len();
         let total = heads_at(count + 1) + 3 * (count + 1) + 1 + key_bytes.div_ceil(8);
-        let added = separator.len() as u64;
+        let added = kept.len() as u64;
 
         let mut words = Vec::with_capacity(total);
         words.push(total as u64);
@@ -156,7 +175,7 @@ impl<'g> InnerNode<'g> {
         words.extend(self.ends()[rank..].iter().map(|end| end + added));
         let mut bytes = Vec::with_capacity(8 * key_bytes.div_ceil(8));
         bytes.extend_from_slice(before);
-        bytes.extend_from_slice(separator);
+        bytes.extend_from_slice(kept);
         bytes.extend_from_slice(behind);
         push_bytes(&mut words, bytes);
         debug_assert_eq!(words.len(), total);
@@ -254,22 +273,47 @@ impl<'g> InnerNode<'g> {
         &self.words[heads_at(count) + 2 * count + 1..heads_at(count) + 3 * count + 1]
     }
 
-    /// Where separator `index` begins in the key bytes, or the last one ends.
+    /// Where what is kept of separator `index` begins in the key bytes, or that of the last one ends.
     #[inline]
     fn start(&self, index: usize) -> usize {
         match index.checked_sub(1) {
             Some(before) => self.ends()[before] as usize,
             None => {
                 let (low, high) = self.fence_bytes();
-                low + high
+                low + high + cut_bytes(self.prefix_bytes())
             }
         }
     }
 
+    /// What is kept of separator `index`.
+    #[inline]
+    fn kept(&self, index: usize) -> &'g [u8] {
+        &self.key_bytes()[self.start(index)..self.start(index + 1)]
+    }
+
     /// Separator `index`.
     #[inline]
-    pub(crate) fn separator(&self, index: usize) -> &'g [u8] {
-        &self.key_bytes()[self.start(index)..self.start(index + 1)]
+    pub(crate) fn separator(&self, index: usize) -> Separator<'g> {
+        let kept = self.kept(index);
+        match cut_bytes(self.prefix_bytes()) {
+            0 => Cow::Borrowed(kept),
+            _ => Cow::Owned([self.prefix(), kept].concat()),
+        }
+    }
+
+    /// Separator `index` behind the prefix.
+    #[inline]
+    fn suffix(&self, index: usize) -> &'g [u8] {
+        let prefix_bytes = self.prefix_bytes();
+        &self.kept(index)[prefix_bytes - cut_bytes(prefix_bytes)..]
+    }
+
+    /// The prefix that all separators share. There is a separator.
+    #[inline]
+    fn prefix(&self) -> &'g [u8] {
+        let prefix_bytes = self.prefix_bytes();
+        let at = self.start(0) - cut_bytes(prefix_bytes);
+        &self.key_bytes()[at..at + prefix_bytes]
     }
 
     /// How many leading bytes all separators share.
@@ -294,7 +338,7 @@ impl<'g> InnerNode<'g> {
                 return order;
             }
         }
-        compare_with_prefix(key, &self.separator(0)[..bytes])
+        compare_with_prefix(key, self.prefix())
     }
 
     /// Where the group of heads begins in which the place of a head is.
@@ -340,7 +384,7 @@ impl<'g> InnerNode<'g> {
         // Equal heads are rare, and runs of them rarer.
         let behind = first + heads[first..].partition_point(|&head| head <= wanted);
         let rank_of = |index: usize| {
-            let separator = &self.separator(index)[prefix_bytes..];
+            let separator = self.suffix(index);
             match compare_behind_head(
                 separator.len(),
                 behind_head(separator),
@@ -394,10 +438,11 @@ impl<'g> InnerNode<'g> {
     /// As [`InnerNode::child`], and up to which key the same child is right.
     pub(crate) fn route(&self, key: &[u8]) -> Option<Route<'g>> {
         let rank = self.rank(key, true);
-        let until = if rank < self.count() { Some(self.separator(rank)) } else { self.high() };
-        if until.is_some_and(|until| key >= until) {
-            return None;
-        }
+        let until = match rank < self.count() {
+            true => Some(self.separator(rank)),
+            false if self.high().is_some_and(|high| key >= high) => return None,
+            false => self.high().map(Cow::Borrowed),
+        };
         Some(Route { child: self.children()[rank], until })
     }
 
@@ -417,14 +462,19 @@ impl<'g> InnerNode<'g> {
 
     /// The child that begins exactly at `key`, if there is one.
     pub(crate) fn child_at(&self, key: &[u8]) -> Option<u64> {
-        (self.child_low(key) == key).then(|| self.children()[self.rank(key, true)])
+        let rank = self.rank(key, true);
+        let begins = match rank.checked_sub(1) {
+            Some(before) => self.rank(key, false) == before,
+            None => self.low() == key,
+        };
+        begins.then(|| self.children()[rank])
     }
 
     /// Where the child that holds `key` begins.
-    pub(crate) fn child_low(&self, key: &[u8]) -> &'g [u8] {
+    pub(crate) fn child_low(&self, key: &[u8]) -> Separator<'g> {
         match self.rank(key, true).checked_sub(1) {
             Some(before) => self.separator(before),
-            None => self.low(),
+            None => Cow::Borrowed(self.low()),
         }
     }
 
@@ -454,7 +504,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn key() -> impl Strategy<Value = Vec<u8>> {
-        let stem = prop::sample::select(vec![&b""[..], b"longer than a head/"]);
+        // The last is longer than what is repeated.
+        let stem =
+            prop::sample::select(vec![&b""[..], b"longer than a head/", &[b'n'; PREFIX_BYTES_REPEATED + 9]]);
         (stem, prop::collection::vec(prop::sample::select(vec![0u8, 1, 255]), 0..10))
             .prop_map(|(stem, tail)| [stem, &tail].concat())
     }
@@ -463,10 +515,15 @@ mod tests {
         #[test]
         fn a_node_routes_like_a_sorted_list(
             separators in prop::collection::btree_set(key(), 0..70),
+            alike in any::<bool>(),
             high in prop::option::of(key()),
             probes in prop::collection::vec(key(), 1..10),
         ) {
-            let separators: BTreeSet<_> = separators.into_iter().filter(|key| !key.is_empty()).collect();
+            // Of one stem, and so of a long prefix, every second time.
+            let separators: BTreeSet<_> = separators
+                .into_iter()
+                .filter(|key| !key.is_empty() && (!alike || key.starts_with(b"nn")))
+                .collect();
             let high = high.map(|high| [b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", &high[..]].concat());
             let list: Vec<&[u8]> = separators.iter().map(Vec::as_slice).collect();
             let parts = InnerParts {
@@ -474,7 +531,7 @@ mod tests {
                 low: b"",
                 high: high.as_deref(),
                 right: 77,
-                separators: list.clone(),
+                separators: list.iter().copied().map(Cow::Borrowed).collect(),
                 children: (0..=list.len() as u64).map(|child| child + 1000).collect(),
             };
             let words = InnerNode::build(&parts);
@@ -501,10 +558,12 @@ mod tests {
                 let within = high.as_deref().is_none_or(|high| probe < high);
                 let route = within.then(|| Route {
                     child: 1000 + rank as u64,
-                    until: list.get(rank).copied().or(high.as_deref()),
+                    until: list.get(rank).copied().or(high.as_deref()).map(Cow::Borrowed),
                 });
-                prop_assert_eq!(node.route(probe), route);
+                prop_assert_eq!(node.route(probe), route.clone());
                 prop_assert_eq!(node.child(probe), route.map(|route| route.child));
+                let low = rank.checked_sub(1).map_or(&b""[..], |before| list[before]);
+                prop_assert_eq!(node.child_low(probe), low);
                 prop_assert_eq!(node.child_rank(probe), within.then_some(rank));
                 for before in probes.iter().filter(|before| before.as_slice() <= probe) {
                     if let Some(held) = node.child_rank(before) {

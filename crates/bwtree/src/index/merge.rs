@@ -26,6 +26,7 @@ use super::inner_node::{InnerNode, InnerParts};
 use super::{Cell, Index, Place, cell_word};
 use crate::sync::Ordering;
 use deuteron_epoch::Guard;
+use std::borrow::Cow;
 
 impl Index {
     /// As `place`, which was read on the way to `key`, but with all that was posted before: past a merge that has happened (M3).
@@ -205,7 +206,7 @@ impl Index {
 /// One node with what two neighbours hold.
 fn joined<'n>(left: InnerNode<'n>, right: InnerNode<'n>) -> InnerParts<'n> {
     let (mut parts, other) = (left.parts(), right.parts());
-    parts.separators.push(other.low);
+    parts.separators.push(Cow::Borrowed(other.low));
     parts.separators.extend(other.separators);
     parts.children.extend(other.children);
     InnerParts { high: other.high, right: other.right, ..parts }
