@@ -24,7 +24,7 @@ enum Order {
     Load,
 }
 
-const KEYS: u64 = 3000;
+const KEYS: u64 = 4000;
 
 /// A key whose first `shared` bytes are those of all others.
 fn key(shared: usize, number: u64) -> Vec<u8> {
