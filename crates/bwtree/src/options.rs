@@ -12,7 +12,8 @@ use crate::tree::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A page is split when, consolidated, it takes more bytes than this, unless it is a single record.
+    /// A page is split when, consolidated, it takes more bytes than this, unless it is a single record. What its bounds take
+    /// beyond an eighth of it does not count.
     pub page_bytes_max: usize,
     /// A page is consolidated by the upsert that makes its chain this long; of deltas in the slack four count like one.
     pub consolidate_at: usize,
