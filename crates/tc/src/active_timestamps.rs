@@ -20,6 +20,7 @@ use std::ptr;
 const COUNT_MAX: usize = 62;
 
 /// The timestamps of the transactions that were active at one time. See the [module](self).
+#[derive(PartialEq, Eq)]
 pub(crate) struct ActiveTimestamps {
     /// From here on somebody may read at any timestamp.
     bound: Timestamp,
@@ -90,9 +91,9 @@ impl LastGathered {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Others see what has been gathered, unless what they have reaches further (A3).
+    /// Others see what has been gathered, unless it is what they have, or what they have reaches further (A3).
     pub(crate) fn put(&self, gathered: ActiveTimestamps, guard: &Guard<'_>) {
-        if self.get(guard).is_some_and(|last| last.bound > gathered.bound) {
+        if self.get(guard).is_some_and(|last| last.bound > gathered.bound || *last == gathered) {
             return;
         }
         let new = Box::into_raw(Box::new(gathered));
@@ -148,6 +149,17 @@ mod tests {
         let active = gathered(10_000, &begins);
         assert!(is_unseen(&active, 601, 610) && !is_unseen(&active, 600, 601));
         assert!(is_unseen(&active, 611, 620) && !is_unseen(&active, 621, 630));
+    }
+
+    #[test]
+    fn nothing_is_done_if_nothing_has_changed() {
+        let (epochs, last) = (Epochs::new(), LastGathered::new());
+        let put = |begins: &[Begin]| last.put(gathered(10, begins), &epochs.pin());
+        put(&[Begin::Fixed(Timestamp(5))]);
+        put(&[Begin::Fixed(Timestamp(5))]);
+        assert_eq!(epochs.garbage_bytes(), 0);
+        put(&[]);
+        assert!(epochs.garbage_bytes() > 0 && last.get(&epochs.pin()).unwrap().count == 0);
     }
 
     #[test]
