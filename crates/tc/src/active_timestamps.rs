@@ -22,6 +22,8 @@ const COUNT_MAX: usize = 62;
 /// The timestamps of the transactions that were active at one time. See the [module](self).
 #[derive(PartialEq, Eq)]
 pub(crate) struct ActiveTimestamps {
+    /// R1: no transaction that was active or has begun since has an earlier one.
+    oldest: Timestamp,
     /// From here on somebody may read at any timestamp.
     bound: Timestamp,
     count: usize,
@@ -39,7 +41,16 @@ impl ActiveTimestamps {
         let retained = retention.from();
         let now = clock.last();
         publication_fence();
-        Self::of(retained.min(now), transactions.slots().filter_map(|slot| slot.begin()))
+        let mut oldest = retained.min(Timestamp(now.0 + 1));
+        let begins = transactions.slots().filter_map(|slot| slot.begin());
+        let begins = begins.inspect(|begin| oldest = oldest.min(begin.earliest()));
+        let gathered = Self::of(retained.min(now), begins);
+        ActiveTimestamps { oldest, ..gathered }
+    }
+
+    /// The oldest active transaction, or what may still begin in the past (P1).
+    pub(crate) fn oldest(&self) -> Timestamp {
+        self.oldest
     }
 
     /// Of what the slots say, as far as `bound`.
@@ -60,7 +71,7 @@ impl ActiveTimestamps {
         }
         let mut fixed = [Timestamp(0); COUNT_MAX];
         fixed[..found.len()].copy_from_slice(&found);
-        ActiveTimestamps { bound, count: found.len(), fixed }
+        ActiveTimestamps { oldest: bound, bound, count: found.len(), fixed }
     }
 
     /// Whether it says anything of versions beneath one that was committed at `to`.

@@ -26,12 +26,20 @@ const SWEEP_BUCKETS: usize = 1024;
 const GUARD_BUCKETS: usize = 64;
 
 impl Core {
-    /// One unit of background work; whether there was any to do.
+    /// One unit of background work; whether there was any to do. Its time counts as collection.
     pub(crate) fn collect_step(&self) -> bool {
+        let before = self.host.processor_time();
+        let worked = self.collect();
+        if let (Some(before), Some(after)) = (before, self.host.processor_time()) {
+            self.note_collection(after.saturating_sub(before));
+        }
+        worked
+    }
+
+    fn collect(&self) -> bool {
         // An error means a log that has stopped; whoever appends next is told.
         let mut worked = self.renew_ceiling().unwrap_or(false);
         worked |= self.tell_untold_aborts();
-        self.find_oldest_active();
         self.gather_active();
         self.index.gather();
         // What has not been let go of cannot be evicted, and a step comes seldom where the same thread does I/O, too. With memory to spare

@@ -265,12 +265,7 @@ impl TransactionComponent {
     /// One unit of background work: leases timestamps, settles records that the data component has got, drops versions
     /// and evicts records when memory is short. Whether there was anything to do.
     pub fn collect_step(&self) -> bool {
-        let before = self.core.host.processor_time();
-        let worked = self.core.collect_step();
-        if let (Some(before), Some(after)) = (before, self.core.host.processor_time()) {
-            self.core.note_collection(after.saturating_sub(before));
-        }
-        worked
+        self.core.collect_step()
     }
 
     /// Moves the horizon to `at_least`, at most to the present, past transactions that are older, because what they hold back

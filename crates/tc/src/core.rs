@@ -196,13 +196,17 @@ impl Core {
     /// The oldest active transaction, looked up now; or the oldest that may still begin in the past (P1).
     pub(crate) fn find_oldest_active(&self) -> Timestamp {
         let retained = self.retention.from();
-        let oldest = self.transactions.oldest_active(&self.clock).min(retained);
+        self.note_oldest_active(self.transactions.oldest_active(&self.clock).min(retained))
+    }
+
+    fn note_oldest_active(&self, oldest: Timestamp) -> Timestamp {
         Timestamp(self.oldest_active.0.fetch_max(oldest.0, Ordering::SeqCst).max(oldest.0))
     }
 
-    /// R26: takes note of when all active transactions read.
+    /// R26: takes note of when all active transactions read, the oldest among them.
     pub(crate) fn gather_active(&self) {
         let gathered = ActiveTimestamps::gather(&self.transactions, &self.clock, &self.retention);
+        self.note_oldest_active(gathered.oldest());
         self.active.put(gathered, &self.epochs.pin());
     }
 

@@ -120,18 +120,6 @@ impl Workspace {
         self.make_room()
     }
 
-    /// Makes room for an operation that takes memory. Never under a guard.
-    ///
-    /// # Errors
-    /// As [`Core::make_room`](crate::core::Core::make_room).
-    #[inline]
-    pub(crate) fn make_room(&self) -> Result<(), TcError> {
-        if self.core.account.is_much(self.written_bytes) {
-            self.slot().set_written(self.written_bytes);
-        }
-        self.core.make_room(self.slot())
-    }
-
     /// Drops what is remembered of a key more than once; whether that was a quarter of all or more. With less it would be tried again too
     /// soon.
     fn keep_each_once(&mut self) -> bool {

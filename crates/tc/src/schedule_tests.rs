@@ -449,7 +449,6 @@ impl RandomProxy {
 
 fn evictor_step(world: &World, random: &mut Random) {
     let core = &world.tc.get().unwrap().core;
-    core.find_oldest_active();
     core.gather_active();
     if random.percent(30) {
         core.retention.raise(Timestamp(core.clock.last().0.saturating_sub(random.below(6) as u64)));

@@ -12,6 +12,7 @@ use crate::ahead::Ahead;
 use crate::change::Changes;
 use crate::core::Core;
 use crate::entries::Entries;
+use crate::error::TcError;
 use crate::held::Held;
 use crate::host::Host;
 use crate::memory::shard_of_thread;
@@ -265,6 +266,18 @@ impl Workspace {
         if self.slot().take_awaited() {
             self.core.host.ended(self.slot.0);
         }
+    }
+
+    /// Makes room for an operation that takes memory. Never under a guard.
+    ///
+    /// # Errors
+    /// As [`Core::make_room`](crate::core::Core::make_room).
+    #[inline]
+    pub(crate) fn make_room(&self) -> Result<(), TcError> {
+        if self.core.account.is_much(self.written_bytes) {
+            self.slot().set_written(self.written_bytes);
+        }
+        self.core.make_room(self.slot())
     }
 
     /// For the next transaction: everything is as new.
