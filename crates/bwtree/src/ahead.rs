@@ -299,7 +299,7 @@ mod tests {
     fn leaves_of(tree: &Tree, mut cursor: Cursor<'_>) -> Vec<PageId> {
         let mut leaves = Vec::new();
         while !cursor.is_done() {
-            let scanned = tree.try_scan_leaf(&mut cursor, &tree.llama.pin(), |_| {});
+            let scanned = tree.try_scan_leaves(&mut cursor, &tree.llama.pin(), |_| {});
             if let Err(Miss(page)) = scanned {
                 leaves.push(page);
                 tree.load(page).unwrap();

@@ -1,7 +1,8 @@
 //! Range scans, a leaf at a time.
 //!
 //! A scan reads each leaf as of one snapshot, whose bounds say where to go on: forward at its high key, backward
-//! below its low key. A leaf that was merged meanwhile reaches into what has been read already; of every leaf only what
+//! below its low key. While it keeps its guard it goes on to the right sibling as that snapshot names it, without the index: what that page was
+//! merged into, or has split off, leads on as everywhere else, and its identifier is nobody else's under this guard. A leaf that was merged meanwhile reaches into what has been read already; of every leaf only what
 //! lies beyond is taken, so what is read is disjoint and leaves no gap, whatever splits and merges happen between. Every operation that was complete before
 //! a leaf was read is seen; operations during the scan may be.
 //!
@@ -14,8 +15,12 @@ use crate::page::merge::Merge;
 use crate::page::run::{RecordRef, Run};
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
+use deuteron_llama::PageId;
 use std::borrow::Cow;
 use std::ops::Bound;
+
+/// So many leaves are read under one guard at most.
+const LEAVES_MAX: usize = 8;
 
 /// Where a scan is: the part of its range that it has still to read.
 #[derive(Clone, Debug)]
@@ -112,12 +117,17 @@ impl<'r> Cursor<'r> {
     #[inline]
     fn take(&mut self, record: &RecordRef<'_>) -> bool {
         let bytes = record.key_bytes() + record.value.map_or(0, <[u8]>::len);
-        self.bytes_left = self.bytes_left.saturating_sub(bytes);
-        self.records_left = self.records_left.saturating_sub(usize::from(record.value.is_some()));
-        if self.bytes_left == 0 || self.records_left == 0 {
+        let records = usize::from(record.value.is_some());
+        let goes_on = bytes < self.bytes_left && records < self.records_left;
+        if goes_on {
+            self.bytes_left -= bytes;
+            self.records_left -= records;
+        } else {
+            self.bytes_left = self.bytes_left.saturating_sub(bytes);
+            self.records_left = self.records_left.saturating_sub(records);
             self.state = CursorState::Full;
         }
-        self.state == CursorState::Reading
+        goes_on
     }
 
     /// Goes on behind a leaf that has been read to its end.
@@ -139,32 +149,34 @@ impl<'r> Cursor<'r> {
 }
 
 impl Tree {
-    /// Reads what `cursor` wants of one leaf, and gives each record to `read`, in order; then the cursor stands behind that
-    /// leaf. Call it until [`Cursor::is_done`], with a fresh guard now and then.
+    /// Reads what `cursor` wants of the next few leaves, and gives each record to `read`, in order; then the cursor stands behind these
+    /// leaves. Call it until [`Cursor::is_done`], with a fresh guard now and then.
     ///
     /// # Errors
-    /// [`Miss`] if the leaf must be loaded first; the cursor has not moved.
+    /// [`Miss`] if a leaf must be loaded first; the cursor stands where that leaf begins.
     #[inline]
-    pub fn try_scan_leaf(
+    pub fn try_scan_leaves(
         &self,
         cursor: &mut Cursor<'_>,
         guard: &Guard<'_>,
         mut read: impl FnMut(&RecordRef<'_>),
     ) -> Result<(), Miss> {
-        if cursor.is_done() {
-            return Ok(());
-        }
-        let chain = self.leaf(cursor, guard)?;
-        let mut merge = Merge::new(chain.base, chain.deltas(), 0);
-        merge.restrict(as_slice(&cursor.lower), as_slice(&cursor.upper));
-        let reverse = cursor.reverse;
-        let each = |record: &RecordRef<'_>| {
-            read(record);
-            cursor.take(record)
-        };
-        let to_the_end = if reverse { merge.visit_reverse(each) } else { merge.visit(each) };
-        if to_the_end {
-            cursor.pass(&chain.base);
+        let mut sibling = None;
+        for _ in 0..LEAVES_MAX {
+            if cursor.is_done() {
+                break;
+            }
+            let chain = self.leaf(cursor, sibling, guard)?;
+            let mut merge = Merge::new(chain.base, chain.deltas(), 0);
+            merge.restrict(as_slice(&cursor.lower), as_slice(&cursor.upper));
+            let to_the_end = merge.visit(cursor.reverse, |record| {
+                read(record);
+                cursor.take(record)
+            });
+            if to_the_end {
+                cursor.pass(&chain.base);
+                sibling = (!cursor.reverse).then(|| chain.base.right());
+            }
         }
         Ok(())
     }
@@ -179,8 +191,8 @@ impl Tree {
         mut read: impl FnMut(&RecordRef<'_>),
     ) -> Result<(), BwTreeError> {
         while !cursor.is_done() {
-            // A guard for each leaf, so that a long scan does not hold up reclamation.
-            let scanned = self.try_scan_leaf(cursor, &self.llama.pin(), &mut read);
+            // A guard for a few leaves, so that a long scan does not hold up reclamation.
+            let scanned = self.try_scan_leaves(cursor, &self.llama.pin(), &mut read);
             if let Err(Miss(page)) = scanned {
                 self.load(page)?;
             }
@@ -188,8 +200,14 @@ impl Tree {
         Ok(())
     }
 
-    /// The leaf in which the cursor's range begins.
-    fn leaf<'g>(&self, cursor: &Cursor<'_>, guard: &'g Guard<'_>) -> Result<WholeChain<'g>, Miss> {
+    /// The leaf in which the cursor's range begins, which is not to the left of `sibling`: that was the right sibling, read under this guard, of the
+    /// leaf behind which the cursor stands.
+    fn leaf<'g>(
+        &self,
+        cursor: &Cursor<'_>,
+        sibling: Option<PageId>,
+        guard: &'g Guard<'_>,
+    ) -> Result<WholeChain<'g>, Miss> {
         let start = if cursor.reverse { as_slice(&cursor.upper) } else { as_slice(&cursor.lower) };
         let find = || match start {
             Bound::Unbounded if cursor.reverse => self.index.find_before(None, guard),
@@ -197,7 +215,7 @@ impl Tree {
             Bound::Unbounded => self.index.find(&[], guard),
             Bound::Included(key) | Bound::Excluded(key) => self.index.find(key, guard),
         };
-        let mut page = find();
+        let mut page = sibling.unwrap_or_else(find);
         loop {
             let Some(head) = self.resident(page, guard)? else {
                 page = find();

@@ -8,6 +8,12 @@ use crate::{Record, Timestamp};
 /// In place of the length of a value: there is none.
 const TOMBSTONE: u32 = u32::MAX;
 
+/// The room behind a key that [`ScanBatch::push_with`] lends, in bytes.
+const KEY_SLACK: usize = 8;
+
+/// The least room that a batch has.
+const ROOM_MIN: usize = 1 << 12;
+
 /// Where a record lies: the key, and behind it the value.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -33,7 +39,9 @@ struct Slot {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ScanBatch {
+    /// As many as there is room for: they are written anew with each use.
     bytes: Vec<u8>,
+    used: usize,
     slots: Vec<Slot>,
     complete: bool,
 }
@@ -85,7 +93,7 @@ impl ScanBatch {
     /// assert!(batch.is_empty() && !batch.is_complete());
     /// ```
     pub fn clear(&mut self) {
-        self.bytes.clear();
+        self.used = 0;
         self.slots.clear();
         self.complete = false;
     }
@@ -100,16 +108,20 @@ impl ScanBatch {
     /// ```
     #[inline]
     pub fn push(&mut self, key: &[u8], value: Option<&[u8]>, timestamp: Timestamp) {
-        self.push_with(|bytes| bytes.extend_from_slice(key), value, timestamp);
+        self.push_with(key.len(), |room| room[..key.len()].copy_from_slice(key), value, timestamp);
     }
 
-    /// As [`ScanBatch::push`], of a key that does not lie in one piece: `append_key` appends it, and changes nothing else.
+    /// As [`ScanBatch::push`], of a key of `key_bytes` that does not lie in one piece: `write_key` is lent so much room for it and eight bytes more, which
+    /// it may write to as it likes.
     ///
     /// ```
     /// # use deuteron_contract::{ScanBatch, Timestamp};
     /// let mut batch = ScanBatch::new();
-    /// let key = |bytes: &mut Vec<u8>| ["ap", "ples"].iter().for_each(|part| bytes.extend_from_slice(part.as_bytes()));
-    /// batch.push_with(key, Some(b"12"), Timestamp(3));
+    /// let write_key = |room: &mut [u8]| {
+    ///     room[..2].copy_from_slice(b"ap");
+    ///     room[2..6].copy_from_slice(b"ples");
+    /// };
+    /// batch.push_with(6, write_key, Some(b"12"), Timestamp(3));
     /// assert_eq!(batch.get(0).key, b"apples");
     /// ```
     ///
@@ -118,21 +130,32 @@ impl ScanBatch {
     #[inline]
     pub fn push_with(
         &mut self,
-        append_key: impl FnOnce(&mut Vec<u8>),
+        key_bytes: usize,
+        write_key: impl FnOnce(&mut [u8]),
         value: Option<&[u8]>,
         timestamp: Timestamp,
     ) {
-        let start = self.bytes.len();
-        append_key(&mut self.bytes);
-        let key_bytes = length(self.bytes.len() - start);
-        let value_bytes = match value {
-            Some(value) => {
-                self.bytes.extend_from_slice(value);
-                length(value.len())
-            }
-            None => TOMBSTONE,
-        };
-        self.slots.push(Slot { start, key_bytes, value_bytes, timestamp });
+        let start = self.used;
+        let value_bytes = value.map_or(0, <[u8]>::len);
+        let bytes = key_bytes + value_bytes.max(KEY_SLACK);
+        if self.bytes.len() - start < bytes {
+            self.grow(bytes);
+        }
+        let room = &mut self.bytes[start..start + bytes];
+        write_key(&mut room[..key_bytes + KEY_SLACK]);
+        if let Some(value) = value {
+            room[key_bytes..key_bytes + value_bytes].copy_from_slice(value);
+        }
+        self.used = start + key_bytes + value_bytes;
+        let value_bytes = if value.is_some() { length(value_bytes) } else { TOMBSTONE };
+        self.slots.push(Slot { start, key_bytes: length(key_bytes), value_bytes, timestamp });
+    }
+
+    /// Makes room for so many bytes more.
+    #[cold]
+    fn grow(&mut self, bytes: usize) {
+        let room = (self.used + bytes).max(2 * self.bytes.len()).max(ROOM_MIN);
+        self.bytes.resize(room, 0);
     }
 
     /// Says whether the range holds no further records.

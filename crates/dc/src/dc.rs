@@ -660,11 +660,11 @@ impl DataComponent for BwTreeDc {
         let mut special = false;
         let mut leaves_ahead = LEAVES_AHEAD_FIRST;
         while !cursor.is_done() {
-            // A guard for each leaf, so that a long scan does not hold up reclamation.
-            let scanned = tree.try_scan_leaf(&mut cursor, &self.llama.pin(), |record| {
+            // A guard for a few leaves, so that a long scan does not hold up reclamation.
+            let scanned = tree.try_scan_leaves(&mut cursor, &self.llama.pin(), |record| {
                 special |= record.value.is_some_and(stored_value::is_marked);
-                let key = |key: &mut Vec<u8>| record.append_key_to(key);
-                batch.push_with(key, record.value, Timestamp(record.stamp));
+                let write_key = |room: &mut [u8]| record.write_key_to(room);
+                batch.push_with(record.key_bytes(), write_key, record.value, Timestamp(record.stamp));
             });
             if let Err(miss) = scanned {
                 self.load_leaves(tree, &cursor, miss, leaves_ahead)?;

@@ -160,7 +160,8 @@ pub(crate) enum StoredValue<'v> {
 /// Whether a value, given or kept, begins with the mark.
 #[inline]
 pub(crate) fn is_marked(value: &[u8]) -> bool {
-    value.first_chunk() == Some(&MARK)
+    // Nearly all others differ in the first byte.
+    value.first() == Some(&MARK[0]) && value.starts_with(&MARK)
 }
 
 /// A value that begins with the mark as it is kept.

@@ -207,7 +207,7 @@ impl BwTreeDc {
             let mut cursor = Cursor::new(lower, upper, false, STEP_BYTES);
             let mut last = None;
             while !cursor.is_done() {
-                let scanned = tree.try_scan_leaf(&mut cursor, &self.llama.pin(), |record| {
+                let scanned = tree.try_scan_leaves(&mut cursor, &self.llama.pin(), |record| {
                     let mut key = Vec::new();
                     record.append_key_to(&mut key);
                     if let (Some(number), Some(value)) = (ValueNumber::of_header(&key), record.value) {

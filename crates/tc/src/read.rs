@@ -188,7 +188,8 @@ impl Core {
     }
 
     /// R3: one attempt to read `key`, with what has been fetched for it from the data component, if anything has.
-    #[inline]
+    // A call, and its result in memory, would cost a fifth of the rest.
+    #[inline(always)]
     pub(crate) fn attempt_read<'g>(
         &self,
         key: KeyRef<'_>,
@@ -605,7 +606,8 @@ enum Settled {
 
 /// Why a read failed: an error, or a conflict to which the caller adds the place.
 pub(crate) enum Failure {
-    Error(TcError),
+    // Out of the way: what a read returns, as a rule that there is a value, is copied from call to call.
+    Error(Box<TcError>),
     TooOld,
     /// R18: to a writer at this timestamp.
     GivesWay(Timestamp),
@@ -613,7 +615,7 @@ pub(crate) enum Failure {
 
 impl From<TcError> for Failure {
     fn from(error: TcError) -> Failure {
-        Failure::Error(error)
+        Failure::Error(Box::new(error))
     }
 }
 
@@ -624,7 +626,7 @@ impl Failure {
         conflict: impl FnOnce(ConflictCause, Option<Timestamp>) -> E,
     ) -> E {
         match self {
-            Failure::Error(error) => error.into(),
+            Failure::Error(error) => E::from(*error),
             Failure::TooOld => conflict(ConflictCause::SnapshotTooOld, None),
             Failure::GivesWay(other) => conflict(ConflictCause::TimestampOrder, Some(other)),
         }

@@ -59,16 +59,24 @@ pub(crate) struct Digest {
 impl Digest {
     #[inline]
     fn fold(&mut self, key: &[u8], at: Timestamp) {
-        const STATES: [FixedState; 2] = [FixedState::with_seed(0x5CA9), FixedState::with_seed(0xD16E57)];
-        for (word, state) in self.words.iter_mut().zip(&STATES) {
-            let mut hasher = state.build_hasher();
-            hasher.write(key);
-            hasher.write_u64(*word);
-            hasher.write_u64(at.0);
-            *word = hasher.finish();
-        }
+        const KEYS: FixedState = FixedState::with_seed(0x5CA9);
+        /// Odd, and without a pattern.
+        const MULTIPLIERS: [u64; 2] = [0x9E37_79B9_7F4A_7C15, 0xD1B5_4A32_D192_ED03];
+        let mut hasher = KEYS.build_hasher();
+        hasher.write(key);
+        let key = hasher.finish();
+        // Two chains, of which each link depends on what was before, on the key and on the version.
+        let [first, second] = self.words;
+        self.words = [mix(first ^ key, at.0 ^ MULTIPLIERS[0]), mix(second ^ at.0, key ^ MULTIPLIERS[1])];
         self.newest = self.newest.max(at);
     }
+}
+
+/// Both halves of a product.
+#[inline]
+fn mix(left: u64, right: u64) -> u64 {
+    let product = u128::from(left) * u128::from(right);
+    product as u64 ^ (product >> 64) as u64
 }
 
 impl Core {
@@ -403,7 +411,8 @@ impl Merge<'_, '_> {
         self.entries.len() >= self.request.entries_max
     }
 
-    #[inline]
+    // A call, and its result in memory, would cost half as much as the rest.
+    #[inline(always)]
     fn add_stored(&mut self, index: usize) -> Result<(), Failure> {
         let record = self.entries.stored.get(index);
         if record.timestamp > self.at {

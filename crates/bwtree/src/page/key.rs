@@ -57,6 +57,26 @@ pub(crate) fn compare_behind_head(
     }
 }
 
+/// Copies a slice into one as long. Most are short: up to sixteen bytes go as two pieces of a known length that overlap, or one by one, without a call of a
+/// library function.
+#[inline]
+pub(crate) fn copy_short(target: &mut [u8], source: &[u8]) {
+    #[inline]
+    fn copy_ends<const HALF: usize>(target: &mut [u8], source: &[u8]) {
+        if let (Some(first), Some(last)) = (source.first_chunk::<HALF>(), source.last_chunk::<HALF>()) {
+            *target.first_chunk_mut().expect("as long as the source") = *first;
+            *target.last_chunk_mut().expect("as long as the source") = *last;
+        }
+    }
+    assert_eq!(target.len(), source.len());
+    match source.len() {
+        0..4 => target.iter_mut().zip(source).for_each(|(target, source)| *target = *source),
+        4..8 => copy_ends::<4>(target, source),
+        8..=16 => copy_ends::<8>(target, source),
+        _ => target.copy_from_slice(source),
+    }
+}
+
 /// The number of leading bytes that `left` and `right` share.
 #[inline]
 pub(crate) fn common_prefix_bytes(left: &[u8], right: &[u8]) -> usize {
@@ -142,24 +162,25 @@ impl<'a> KeyParts<'a> {
         &self.head[..self.suffix_bytes.min(HEAD_BYTES)]
     }
 
-    /// Appends the key to `key`.
-    #[inline]
-    pub(crate) fn append_to(&self, key: &mut Vec<u8>) {
-        // Short ones without a call.
-        match self.prefix.split_first_chunk::<4>() {
-            Some((first, rest)) if rest.len() < 4 => {
-                key.extend_from_slice(first);
-                rest.iter().for_each(|byte| key.push(*byte));
-            }
-            _ => key.extend_from_slice(self.prefix),
-        }
-        // The head with its padding, and then without: a copy of so many bytes as are known here.
-        let end = key.len() + self.suffix_bytes.min(HEAD_BYTES);
-        key.extend_from_slice(&self.head);
-        key.truncate(end);
+    /// Writes the key to the beginning of `room`, of at least eight bytes more than it has, which are written to, too.
+    // Part of the loop of a scan.
+    #[inline(always)]
+    pub(crate) fn write_to(&self, room: &mut [u8]) {
+        let (prefix, rest) = room.split_at_mut(self.prefix.len());
+        copy_short(prefix, self.prefix);
+        // All of the head, with its padding: so many bytes as are known here.
+        let (head, behind) = rest.split_first_chunk_mut().expect("there are so many bytes more");
+        *head = self.head;
         if !self.rest.is_empty() {
-            key.extend_from_slice(self.rest);
+            behind[..self.rest.len()].copy_from_slice(self.rest);
         }
+    }
+
+    /// Appends the key to `key`.
+    pub(crate) fn append_to(&self, key: &mut Vec<u8>) {
+        key.extend_from_slice(self.prefix);
+        key.extend_from_slice(self.in_head());
+        key.extend_from_slice(self.rest);
     }
 
     /// How the key lies to one in one piece.
@@ -306,6 +327,20 @@ mod tests {
         fn a_key_lies_before_within_or_behind_a_prefix(key in key(), prefix in key()) {
             let expected = if key.starts_with(&prefix) { Ordering::Equal } else { key.cmp(&prefix) };
             prop_assert_eq!(compare_with_prefix(&key, &prefix), expected);
+        }
+    }
+
+    #[test]
+    fn a_key_is_put_together_from_pieces_of_any_length() {
+        let key: Vec<u8> = (0..40).collect();
+        for (bytes, prefix) in
+            (0..=key.len()).flat_map(|bytes| (0..=bytes).map(move |prefix| (bytes, prefix)))
+        {
+            let parts = cut(&key[..bytes], prefix);
+            assert_eq!(parts.to_vec(), key[..bytes], "{prefix} of {bytes}");
+            let mut room = vec![0xAA; bytes + HEAD_BYTES];
+            parts.write_to(&mut room);
+            assert_eq!(room[..bytes], key[..bytes], "{prefix} of {bytes}");
         }
     }
 

@@ -9,8 +9,8 @@ use super::run::{RecordRef, Run};
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 
-/// How many records of the base are asked for ahead of their turn, where the records of a page are visited.
-const VISITED_AHEAD: usize = 4;
+/// What lies so many bytes ahead is asked for where the records of a page are visited.
+const VISITED_AHEAD: isize = 512;
 
 /// So many records tell of what others are like.
 const SAMPLES: usize = 8;
@@ -334,46 +334,49 @@ impl<'a> Merge<'a> {
     /// The first and the last record.
     pub(crate) fn ends(&self) -> Option<[RecordRef<'a>; 2]> {
         let mut last = None;
-        self.visit_reverse(|record| {
+        self.visit(true, |record| {
             last = Some(*record);
             false
         });
         Some([self.records().next()?, last?])
     }
 
-    /// Gives the content in key order to `visit` until that returns false; whether it never has.
+    /// Gives the content to `visit`, in key order or in reverse, until that returns false; whether it never has.
+    // `visit` is called in one place for all: so it is compiled into the loop, however long it is.
     #[inline]
-    pub(crate) fn visit(&self, mut visit: impl FnMut(&RecordRef<'a>) -> bool) -> bool {
-        self.pieces().all(|piece| match piece {
-            Piece::Base(mut range) => range.all(|index| {
-                self.base.prefetch_record(index + VISITED_AHEAD);
-                visit(&self.base.record(index))
-            }),
-            Piece::Record(record) => visit(record),
-        })
-    }
-
-    /// As [`Merge::visit`], in reverse key order.
-    #[inline]
-    pub(crate) fn visit_reverse(&self, mut visit: impl FnMut(&RecordRef<'a>) -> bool) -> bool {
-        let mut changes = self.changes.iter().rev();
-        let mut until = self.within.end;
+    pub(crate) fn visit(&self, reverse: bool, mut visit: impl FnMut(&RecordRef<'a>) -> bool) -> bool {
+        let Range { start: mut from, end: mut until } = self.within;
+        let mut changes = self.changes.iter();
+        let ahead = if reverse { -VISITED_AHEAD } else { VISITED_AHEAD };
         loop {
-            let change = changes.next();
-            let from = change.map_or(self.within.start, |change| change.at() + usize::from(change.replaces));
-            for index in (from..until).rev() {
-                if let Some(ahead) = index.checked_sub(VISITED_AHEAD) {
-                    self.base.prefetch_record(ahead);
-                }
-                if !visit(&self.base.record(index)) {
+            // What of the base lies before the next change, in that order, and what comes with that.
+            let change = if reverse { changes.next_back() } else { changes.next() };
+            let stretch = match change {
+                None => from..until,
+                Some(change) if reverse => change.at() + usize::from(change.replaces)..until,
+                Some(change) => from..change.at(),
+            };
+            let brought = change.and_then(|change| change.record(&self.records));
+            let count = stretch.len();
+            for step in 0..count + usize::from(brought.is_some()) {
+                let record = match brought {
+                    Some(brought) if step == count => *brought,
+                    _ => {
+                        let index = if reverse { stretch.end - 1 - step } else { stretch.start + step };
+                        self.base.prefetch_from(index, ahead);
+                        self.base.record(index)
+                    }
+                };
+                if !visit(&record) {
                     return false;
                 }
             }
             let Some(change) = change else { return true };
-            if change.record(&self.records).is_some_and(|record| !visit(record)) {
-                return false;
+            if reverse {
+                until = change.at();
+            } else {
+                from = change.at() + usize::from(change.replaces);
             }
-            until = change.at();
         }
     }
 

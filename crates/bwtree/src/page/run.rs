@@ -86,6 +86,15 @@ impl RecordRef<'_> {
         self.key.append_to(key);
     }
 
+    /// Writes the key to the beginning of `room`, which has at least eight bytes more than [`RecordRef::key_bytes`]; these may be written to, too.
+    ///
+    /// # Panics
+    /// If it has not.
+    #[inline]
+    pub fn write_key_to(&self, room: &mut [u8]) {
+        self.key.write_to(room);
+    }
+
     /// The key's length in bytes.
     #[inline]
     pub fn key_bytes(&self) -> usize {
@@ -343,14 +352,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Asks for the lines in which record `index` begins, if there is one.
+    /// Asks for two lines so far ahead of record `index`, or behind it: most records lie in the order of their keys.
     #[inline]
-    pub(crate) fn prefetch_record(&self, index: usize) {
-        if index < self.count() {
-            let record = self.bytes.as_ptr().wrapping_add(self.offset(index));
-            prefetch(record);
-            prefetch(record.wrapping_add(64));
-        }
+    pub(crate) fn prefetch_from(&self, index: usize, bytes: isize) {
+        let there = self.bytes.as_ptr().wrapping_add(self.offset(index)).wrapping_offset(bytes);
+        prefetch(there);
+        prefetch(there.wrapping_add(64));
     }
 
     /// Whether record `index` is a tombstone.

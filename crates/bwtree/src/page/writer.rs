@@ -3,7 +3,7 @@
 //! The size is computed first ([`Shape::record_bytes`], [`delta_bytes`], [`base_bytes`]), so that a page is built in the memory in which it
 //! will live.
 
-use super::key::{HEAD_BYTES, KeyParts, behind_head, common_prefix_bytes, head_bytes};
+use super::key::{HEAD_BYTES, KeyParts, behind_head, common_prefix_bytes, copy_short, head_bytes};
 use super::layout::{Layout, Shape};
 use super::merge::Piece;
 use super::run::{
@@ -137,19 +137,6 @@ fn put_high(bytes: &mut [u8], at: usize, high: Option<&[u8]>) -> usize {
     let high = high.unwrap_or(&[]);
     bytes[at..at + high.len()].copy_from_slice(high);
     at + high.len()
-}
-
-/// Copies a slice into one as long. Most are short: without a call of a library function for those of eight to sixteen bytes, or none.
-#[inline]
-fn copy_short(target: &mut [u8], source: &[u8]) {
-    match (source.first_chunk::<8>(), source.last_chunk::<8>()) {
-        (Some(first), Some(last)) if source.len() <= 16 && target.len() == source.len() => {
-            *target.first_chunk_mut().expect("as long as the source") = *first;
-            *target.last_chunk_mut().expect("as long as the source") = *last;
-        }
-        _ if source.is_empty() => {}
-        _ => target.copy_from_slice(source),
-    }
 }
 
 /// Writes a run, record by record.
