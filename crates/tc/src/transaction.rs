@@ -330,6 +330,36 @@ impl Transaction {
 
     /// Reads the value of `key` into the workspace; false if the key does not exist.
     pub(crate) fn read(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
+        let (reader, remembers) = (self.reader(), self.remembers_reads());
+        let workspace = &mut **self.workspace;
+        workspace.counts.add(Counter::Reads);
+        let hashed = workspace.core.table.key(table, key);
+        let guard = workspace.core.epochs.pin();
+        // Nearly always that is all, and takes two thirds of the instructions that it takes among the rest.
+        if let Some((version, at, commit_lsn)) = workspace.core.read_newest(hashed, reader, &guard) {
+            let cached = version.cached_bytes().is_some();
+            let copied = workspace.core.copy_value(version, &mut workspace.value, &guard);
+            if let Copied::Present | Copied::Absent = copied {
+                drop(guard);
+                if cached {
+                    workspace.counts.add(Counter::ReadCacheHits);
+                }
+                workspace.read_lsn = workspace.read_lsn.max(commit_lsn);
+                let exists = matches!(copied, Copied::Present);
+                let observed = if exists { Observed::Version(at) } else { Observed::Absent };
+                if remembers && workspace.remember(hashed, observed) {
+                    workspace.make_room_for_held()?;
+                }
+                return Ok(exists);
+            }
+        }
+        drop(guard);
+        self.read_in_full(table, key)
+    }
+
+    /// As [`Transaction::read`], whatever is the case.
+    #[inline(never)]
+    fn read_in_full(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
         loop {
             let reader = self.reader();
             match self.read_as(reader, table, key) {
@@ -343,7 +373,6 @@ impl Transaction {
     fn read_as(&mut self, reader: Reader, table: TableId, key: &[u8]) -> Result<bool, Failure> {
         let remembers = self.remembers_reads();
         let workspace = &mut **self.workspace;
-        workspace.counts.add(Counter::Reads);
         let hashed = workspace.core.table.key(table, key);
         let mut fetched = None;
         loop {
