@@ -1,4 +1,4 @@
-//! Checking a tree: read-only, a leaf at a time, while others work on it.
+//! Checking a tree: read-only, a leaf at a time, while others work on it; and each page by itself, when it is read.
 
 use crate::chain::WholeChain;
 use crate::error::Miss;
@@ -84,6 +84,46 @@ impl Tree {
         Ok(check.report)
     }
 
+    /// Checks that a base of `page` that was read and [checked](check_base) by itself lies where the index knows it, and its right neighbour; for a page that is not in memory as a whole.
+    /// So nobody goes astray by what it says of its bounds, nor round in a circle.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    ///
+    /// # Panics
+    /// If the payload has not passed the other check.
+    ///
+    /// ```
+    /// # use deuteron_bwtree::{Options, Tree};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// let guard = tree.llama().pin();
+    /// tree.some_leaves(&[], |_, page| {
+    ///     let base = tree.llama().snapshot(page, &guard).head().expect("in memory").payload();
+    ///     assert!(tree.check_place(page, base).is_ok());
+    ///     assert!(tree.check_place(deuteron_llama::PageId(page.0 + 1), base).is_err());
+    /// });
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn check_place(&self, page: PageId, payload: &[u8]) -> Result<(), String> {
+        let base = Run::new(payload);
+        let guard = self.llama.pin();
+        // As for who writes to it unread: U2 in `upsert`.
+        let (named, until) = self.index.route(base.low(), &guard);
+        if named != page {
+            return Err(format!("the index leads to {named} where the page begins"));
+        }
+        if base.high() != until.as_deref() {
+            return Err("the index knows another end of the page".to_owned());
+        }
+        match until.map_or(PageId::NONE, |high| self.index.route(&high, &guard).0) {
+            right if right == base.right() => Ok(()),
+            right => Err(format!("{} as the right sibling, which is {right}", base.right())),
+        }
+    }
+
     fn try_check_leaf(&self, check: &mut Check, guard: &Guard<'_>) -> Result<Result<(), Miss>, BwTreeError> {
         let merges = self.counters.read().leaf_merges;
         let quiet = *check.merges.get_or_insert(merges) == merges;
@@ -151,6 +191,38 @@ impl Tree {
         }
         Ok(Ok(()))
     }
+}
+
+/// Checks the payload of a base that was read, whose page begins at `low_key`: all that the format promises.
+///
+/// # Errors
+/// What is wrong, in words.
+///
+/// ```
+/// assert!(deuteron_bwtree::check_base(b"no run", b"").is_err());
+/// ```
+pub fn check_base(payload: &[u8], low_key: &[u8]) -> Result<(), String> {
+    match Run::verify(payload)? {
+        run if !run.is_base() => Err("a delta where a base belongs".to_owned()),
+        run if run.low() != low_key => Err("the page begins elsewhere".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Checks the payload of a delta that was read, which lies on the base of this payload, if that is there and has passed its check: all that the format promises.
+///
+/// # Errors
+/// What is wrong, in words.
+///
+/// ```
+/// assert!(deuteron_bwtree::check_delta(b"no run", None).is_err());
+/// ```
+pub fn check_delta(payload: &[u8], base: Option<&[u8]>) -> Result<(), String> {
+    let delta = Run::verify(payload)?;
+    if delta.is_base() {
+        return Err("a base where a delta belongs".to_owned());
+    }
+    base.map_or(Ok(()), |base| delta.verify_within(&Run::new(base)))
 }
 
 /// Checks the runs of a chain whose page should begin at `low`, or before it if pages are being merged.

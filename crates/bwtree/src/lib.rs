@@ -17,7 +17,7 @@
 //! | `chain` | reading the deltas and the base of a page |
 //! | `page` | the format of leaf pages: flat bytes, no pointers, no unsafe code |
 //! | `index` | the inner levels, always in memory |
-//! | `check` | verifies a tree |
+//! | `check` | verifies a tree, and what is read of it |
 //! | `page_run` | the records of a node, for those who read pages without a tree |
 //!
 //! What needs a page that is not in memory says so with a [`Miss`], after which the caller lets go of its guard, has
@@ -59,13 +59,13 @@ mod tree;
 mod upsert;
 
 pub use bulk::BulkLoad;
-pub use check::{Check, TreeReport};
+pub use check::{Check, TreeReport, check_base, check_delta};
 pub use counters::TreeStatistics;
 pub use drop::Cleared;
 pub use error::{BwTreeError, Miss};
 pub use options::Options;
 pub use page::batch::{Upsert, unite_deltas};
-pub use page::run::{RecordRef, check_header, filter_of_delta};
+pub use page::run::{RecordRef, filter_of_delta};
 pub use page_run::PageRun;
 pub use scan::Cursor;
 pub use search::{compare as compare_keys, prefetch_bytes};

@@ -1,7 +1,7 @@
 //! What the store asks of the trees: to consolidate a page before it is written in full, which keys a delta holds, what deltas say together, and whether what was read is a node of a tree.
 
 use crate::BwTreeDc;
-use deuteron_llama::{AccessMethod, Filter, PageId};
+use deuteron_llama::{AccessMethod, Filter, PageDescriptor, PageId};
 
 impl AccessMethod for BwTreeDc {
     fn consolidate(&self, page: PageId) {
@@ -15,8 +15,14 @@ impl AccessMethod for BwTreeDc {
         }
     }
 
-    fn check(&self, payload: &[u8], is_base: bool) -> Result<(), String> {
-        deuteron_bwtree::check_header(payload, is_base)
+    fn check_base(&self, page: PageId, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
+        deuteron_bwtree::check_base(payload, descriptor.low_key)?;
+        // There is none yet of a table that is being loaded. The cleaner may move its pages all the same.
+        self.tree_of(descriptor.tree).map_or(Ok(()), |tree| tree.check_place(page, payload))
+    }
+
+    fn check_delta(&self, payload: &[u8], base: Option<&[u8]>) -> Result<(), String> {
+        deuteron_bwtree::check_delta(payload, base)
     }
 
     fn unite(&self, deltas: &[&[u8]]) -> Option<Vec<u8>> {

@@ -33,7 +33,7 @@ use crate::fragments::{ANYTHING, Filter};
 use crate::images::Images;
 use crate::llama::{Llama, chain};
 use crate::mapping_table::Word;
-use crate::node::{NodeKind, NodeRef, OwnedNode};
+use crate::node::{NodeKind, NodeRef, OwnedNode, PageDescriptor};
 use crate::page_id::PageId;
 use crate::segments::Segments;
 use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard, yield_now};
@@ -43,7 +43,7 @@ use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::{HashMap, HashSet};
 use std::ptr::NonNull;
-use std::sync::{PoisonError, TryLockError, Weak};
+use std::sync::{Arc, PoisonError, TryLockError, Weak};
 use std::thread;
 
 /// The access method, as the store sees it.
@@ -60,9 +60,16 @@ pub trait AccessMethod: Send + Sync {
         ANYTHING
     }
 
-    /// Whether this is the payload of a base, or of a delta, as far as that is seen at a glance: called for each that is read. What is wrong, in words.
-    fn check(&self, payload: &[u8], is_base: bool) -> Result<(), String> {
-        let _ = (payload, is_base);
+    /// Whether this is the payload of a base of `page`, which is not in memory as a whole, with this descriptor. Called for each that is read, before anybody else sees it: of what
+    /// passes the access method asks no more whether it is right. What is wrong, in words.
+    fn check_base(&self, page: PageId, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
+        let _ = (page, descriptor, payload);
+        Ok(())
+    }
+
+    /// The same of a delta that lies on this base, or on one that cannot be read.
+    fn check_delta(&self, payload: &[u8], base: Option<&[u8]>) -> Result<(), String> {
+        let _ = (payload, base);
         Ok(())
     }
 
@@ -523,7 +530,7 @@ impl Llama {
                 }
                 Marshalled::Long => {
                     batch.asked = Some(page);
-                    if let Some(method) = self.access_method.get().and_then(Weak::upgrade) {
+                    if let Some(method) = self.access_method() {
                         method.consolidate(page);
                     }
                 }
@@ -541,6 +548,11 @@ impl Llama {
     pub fn set_access_method(&self, method: Weak<dyn AccessMethod>) {
         // A second one would be a mistake in the wiring; the first stays.
         let _ = self.access_method.set(method);
+    }
+
+    /// The access method, while there is one.
+    pub(crate) fn access_method(&self) -> Option<Arc<dyn AccessMethod>> {
+        self.access_method.get().and_then(Weak::upgrade)
     }
 
     /// Copies the unflushed part of `page` into the buffer.
@@ -702,7 +714,7 @@ impl Llama {
 
     /// The filter of a fragment of these nodes.
     fn filter(&self, nodes: &[NodeRef<'_>], previous: Option<FlashAddress>) -> Filter {
-        match self.access_method.get().and_then(Weak::upgrade) {
+        match self.access_method() {
             Some(method) if previous.is_some() => {
                 nodes.iter().fold(0, |filter, node| filter | method.filter(node.payload()))
             }
@@ -777,12 +789,11 @@ impl Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::node::PageDescriptor;
     use crate::options::Options;
     use crate::test_bed::{flush, open, put};
     use crate::writing::WAITING_KEPT;
     use std::cell::Cell;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     /// What the steps write that flush new pages whose fragments are of these lengths: fragments, and the length of the buffer.
     fn steps(llama: &Llama, lengths: &[usize]) -> Vec<(usize, u64)> {

@@ -14,7 +14,6 @@ use crate::page_id::PageId;
 use crate::page_reader::{Extent, Wanted};
 use crate::reading::{InFlight, ReadFragment};
 use crate::snapshot::{PageState, Snapshot};
-use std::sync::Weak;
 use std::time::Instant;
 
 /// A chain that is not published: nodes linked to each other, owned as a whole.
@@ -193,6 +192,10 @@ impl Llama {
             }
             let mut loaded = self.build(fragments)?;
             if let (Some(head), Some(stub)) = (snapshot.head(), stub) {
+                if self.table.is_unreadable(page) {
+                    // They may have been read without what they lie on.
+                    self.check_deltas(loaded.head(), head)?;
+                }
                 loaded.push_copies(head, stub);
             }
             // A node that was copied just before a flush took it is taken for unflushed; flushing it once more is
@@ -207,22 +210,21 @@ impl Llama {
         }
     }
 
-    /// The chain that the fragments hold.
+    /// The chain that the fragments hold, each node of it checked.
     pub(crate) fn build(&self, fragments: &[ReadFragment]) -> Result<OwnedChain, LlamaError> {
-        let mut built: Option<OwnedChain> = None;
+        let mut built: Option<(OwnedChain, &[u8])> = None;
         let mut payloads: Vec<&[u8]> = Vec::new();
-        let method = self.access_method.get().and_then(Weak::upgrade);
+        let method = self.access_method();
+        let method = method.as_deref();
         for read in fragments.iter().rev() {
             let fragment = read.fragment();
             let address = fragment.address();
             payloads.extend(read.payloads());
             for payload in payloads.drain(..).rev() {
-                let checked = method.as_ref().map_or(Ok(()), |method| method.check(payload, built.is_none()));
-                checked.map_err(|found| {
-                    self.store.segments.corrupt(address.offset(), Defect::new(0, "a node of a tree", found))
-                })?;
                 match &mut built {
-                    Some(built) => {
+                    Some((built, base)) => {
+                        let checked = method.map_or(Ok(()), |method| method.check_delta(payload, Some(base)));
+                        checked.map_err(|found| self.no_node(address, found))?;
                         let node = OwnedNode::delta(payload);
                         node.as_ref().set_flash(address);
                         built.push(node);
@@ -231,15 +233,36 @@ impl Llama {
                         let Some(descriptor) = fragment.descriptor() else {
                             unreachable!("the fragment without a previous one is full");
                         };
+                        let page = fragment.page();
+                        let checked =
+                            method.map_or(Ok(()), |method| method.check_base(page, descriptor, payload));
+                        checked.map_err(|found| self.no_node(address, found))?;
                         // Its kin were told of when it was flushed.
                         let node = OwnedNode::base(payload, descriptor, &[]);
                         node.as_ref().set_flash(address);
-                        built = Some(OwnedChain::new(node));
+                        built = Some((OwnedChain::new(node), payload));
                     }
                 }
             }
         }
-        Ok(built.expect("a page has a fragment, and that a node"))
+        Ok(built.expect("a page has a fragment, and that a node").0)
+    }
+
+    /// Checks the deltas from `head` down that have been read, as such that lie on the base of `loaded`.
+    fn check_deltas(&self, loaded: NodeRef<'_>, head: NodeRef<'_>) -> Result<(), LlamaError> {
+        let (Some(method), base) = (self.access_method(), loaded.base()) else { return Ok(()) };
+        for delta in chain(head).filter(|node| node.kind() == NodeKind::Delta) {
+            if let Some(address) = delta.flash() {
+                let checked = method.check_delta(delta.payload(), base.map(|base| base.payload()));
+                checked.map_err(|found| self.no_node(address, found))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// That the fragment at `address` holds what the access method has found to be none of its nodes.
+    fn no_node(&self, address: FlashAddress, found: String) -> LlamaError {
+        self.store.segments.corrupt(address.offset(), Defect::new(0, "a node of a tree", found))
     }
 
     /// Replaces the chain of `expected`, if there is one, by `new`, which says the same.

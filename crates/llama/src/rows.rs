@@ -22,7 +22,7 @@ use crate::page_id::PageId;
 use crate::snapshot::PageState;
 use crate::sync::{MutexGuard, Ordering};
 use std::collections::VecDeque;
-use std::sync::{PoisonError, Weak};
+use std::sync::PoisonError;
 
 /// Identifiers of a stretch, of which the pages of a row are: the first of them is a multiple of it.
 const STRETCH: u64 = 256;
@@ -265,7 +265,7 @@ impl Llama {
     }
 
     fn consolidate(&self, pages: &[PageId]) {
-        if let Some(method) = self.access_method.get().and_then(Weak::upgrade) {
+        if let Some(method) = self.access_method() {
             pages.iter().for_each(|&page| method.consolidate(page));
         }
     }

@@ -14,7 +14,6 @@ use crate::load::{OwnedChain, missing_in};
 use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
-use std::sync::Weak;
 
 impl Llama {
     /// Whether `page` could not be read when somebody tried last: it takes deltas all the same, however many, and is flushed as what is known of it.
@@ -76,9 +75,13 @@ impl Llama {
         self.store.segments.read_one(address, |read| match read.check()? {
             fragment if fragment.page() != page => Err(Defect::new(16, page, fragment.page())),
             fragment => {
-                let previous = fragment.previous();
-                let payloads = || read.payloads().map(<[u8]>::to_vec).collect();
-                Ok(previous.map(|previous| (payloads(), previous)))
+                let Some(previous) = fragment.previous() else { return Ok(None) };
+                let method = self.access_method();
+                for payload in read.payloads() {
+                    let checked = method.as_ref().map_or(Ok(()), |method| method.check_delta(payload, None));
+                    checked.map_err(|found| Defect::new(0, "a node of a tree", found))?;
+                }
+                Ok(Some((read.payloads().map(<[u8]>::to_vec).collect(), previous)))
             }
         })
     }
@@ -170,7 +173,7 @@ impl Llama {
     ) -> Option<(Above<'g>, Option<OwnedNode>)> {
         let all = down_to(head, deltas, |_, _, _| true)?;
         let payloads: Vec<&[u8]> = all.0.iter().map(|node| node.payload()).collect();
-        let method = self.access_method.get().and_then(Weak::upgrade);
+        let method = self.access_method();
         let united =
             method.and_then(|method| method.unite(&payloads)).map(|payload| OwnedNode::delta(&payload));
         if let Some(one) = united.filter(|one| fits(bytes_of([one.as_ref()].into_iter()), bytes_max)) {

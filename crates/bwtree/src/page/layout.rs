@@ -9,6 +9,7 @@
 
 use super::key::HEAD_BYTES;
 use super::run::RecordRef;
+use crate::tree::KEY_BYTES_MAX;
 
 /// The longest key of a narrow run. Counted with the prefix, so that it does not matter how much of it the run's keys share.
 const NARROW_KEY_BYTES_MAX: usize = u8::MAX as usize;
@@ -31,6 +32,11 @@ impl Shape {
     pub(crate) const WIDE: Shape = Shape(0);
     const LSNS: u8 = 4;
     const NARROW: u8 = 8;
+
+    /// As in a kind, and in the table above.
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
 
     /// The shape in the kind of a run.
     #[inline]
@@ -78,6 +84,11 @@ impl Shape {
     /// The longest run of this shape: where its records begin must fit into an offset.
     pub(crate) fn run_bytes_max(self) -> usize {
         if self.is_wide() { u32::MAX as usize } else { u16::MAX.into() }
+    }
+
+    /// The longest key in a run of this shape.
+    pub(crate) fn key_bytes_max(self) -> usize {
+        if self.is_wide() { KEY_BYTES_MAX } else { NARROW_KEY_BYTES_MAX }
     }
 
     /// Bytes of an offset.
@@ -174,6 +185,18 @@ impl Layout {
         }
     }
 
+    /// This layout, whose shape is known to be this one: what is done with it is made for that shape.
+    #[inline(always)]
+    pub(crate) fn of_shape<const SHAPE: u8>(self) -> Layout {
+        Layout { shape: Shape(SHAPE), ..self }
+    }
+
+    /// Whether a stamp and an LSN that were read are counted from what the header says, and do not go round.
+    #[inline]
+    pub(crate) fn counts_to(&self, stamp: u64, lsn: u64) -> bool {
+        stamp >= self.stamp_from && lsn >= self.lsn_from
+    }
+
     /// Whether `record` may be written so.
     #[inline]
     pub(crate) fn holds(&self, record: &RecordRef<'_>) -> bool {
@@ -208,7 +231,7 @@ impl Layout {
         let bytes = 3 + NUMBER * (1 + usize::from(LSNS));
         let header = &record[..bytes];
         let value_bytes = usize::from(header[0]) | usize::from(header[1]) << 8;
-        // Of a damaged run they may not fit; the check that finds that must not panic.
+        // Of a damaged run they may not fit, as `counts_to` finds; what is read for that must not panic.
         let number = |at: usize| match NUMBER {
             0 => 0,
             4 => u64::from(u32_at(header, at)),

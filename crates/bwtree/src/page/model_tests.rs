@@ -313,7 +313,72 @@ fn long_shared_prefixes_are_stored_once() {
     assert!(split.bytes(1) < 4096 + 2 * stem.len(), "{} bytes", split.bytes(1));
 }
 
-/// Pages as they are read: whatever they say of themselves, they are checked, or found damaged.
+/// The page of this merge as one base, and cut into small ones.
+fn write_all(merge: &Merge<'_>) {
+    let merged = Merged::new(merge, 256);
+    let mut bytes = vec![0; merged.bytes()];
+    merged.write(&mut bytes);
+    let whole = content(&Run::verify(&bytes).unwrap());
+    let Some(split) = Split::new(&merged) else { return };
+    let mut found = Versions::new();
+    for index in 0..split.parts().len() {
+        let mut bytes = vec![0; split.bytes(index)];
+        split.write(index, PageId(9), &mut bytes);
+        found.extend(content(&Run::verify(&bytes).unwrap()));
+    }
+    assert_eq!(found, whole);
+}
+
+/// Does with a base what is done with pages: it is changed, written, cut, and read to and fro.
+fn work_with_base(base: Run<'_>) {
+    let keys: Vec<Vec<u8>> =
+        (0..base.count()).step_by(3).map(|index| base.record(index).key.to_vec()).collect();
+    let stamp = base.newest_stamp().saturating_add(1);
+    let upserts: Vec<_> = (keys.iter().filter(|key| !key.is_empty()))
+        .map(|key| Upsert { key, value: (key.len() % 3 > 0).then_some(b"new"), stamp, lsn: stamp })
+        .collect();
+    let mut delta = Vec::new();
+    if !upserts.is_empty() {
+        let batch = Batch::new(&upserts, base.high());
+        delta.resize(batch.bytes(), 0);
+        batch.write(&mut delta, base.newest_stamp());
+    }
+    let deltas = (!delta.is_empty()).then(|| Run::verify(&delta).unwrap());
+    assert!(deltas.iter().all(|delta| delta.verify_within(&base).is_ok()));
+    for forget_below in [0, u64::MAX] {
+        let merge = Merge::new(base, deltas, forget_below);
+        write_all(&merge);
+        let mut records = 0;
+        assert!(merge.visit(|_| {
+            records += 1;
+            true
+        }));
+        assert!(merge.visit_reverse(|_| {
+            records -= 1;
+            true
+        }));
+        assert_eq!(records, 0);
+    }
+}
+
+/// The same with a delta, which may lie on any page that ends where it says.
+fn work_with_delta(delta: &[u8]) {
+    let run = Run::verify(delta).unwrap();
+    let _ = super::run::filter_of_delta(delta);
+    let united = super::batch::unite_deltas(&[delta, delta]);
+    assert_eq!(
+        united.map(|united| content(&Run::verify(&united).unwrap())),
+        (run.count() > 0).then(|| content(&run))
+    );
+    let bounds = Bounds { low: b"", high: run.high(), right: PageId(3) };
+    let base = super::empty_base_within(&bounds);
+    let base = Run::verify(&base).unwrap();
+    if run.verify_within(&base).is_ok() {
+        write_all(&Merge::new(base, [run], 0));
+    }
+}
+
+/// Pages as they are read: whatever they say of themselves, they are found damaged, or can be worked with.
 #[test]
 fn fuzz_pages() {
     let operations = |from: u64| -> Vec<Owned> {
@@ -348,7 +413,10 @@ fn fuzz_pages() {
             for (index, key) in keys.iter().enumerate() {
                 assert_eq!(run.search(key), Ok(index));
             }
-            let _ = (run.high().map(<[u8]>::len), run.newest_stamp());
+            match run.is_base() {
+                true => work_with_base(run),
+                false => work_with_delta(bytes),
+            }
             true
         },
     );

@@ -37,8 +37,8 @@
 //! - **R1** Keys are strictly ascending within a run.
 //! - **R2** A page's bounds never change while its base lives, and `low <= key < high` for every key. So a delta can
 //!   repeat the high key, and the newest node alone says whether a key belongs to the page.
-//! - **R3** Reading a run never reads outside its bytes: the code is safe Rust. When it is loaded its header is [checked](check_header), at the cost of a few comparisons; records that
-//!   were written wrongly, with a checksum that is right, panic. [`Run::verify`] checks everything and says what is wrong.
+//! - **R3** Reading a run never reads outside its bytes, and never panics: all that comes from a disk has been [verified](Run::verify) when it was loaded, once, whatever its checksum says, and
+//!   what is written here is right. A checksum says that the bytes are those that somebody wrote; whether that was a tree is another question.
 
 use super::key::{HEAD_BYTES, KeyParts, compare_behind_head, compare_with_prefix, head_number};
 use super::layout::{Head, Layout, Shape, u32_at, u64_at};
@@ -127,24 +127,6 @@ pub fn filter_of_delta(payload: &[u8]) -> Filter {
     let run = Run::new(payload);
     let first = usize::from(is_planted(Canary::ForgetKey));
     (first..run.count()).fold(0, |filter, index| filter | run.record(index).key.filter())
-}
-
-/// Checks the header of a node's payload that was read: what a search reads before it comes to the records. Its bytes are those that somebody wrote, as their
-/// checksum is right; whether that was a tree is another question. A few comparisons, however many records there are.
-///
-/// # Errors
-/// What is wrong, in words.
-///
-/// ```
-/// assert!(deuteron_bwtree::check_header(b"no run", true).is_err());
-/// ```
-pub fn check_header(payload: &[u8], is_base: bool) -> Result<(), String> {
-    Run::verify_header(payload)?;
-    match (keys_at(payload).0, is_base) {
-        (true, false) => Err("a base where a delta belongs".to_owned()),
-        (false, true) => Err("a delta where a base belongs".to_owned()),
-        _ => Ok(()),
-    }
 }
 
 /// A run, its header decoded.
@@ -470,52 +452,88 @@ impl<'a> Run<'a> {
     }
 
     fn verify_records(&self, records_at: usize) -> Result<(), String> {
-        let mut expected_at = records_at;
-        let mut tombstones = 0;
-        for index in 0..self.count() {
-            let at = self.offset(index);
-            let value_at = at + self.layout.shape.record_header_bytes();
-            if at != expected_at || value_at > self.bytes.len() {
-                return Err(format!("record {index} at {at}, expected at {expected_at}"));
-            }
-            let Head { suffix_bytes, value_bytes, .. } = self.layout.read_record(&self.bytes[at..]);
-            // Keys are searched by their heads as they lie here.
-            if self.heads[index].iter().skip(suffix_bytes).any(|&byte| byte != 0) {
-                return Err(format!("the head of record {index} goes on behind its key"));
-            }
-            expected_at = value_at + suffix_bytes.saturating_sub(HEAD_BYTES) + value_bytes.unwrap_or(0);
-            if expected_at > self.bytes.len() {
-                return Err(format!("record {index} ends behind the run"));
-            }
-            let record = self.record(index);
-            tombstones += usize::from(record.value.is_none());
-            if record.stamp > self.newest_stamp() {
-                return Err(format!("record {index} is newer than the run"));
-            }
-            if index > 0 && self.record(index - 1).key >= record.key {
-                return Err(format!("records {} and {index} are out of order", index - 1));
-            }
-            if self.base && !self.within_bounds(&record) {
-                return Err(format!("record {index} lies outside the page's bounds"));
-            }
+        let tombstones = match self.layout.shape.number() {
+            8 => self.verify_each::<8>(records_at),
+            10 => self.verify_each::<10>(records_at),
+            11 => self.verify_each::<11>(records_at),
+            12 => self.verify_each::<12>(records_at),
+            14 => self.verify_each::<14>(records_at),
+            15 => self.verify_each::<15>(records_at),
+            _ => self.verify_each::<0>(records_at),
+        }?;
+        if !self.base {
+            return Ok(());
         }
-        if expected_at != self.bytes.len() {
-            return Err(format!("records end at {expected_at} of {} bytes", self.bytes.len()));
-        }
-        if self.base && tombstones != self.tombstones() {
+        if tombstones != self.tombstones() {
             return Err(format!("{tombstones} tombstones, the header says {}", self.tombstones()));
         }
-        Ok(())
+        self.verify_ends(self)
     }
 
-    /// Checks that the keys of this delta lie within the bounds of `base`.
+    /// Checks each record by itself and against the one before; how many are tombstones. It is done once for each that is loaded: so there is one of it for each shape, whose lengths and places
+    /// the compiler knows, and keys are not put together.
+    fn verify_each<const SHAPE: u8>(&self, records_at: usize) -> Result<usize, String> {
+        let layout = self.layout.of_shape::<SHAPE>();
+        let (header_bytes, newest_stamp) = (layout.shape.record_header_bytes(), self.newest_stamp());
+        let key_bytes_max = layout.shape.key_bytes_max();
+        let (mut at, mut tombstones, mut head_before) = (records_at, 0, 0);
+        let offsets = self.offsets.chunks_exact(layout.shape.offset_bytes());
+        for (index, (head, offset)) in self.heads.iter().zip(offsets).enumerate() {
+            let offset = if layout.shape.is_wide() { u32_at(offset, 0) as usize } else { u16_at(offset, 0) };
+            let record = self.bytes.get(at..).filter(|record| record.len() >= header_bytes);
+            let Some(record) = record.filter(|_| offset == at) else {
+                return Err(format!("record {index} at {offset}, expected at {at}"));
+            };
+            let Head { suffix_bytes, value_bytes, stamp, lsn, .. } = layout.read_record(record);
+            let rest_bytes = suffix_bytes.saturating_sub(HEAD_BYTES);
+            let bytes = header_bytes + rest_bytes + value_bytes.unwrap_or(0);
+            if bytes > record.len() {
+                return Err(format!("record {index} ends behind the run"));
+            }
+            if self.prefix.len() + suffix_bytes > key_bytes_max {
+                return Err(format!("the key of record {index} is too long"));
+            }
+            if stamp > newest_stamp {
+                return Err(format!("record {index} is newer than the run"));
+            }
+            if !layout.counts_to(stamp, lsn) {
+                return Err(format!("the stamp of record {index} is too large"));
+            }
+            let head = u64::from_be_bytes(*head);
+            // Keys are searched by their heads as they lie here.
+            if suffix_bytes < HEAD_BYTES && head << (8 * suffix_bytes) != 0 {
+                return Err(format!("the head of record {index} goes on behind its key"));
+            }
+            if head <= head_before && index > 0 && self.record(index - 1).key >= self.record(index).key {
+                return Err(format!("records {} and {index} are out of order", index - 1));
+            }
+            head_before = head;
+            tombstones += usize::from(value_bytes.is_none());
+            at += bytes;
+        }
+        match at == self.bytes.len() {
+            true => Ok(tombstones),
+            false => Err(format!("records end at {at} of {} bytes", self.bytes.len())),
+        }
+    }
+
+    /// Checks that the keys of this delta lie within the bounds of `base`, and that it says the same of these.
     ///
     /// # Errors
     /// What is wrong, in words.
     pub(crate) fn verify_within(&self, base: &Run<'_>) -> Result<(), String> {
-        match (0..self.count()).find(|&index| !base.within_bounds(&self.record(index))) {
-            Some(index) => Err(format!("record {index} of a delta lies outside the page's bounds")),
-            None if self.high() != base.high() => Err("a delta repeats another high key".to_owned()),
+        match self.high() == base.high() {
+            true => self.verify_ends(base),
+            false => Err("a delta repeats another high key".to_owned()),
+        }
+    }
+
+    /// Checks that the first and the last key lie within the bounds of `base`, and so all between them (R1).
+    fn verify_ends(&self, base: &Run<'_>) -> Result<(), String> {
+        let last = self.count().wrapping_sub(1);
+        let mut ends = [0, last].into_iter().take(self.count());
+        match ends.find(|&index| !base.within_bounds(&self.record(index))) {
+            Some(index) => Err(format!("record {index} lies outside the page's bounds")),
             None => Ok(()),
         }
     }
