@@ -40,6 +40,28 @@ pub(crate) struct Merged {
     is_awaited: AtomicBool,
 }
 
+/// So many pages that cannot be read are named.
+const NAMED_PAGES: usize = 16;
+
+/// Damage that a compaction has met, and gone on.
+#[derive(Default)]
+struct Damage {
+    first: Option<DcError>,
+}
+
+impl Damage {
+    /// What was done; `None` if damage was in its way, which is noted.
+    fn unless<T>(&mut self, done: Result<T, DcError>) -> Result<Option<T>, DcError> {
+        match done {
+            Err(error @ DcError::Corrupt { .. }) => {
+                self.first.get_or_insert(error);
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+}
+
 /// What a compaction has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compaction {
@@ -177,8 +199,10 @@ impl BwTreeDc {
     /// others go on meanwhile. Which tombstones may be forgotten is up to the
     /// [redo scan start points](deuteron_contract::DataComponent::redo_scan_start_point) that were set before.
     ///
+    /// Pages that cannot be read stay as they are, and with them what lies beside them; all else is compacted, and then they are told of.
+    ///
     /// # Errors
-    /// [`DcError`] if the device fails, or something is corrupt.
+    /// [`DcError`] if the device fails; [`DcError::Corrupt`] at the end, which names pages that could not be read.
     ///
     /// ```
     /// use deuteron_contract::{DataComponent, Lsn, Operation, TableId, Timestamp};
@@ -201,21 +225,22 @@ impl BwTreeDc {
     /// # Ok::<(), deuteron_contract::DcError>(())
     /// ```
     pub fn compact(&self) -> Result<(), DcError> {
-        while self.drop_step()? {}
-        self.sweep_all()?;
+        let mut damage = Damage::default();
+        while damage.unless(self.drop_step())?.unwrap_or(false) {}
+        damage.unless(self.sweep_all())?;
         for tree in self.tables.all() {
             let mut from = Some(Vec::new());
             while let Some(low) = from {
                 from = tree.mark_some(&low);
-                while self.tidy(tree)? {}
+                self.tidy_all(tree, &mut damage)?;
             }
         }
         // What has been merged must be durable before it is merged again; so each round halves what is underfull.
         for _ in 0..COMPACT_ROUNDS {
             let before = self.leaf_merges();
-            self.settle()?;
+            damage.unless(self.settle())?;
             for tree in self.tables.all() {
-                while self.tidy(tree)? {}
+                self.tidy_all(tree, &mut damage)?;
             }
             if self.leaf_merges() == before {
                 break;
@@ -224,13 +249,13 @@ impl BwTreeDc {
         let failed = |error| error::store("cleaning", error);
         let mut from = Some(PageId(1));
         while let Some(page) = from {
-            from = self.llama.unite_step(page).map_err(failed)?;
+            from = self.llama.unite_step(page);
             if self.llama.over_budget() {
                 self.relieve(false)?;
             }
         }
         for _ in 0..COMPACT_ROUNDS {
-            self.settle()?;
+            damage.unless(self.settle())?;
             let mut worked = false;
             while self.llama.clean_step_to(COMPACT_PERCENT).map_err(failed)? {
                 worked = true;
@@ -243,9 +268,34 @@ impl BwTreeDc {
             {}
         }
         self.llama.renew_images();
-        self.settle()?;
+        damage.unless(self.settle())?;
         while self.release_spare()? {}
+        self.tell(damage)
+    }
+
+    /// Looks after all pages of a tree that are marked. One that cannot be read is postponed.
+    fn tidy_all(&self, tree: &Tree, damage: &mut Damage) -> Result<(), DcError> {
+        while damage.unless(self.tidy(tree))?.unwrap_or(true) {}
         Ok(())
+    }
+
+    /// The damage that was met, and the pages that are concerned by now.
+    fn tell(&self, damage: Damage) -> Result<(), DcError> {
+        let pages = self.llama.unreadable_pages();
+        let error = match damage.first {
+            Some(error) => error,
+            // Met by what goes on beside it.
+            None => match pages.iter().try_for_each(|&page| self.llama.load(page)) {
+                Ok(()) => return Ok(()),
+                Err(error) => error::store("compaction", error),
+            },
+        };
+        let DcError::Corrupt { file, offset, expected, found } = error else { return Err(error) };
+        let names: Vec<String> = pages.iter().take(NAMED_PAGES).map(ToString::to_string).collect();
+        let others = if pages.len() > names.len() { ", …" } else { "" };
+        let found =
+            format!("{found} (pages that cannot be read: {}, {}{others})", pages.len(), names.join(", "));
+        Err(DcError::Corrupt { file, offset, expected, found })
     }
 
     fn leaf_merges(&self) -> u64 {

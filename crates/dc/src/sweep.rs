@@ -138,19 +138,28 @@ impl BwTreeDc {
         }
     }
 
-    /// Removes all large values to which nothing refers now.
+    /// Removes all large values to which nothing refers now. Damage in one table does not keep it from the others.
     pub(crate) fn sweep_all(&self) -> Result<(), DcError> {
         let tables: Vec<TableId> = self.sweeps.tables().keys().copied().collect();
+        let mut damage = Ok(());
         for table in tables {
-            // Once round, whatever is written meanwhile.
-            match self.sweeps.tables().get_mut(&table).filter(|sweep| !sweep.is_loading) {
-                Some(sweep) => sweep.at = None,
-                None => continue,
+            match self.sweep_table(table) {
+                corrupt @ Err(DcError::Corrupt { .. }) => damage = damage.and(corrupt),
+                swept => swept?,
             }
+        }
+        damage
+    }
+
+    fn sweep_table(&self, table: TableId) -> Result<(), DcError> {
+        // Once round, whatever is written meanwhile.
+        match self.sweeps.tables().get_mut(&table).filter(|sweep| !sweep.is_loading) {
+            Some(sweep) => sweep.at = None,
+            None => return Ok(()),
+        }
+        self.sweep_some(table)?;
+        while self.sweeps.tables().get(&table).is_some_and(|sweep| sweep.at.is_some()) {
             self.sweep_some(table)?;
-            while self.sweeps.tables().get(&table).is_some_and(|sweep| sweep.at.is_some()) {
-                self.sweep_some(table)?;
-            }
         }
         Ok(())
     }

@@ -116,3 +116,52 @@ fn what_is_no_page_of_a_tree_is_told_and_not_read() {
         assert!(matches!(get(&dc, 1), Err(DcError::Corrupt { .. })), "{payload:?}");
     }
 }
+
+#[test]
+fn a_compaction_passes_by_what_cannot_be_read_and_tells_of_it_at_the_end() {
+    let disk = SimulatedDisk::new(2);
+    let options = || DcOptions { memory_bytes: 256 << 10, ..DcOptions::tiny_for_tests() };
+    let dc = support::open(Arc::new(disk.directory()), options()).unwrap();
+    (0..KEYS).for_each(|key| put(&dc, key, 1));
+    dc.redo_scan_start_point(Lsn(2)).unwrap();
+    drop(dc);
+    let broken = KEYS / 8;
+    let (file, at) = find(&disk, &value(broken, 1));
+    disk.flip_bits(&file, at, 1).unwrap();
+    let dc = support::open(Arc::new(disk.directory()), options()).unwrap();
+    let is_kept = |key: u64| key.is_multiple_of(20) || key <= KEYS / 4;
+    for key in (0..KEYS).filter(|&key| !is_kept(key)) {
+        let (bytes, timestamp, lsn) = (key.to_be_bytes(), Timestamp(2), Lsn(2));
+        dc.apply(&[Operation { table: TABLE, key: &bytes, value: None, timestamp, lsn }]).unwrap();
+    }
+    [3, 4, 5].into_iter().for_each(|lsn| dc.redo_scan_start_point(Lsn(lsn)).unwrap());
+    let pages = |dc: &BwTreeDc| {
+        let mut pages = 0;
+        let (epochs, mut from) = (dc.llama().pin(), Some(PageId(1)));
+        while let Some(page) = from {
+            pages += u64::from(!dc.llama().snapshot(page, &epochs).is_free());
+            from = Some(PageId(page.0 + 1)).filter(|page| page.0 < dc.llama().statistics().page_ids);
+        }
+        pages
+    };
+    let before = pages(&dc);
+    for _ in 0..2 {
+        match dc.compact() {
+            Err(DcError::Corrupt { found, .. }) => {
+                assert!(found.contains("(pages that cannot be read: 1, page "), "{found}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // Three quarters of the records are gone, and so is what they lay on.
+    let after = pages(&dc);
+    assert!(after < before / 2, "{before} pages, then {after}");
+    assert!(matches!(get(&dc, broken), Err(DcError::Corrupt { .. })));
+    disk.flip_bits(&file, at, 1).unwrap();
+    dc.compact().unwrap();
+    for key in 0..KEYS {
+        let found = dc.get(TABLE, &key.to_be_bytes()).unwrap().and_then(|record| record.value);
+        assert_eq!(found, is_kept(key).then(|| value(key, 1)), "{key}");
+    }
+    dc.check().unwrap();
+}

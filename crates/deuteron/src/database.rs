@@ -387,7 +387,7 @@ impl Db {
     /// Reads and writes everything once or twice while others go on.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Corrupt`], [`Error::Device`].
+    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Device`]; [`Error::Corrupt`] if there are pages that cannot be read, after all else has been compacted: it names them.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;

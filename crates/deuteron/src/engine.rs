@@ -22,7 +22,7 @@ use crate::superblock::{self, Superblock};
 use crate::{Background, Compaction, Durability, Duty, Error, Options, Stats, recovery};
 use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_canary::{Canary, is_planted};
-use deuteron_contract::{DataComponent, Lsn, Timestamp};
+use deuteron_contract::{DataComponent, DcError, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, StoreFile};
 use deuteron_device::{Directory, with_causes};
 use deuteron_epoch::Epochs;
@@ -539,7 +539,11 @@ impl Engine {
         let before_bytes = disk_bytes();
         // What has been deleted is to be forgotten where it may be.
         self.checkpoint()?;
-        self.without_checkpoints(|| self.step_or_poison(self.parts.dc.compact().map_err(Error::from)))?;
+        self.without_checkpoints(|| match self.parts.dc.compact() {
+            // Pages that cannot be read. All else has been done.
+            Err(damage @ DcError::Corrupt { .. }) => Err(damage.into()),
+            compacted => self.step_or_poison(compacted.map_err(Error::from)),
+        })?;
         Ok(Compaction { before_bytes, after_bytes: disk_bytes() })
     }
 

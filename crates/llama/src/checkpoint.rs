@@ -220,6 +220,8 @@ impl Llama {
     }
 
     fn round(&self, _under_its_lock: &Flusher) -> FlushRound {
+        // Those that could not be flushed are tried again.
+        self.forget_unread();
         let mut pending: Vec<PageId> = self.table.dirty_pages(self.pages.end()).collect();
         // Taken from the end: in the order of their identifiers, as every flush does.
         pending.reverse();
@@ -240,7 +242,8 @@ impl Llama {
     /// Flushes one buffer of the pages that were dirty when the round began.
     ///
     /// # Errors
-    /// As [`Llama::flush_step`]. After a full disk the step may be repeated.
+    /// As [`Llama::flush_step`]. After a full disk the step may be repeated. [`LlamaError::Corrupt`] or [`LlamaError::Device`] if all others have been flushed, and those that are left can neither be
+    /// read nor have room for what is known of them.
     pub fn flush_round_step(&self, round: &mut FlushRound) -> Result<CheckpointProgress, LlamaError> {
         let mut tried = Vec::new();
         let pending = &mut round.pending;
@@ -253,23 +256,23 @@ impl Llama {
                 tried.push(page);
                 Some(page)
             });
-            let prepared = |written: Written| {
-                let is_prepared = self.prepare_left()?;
-                if let (false, 0, Some(&page)) = (is_prepared, written.bytes, written.unread.first()) {
-                    // Somebody else is reading it.
-                    self.load_for_flush(page)?;
-                }
-                Ok((written, is_prepared))
-            };
-            match written.and_then(prepared) {
-                Ok((Written { pages, bytes, begun, skipped, unread }, is_prepared)) => {
+            match written {
+                Ok(Written { pages, bytes, begun, skipped, unread }) => {
+                    let is_prepared = self.prepare_left();
+                    if let (false, 0, Some(&page)) = (is_prepared, bytes, unread.first()) {
+                        // Somebody else is reading it.
+                        self.load_for_flush(page);
+                    }
                     // Those that were left for later, or for want of room.
                     let is_read = is_prepared || !unread.is_empty();
                     [skipped, begun, unread].into_iter().for_each(|left| pending.extend(left));
                     return Ok(match bytes {
                         0 if is_read => continue,
                         0 if pending.is_empty() => CheckpointProgress::Done,
-                        0 => CheckpointProgress::Blocked { pages: pending.len() },
+                        0 => match self.why_unflushed(pending) {
+                            Some(error) => return Err(error),
+                            None => CheckpointProgress::Blocked { pages: pending.len() },
+                        },
                         bytes => CheckpointProgress::Wrote { pages, bytes },
                     });
                 }

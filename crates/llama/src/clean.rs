@@ -212,14 +212,13 @@ impl Llama {
             let next = || std::iter::from_fn(|| left.pop()).find(|&page| self.table.wants_rewrite(page));
             let prepared = |Written { bytes, unread, begun, .. }: Written| {
                 // Rows that the ordinary flush has left, too.
-                while self.prepare_left()? {}
+                while self.prepare_left() {}
                 // Those that somebody else is reading.
-                let mut wanted = unread.iter().filter(|&&page| self.table.wants_rewrite(page));
-                wanted
-                    .try_for_each(|&page| self.load_for_flush(page))
-                    .map(|()| (bytes, [unread, begun].concat()))
+                let wanted = unread.iter().filter(|&&page| self.table.wants_rewrite(page));
+                wanted.for_each(|&page| self.load_for_flush(page));
+                (bytes, [unread, begun].concat())
             };
-            match self.flush_in_turn(Turn::Awaited, stream, next).and_then(prepared) {
+            match self.flush_in_turn(Turn::Awaited, stream, next).map(prepared) {
                 Ok((0, unread)) if unread.is_empty() => break Ok(()),
                 Ok((_, unread)) => left.extend(unread),
                 Err(error) => break Err(error),

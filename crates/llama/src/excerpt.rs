@@ -118,6 +118,10 @@ struct Plan {
 }
 
 /// What for a page is read.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few live at a time, and an allocation for each would cost more"
+)]
 enum Purpose<'l> {
     /// With what is read, and the nodes that lie above, newest first.
     Excerpt(Plan),

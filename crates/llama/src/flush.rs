@@ -293,7 +293,7 @@ impl Llama {
     /// # Errors
     /// [`LlamaError::Device`] if the write fails, which poisons the store, or no segment can be made because the
     /// disk is full, which does not; [`LlamaError::Poisoned`] after an earlier failure; [`LlamaError::PageTooLarge`]. A page that had to be read
-    /// and cannot be is written as what is known of it, and is no error as long as it has room for that: [`LlamaError::Corrupt`] then.
+    /// and cannot be is written as what is known of it, or, if it has no room for that, left dirty: neither is an error.
     ///
     /// # Panics
     /// If a page adopts another on which nothing is installed.
@@ -319,12 +319,12 @@ impl Llama {
             self.begun(Stream::Fresh as usize).extend(fetched.rest());
             let Some(written) = written? else { return Ok(FlushProgress::Busy) };
             let awaited = written.unread.last().copied().or(awaited);
-            let is_reading = self.prepare_left()?;
+            let is_reading = self.prepare_left();
             match (written.bytes, awaited) {
                 (0, _) if is_reading => {}
                 // All that is left is with others, who are about to have it ready.
                 (0, Some(page)) => {
-                    self.load_for_flush(page)?;
+                    self.load_for_flush(page);
                     is_left_to_others = false;
                 }
                 (0, None) => return Ok(FlushProgress::Nothing),
@@ -679,9 +679,7 @@ impl Llama {
         debug_assert!(pushed, "a page has at most {} fragments", self.options.fragments_max);
         self.table.set_fragments(page, fragments);
         if previous.is_none() {
-            if self.table.is_unreadable(page) {
-                self.table.clear_unreadable(page);
-            }
+            self.note_readable(page);
             self.counters.full_fragments_written.add(1);
         } else {
             self.counters.delta_fragments_written.add(1);

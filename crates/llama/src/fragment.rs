@@ -2,8 +2,8 @@
 //!
 //! A fragment holds consecutive nodes of a page, newest first: either up to and including the base (a *full*
 //! fragment), or only deltas, and then `previous` is the address of the fragment with what is below. A page is its
-//! newest fragment and, by the links, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) in all, or one
-//! more if one of them cannot be read.
+//! newest fragment and, by the links, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) in all, or some
+//! more if some of them cannot be read.
 //!
 //! Integers are little-endian. A fragment starts at a multiple of 16 bytes. The header of one that is not full ends with `previous`.
 //!

@@ -5,8 +5,9 @@ use crate::flash_address::FlashAddress;
 /// The most fragments that a page may consist of on flash; then it is written in full.
 pub const FRAGMENTS_MAX: usize = 17;
 
-/// The most fragments that a page has of which some cannot be read, so that it cannot be written in full.
-pub(crate) const UNREADABLE_FRAGMENTS_MAX: usize = FRAGMENTS_MAX + 1;
+/// The most fragments that a page has of which some cannot be read, so that it cannot be written in full. One more is for what lies on the others when they are as many as there may be;
+/// and each further one for a newest fragment that cannot be read either, on which the next must lie.
+pub(crate) const UNREADABLE_FRAGMENTS_MAX: usize = FRAGMENTS_MAX + 4;
 
 /// A Bloom filter of the keys in a fragment: those of a key that it holds have their [bits](crate::AccessMethod::filter) set.
 pub type Filter = u16;

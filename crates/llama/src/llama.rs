@@ -19,6 +19,7 @@ use crate::snapshot::{PageState, Snapshot};
 use crate::statistics::{Counters, Histograms, Statistics};
 use crate::store::Store;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock, yield_now};
+use crate::unreadable::Unread;
 use crate::writing::Writing;
 use deuteron_epoch::{Epochs, Guard};
 use deuteron_histogram::Distribution;
@@ -64,6 +65,7 @@ pub struct Llama {
     pub(crate) hurried: AtomicU64,
     /// Pages that have been read ahead of the flush.
     pub(crate) rows: Mutex<Rows>,
+    pub(crate) unread: Mutex<Unread>,
     /// Where the flush goes on to search for dirty pages.
     pub(crate) flush_hand: AtomicU64,
     /// Weak, as the access method holds on to the store.

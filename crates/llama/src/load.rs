@@ -149,9 +149,7 @@ impl Llama {
             Ok(true) => {
                 self.counters.loads.add(1);
                 self.histograms.load_nanoseconds.record_time(self.now() - begun);
-                if self.table.is_unreadable(page) {
-                    self.table.clear_unreadable(page);
-                }
+                self.note_readable(page);
             }
             Ok(false) => {}
             // The page has been written anew meanwhile, and what it was removed.

@@ -32,7 +32,7 @@
 //! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) and, if some of them cannot be read,
 //!   `UNREADABLE_FRAGMENTS_MAX` ([`lists`]).
 //!
-//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 272.
+//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 312.
 //!
 //! ## Invariants
 //!

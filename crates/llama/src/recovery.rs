@@ -266,6 +266,7 @@ impl Llama {
             flusher_awaited: AtomicU64::new(0),
             hurried: AtomicU64::new(0),
             rows: Mutex::default(),
+            unread: Mutex::default(),
             flush_hand: AtomicU64::new(1),
             sealed: Mutex::default(),
             access_method: OnceLock::new(),

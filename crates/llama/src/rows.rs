@@ -106,10 +106,13 @@ impl Llama {
     /// Reads and consolidates pages that a flush has left, or will soon come to and would have to leave, unless enough of them wait; whether it
     /// did. For those who would otherwise wait for the flush; any number of threads at once.
     ///
+    /// A page that cannot be read is in nobody's way: it is [flushed](Llama::flush_step) as what is known of it.
+    ///
     /// # Errors
-    /// [`LlamaError::Corrupt`] or [`LlamaError::Device`] if a page can neither be read nor [flushed](Llama::flush_step) as what is known of it.
+    /// [`LlamaError::Poisoned`]: no flush will come.
     pub fn prepare_step(&self) -> Result<bool, LlamaError> {
-        if self.prepare_left()? {
+        self.store.check()?;
+        if self.prepare_left() {
             return Ok(true);
         }
         let mut rows = self.rows();
@@ -133,14 +136,12 @@ impl Llama {
         rows.hand = behind;
         let Some(due) = due else { return Ok(false) };
         let row = self.row_of(&mut rows, due);
-        self.prepare(rows, vec![row]).map(|()| true)
+        self.prepare(rows, vec![row]);
+        Ok(true)
     }
 
     /// Reads and consolidates a row that flushes have left, or a few small ones, if there is one; whether it did. To be called without the flush lock.
-    ///
-    /// # Errors
-    /// As [`Llama::load_for_flush`] of the page for the sake of which the row is prepared. What else fails is met again when it is its turn.
-    pub(crate) fn prepare_left(&self) -> Result<bool, LlamaError> {
+    pub(crate) fn prepare_left(&self) -> bool {
         let mut rows = self.rows();
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while bytes < self.options.flush_buffer_bytes as u64
@@ -149,14 +150,16 @@ impl Llama {
             bytes += row.bytes;
             taken.push(row);
         }
-        if taken.is_empty() { Ok(false) } else { self.prepare(rows, taken).map(|()| true) }
+        let is_any = !taken.is_empty();
+        if is_any {
+            self.prepare(rows, taken);
+        }
+        is_any
     }
 
     /// Reads and consolidates some pages that have more than one fragment, so that the flush writes them in full and what they had before is
-    /// dead; for compaction. `from` is where to begin, the first page at first; the answer is where to go on, `None` at the end.
-    ///
-    /// # Errors
-    /// As [`Llama::load_many`].
+    /// dead; for compaction. `from` is where to begin, the first page at first; the answer is where to go on, `None` at the end. Those that cannot be read stay as they are
+    /// ([`Llama::unreadable_pages`]).
     ///
     /// ```
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
@@ -164,11 +167,11 @@ impl Llama {
     /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
     /// let mut from = Some(deuteron_llama::PageId(1));
     /// while let Some(page) = from {
-    ///     from = llama.unite_step(page)?;
+    ///     from = llama.unite_step(page);
     /// }
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
-    pub fn unite_step(&self, from: PageId) -> Result<Option<PageId>, LlamaError> {
+    pub fn unite_step(&self, from: PageId) -> Option<PageId> {
         let (mut row, mut page) = (Vec::new(), from);
         let mut room = self.options.memory_bytes / SHARE;
         while page < self.pages.end() && row.len() < STRETCH as usize {
@@ -185,10 +188,9 @@ impl Llama {
         self.counters.rows_prepared.add(1);
         self.counters.rows_pages.add(row.len() as u64);
         // All of them, however often one is evicted meanwhile: nobody comes back to a page that is left out.
-        let loaded = self.load_pages(&row, self.in_flight());
+        let _ = self.load_pages(&row, self.in_flight());
         self.consolidate(&row);
-        loaded?;
-        Ok((page < self.pages.end()).then_some(page))
+        (page < self.pages.end()).then_some(page)
     }
 
     fn is_used(&self, page: PageId) -> bool {
@@ -231,8 +233,8 @@ impl Llama {
         row
     }
 
-    /// Reads and consolidates `taken`, which are what is flushed next.
-    fn prepare(&self, mut rows: MutexGuard<'_, Rows>, taken: Vec<Row>) -> Result<(), LlamaError> {
+    /// Reads and consolidates `taken`, which are what is flushed next. What of it cannot be read is met again when it is its turn.
+    fn prepare(&self, mut rows: MutexGuard<'_, Rows>, taken: Vec<Row>) {
         let due: Vec<PageId> = taken.iter().map(|row| row.due).collect();
         let pages: Vec<PageId> = taken.iter().flat_map(|row| row.pages.iter().copied()).collect();
         rows.making.extend(taken);
@@ -243,7 +245,9 @@ impl Llama {
         self.rows().ready.extend(pages);
         drop(making);
         // Not without need: they may have been flushed, and have left memory.
-        loaded.or_else(|_| due.into_iter().try_for_each(|page| self.load_for_flush(page)))
+        if loaded.is_err() {
+            due.into_iter().for_each(|page| self.load_for_flush(page));
+        }
     }
 
     fn rows(&self) -> MutexGuard<'_, Rows> {

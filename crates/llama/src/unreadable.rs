@@ -2,7 +2,8 @@
 //! ([decision](../../../docs/adr/2026-11-26-a-page-that-cannot-be-read-hinders-no-other.md)).
 //!
 //! Such a page cannot be consolidated, so what was written to it lies on flash as further fragments. Once these are as many as there may be, those above the one
-//! that cannot be read are brought into memory, and written as one.
+//! that cannot be read are brought into memory, and written as one. If the newest of them cannot be read, there are none above: then the next fragment lies on that one, as long as there is room for
+//! another; and then the page stays in memory, dirty, and a round of flushing says at its end that it has not been flushed.
 
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
@@ -14,6 +15,9 @@ use crate::load::{OwnedChain, missing_in};
 use crate::loading::LoadTicket;
 use crate::node::{NodeKind, NodeRef, OwnedNode};
 use crate::page_id::PageId;
+use crate::sync::MutexGuard;
+use std::collections::{HashMap, HashSet};
+use std::sync::PoisonError;
 
 impl Llama {
     /// Whether `page` could not be read when somebody tried last: it takes deltas all the same, however many, and is flushed as what is known of it.
@@ -32,27 +36,67 @@ impl Llama {
         self.table.is_unreadable(page)
     }
 
-    /// As [`Llama::load`] of a page that is to be flushed. One that cannot be read is flushed as what is known of it.
+    /// The pages that could not be read when somebody tried last, and are there still.
     ///
-    /// # Errors
-    /// As [`Llama::load`], if it has no room for another fragment, nor any that can be read and united with it.
-    pub(crate) fn load_for_flush(&self, page: PageId) -> Result<(), LlamaError> {
-        self.load(page).or_else(|error| {
-            // The cleaner shall not come back to it at once.
-            self.table.clear_rewrite(page);
-            let is_full = self.table.fragment_count(page) == UNREADABLE_FRAGMENTS_MAX;
-            if is_full && self.table.is_dirty(page) && !self.load_deltas(page) { Err(error) } else { Ok(()) }
-        })
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert!(llama.unreadable_pages().is_empty());
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn unreadable_pages(&self) -> Vec<PageId> {
+        let pages = (1..self.pages.end().0).map(PageId);
+        pages.filter(|&page| self.table.is_unreadable(page) && self.is_missing(page)).collect()
     }
 
-    /// Brings into memory what can be read of a page that cannot as a whole: the fragments above the one that cannot. Whether any are there.
-    fn load_deltas(&self, page: PageId) -> bool {
+    /// `page` has been read, or written in full.
+    pub(crate) fn note_readable(&self, page: PageId) {
+        if self.table.is_unreadable(page) {
+            self.table.clear_unreadable(page);
+            let mut unread = self.unread();
+            unread.newest.remove(&page);
+            unread.unflushed.remove(&page);
+        }
+    }
+
+    fn unread(&self) -> MutexGuard<'_, Unread> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What could not be read is tried again when it is in the way.
+    pub(crate) fn forget_unread(&self) {
+        *self.unread() = Unread::default();
+    }
+
+    /// If none of `pages` can be flushed, why: the error of reading one.
+    pub(crate) fn why_unflushed(&self, pages: &[PageId]) -> Option<LlamaError> {
+        let are_all = {
+            let unread = self.unread();
+            pages.iter().all(|page| unread.unflushed.contains(page))
+        };
+        // No longer, if one of them can be read.
+        if are_all { pages.iter().try_for_each(|&page| self.load(page)).err() } else { None }
+    }
+
+    /// As [`Llama::load`] of a page that is to be flushed. One that cannot be read is flushed as what is known of it.
+    pub(crate) fn load_for_flush(&self, page: PageId) {
+        if self.load(page).is_err() {
+            // The cleaner shall not come back to it at once.
+            self.table.clear_rewrite(page);
+            if self.table.fragment_count(page) > FRAGMENTS_MAX && self.table.is_dirty(page) {
+                self.load_deltas(page);
+            }
+        }
+    }
+
+    /// Brings into memory what can be read of a page that cannot as a whole: the fragments above the one that cannot. If there are none, that is noted.
+    fn load_deltas(&self, page: PageId) {
         // Against a flush that gives the nodes in memory other addresses, too.
         let Some(_ticket) = self.loading.begin(page) else {
-            self.loading.wait(page);
-            return true;
+            return self.loading.wait(page);
         };
-        let Some(newest) = self.missing(page) else { return true };
+        let Some(newest) = self.missing(page) else { return };
         let (mut deltas, mut below) = (Vec::new(), newest);
         while let Ok(Some((payloads, previous))) = self.read_delta(page, below)
             && deltas.len() < UNREADABLE_FRAGMENTS_MAX
@@ -62,7 +106,11 @@ impl Llama {
         }
         // A guess, to be made again if it is wrong.
         let are_some_here = self.table.guessed_fragments(page).newest() != Some(newest);
-        are_some_here || !deltas.is_empty() && self.install_deltas(page, newest, &deltas, below)
+        if deltas.is_empty() && !are_some_here {
+            self.unread().newest.insert(page, newest);
+        } else if !deltas.is_empty() && !are_some_here {
+            self.install_deltas(page, newest, &deltas, below);
+        }
     }
 
     /// The payloads of one fragment of `page`, newest first, and the address of that below; `None` of a full one.
@@ -93,14 +141,14 @@ impl Llama {
         newest: FlashAddress,
         deltas: &[(FlashAddress, Vec<Vec<u8>>)],
         below: FlashAddress,
-    ) -> bool {
+    ) {
         let guard = self.epochs.pin();
         loop {
             let snapshot = self.snapshot(page, &guard);
             let stub = match missing_in(snapshot) {
                 Some((missing, stub)) if missing == newest => stub,
                 // Another has read it, or written it anew.
-                _ => return true,
+                _ => return,
             };
             let mut loaded = OwnedChain::new(OwnedNode::stub(below));
             for (address, payloads) in deltas.iter().rev() {
@@ -118,7 +166,7 @@ impl Llama {
                 if !is_flushed {
                     self.table.mark_dirty(page);
                 }
-                return true;
+                return;
             }
         }
     }
@@ -150,14 +198,22 @@ impl Llama {
         }
         match self.unite(head, &deltas, bytes_max) {
             Some(((nodes, below), one)) => Ok(Known { nodes, previous: Some(below), one, is_part, ticket }),
-            None if fragments < UNREADABLE_FRAGMENTS_MAX => {
-                Ok(Known { nodes: deltas, previous, one: None, is_part, ticket })
-            }
             None => {
                 let flushed = chain(head).find(|node| node.flash().is_some());
                 let is_here = flushed.is_some_and(|node| node.kind() == NodeKind::Delta);
-                let newest = previous.map_or(0, FlashAddress::length);
-                Err(if is_here { Marshalled::TooLarge(newest) } else { Marshalled::Load })
+                let mut unread = self.unread();
+                // What there is room for in an emergency is not for what could be united, were it read.
+                let is_tried = is_here || previous.is_some() && unread.newest.get(&page).copied() == previous;
+                match is_tried {
+                    _ if fragments == FRAGMENTS_MAX || is_tried && fragments < UNREADABLE_FRAGMENTS_MAX => {
+                        Ok(Known { nodes: deltas, previous, one: None, is_part, ticket })
+                    }
+                    true => {
+                        unread.unflushed.insert(page);
+                        Err(Marshalled::Later)
+                    }
+                    false => Err(Marshalled::Load),
+                }
             }
         }
     }
@@ -184,6 +240,15 @@ impl Llama {
         });
         some.map(|some| (some, None))
     }
+}
+
+/// What is in the way of flushing pages that cannot be read, until somebody begins a round of flushing.
+#[derive(Default)]
+pub(crate) struct Unread {
+    /// Of those with more fragments than others may have, the newest, where it could not be read.
+    newest: HashMap<PageId, FlashAddress>,
+    /// Those that have room for no other fragment.
+    unflushed: HashSet<PageId>,
 }
 
 /// What goes into one fragment of a page that cannot be read.

@@ -5,7 +5,8 @@ mod harness;
 use deuteron_device::{CrashPolicy, Directory, OpenMode, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use deuteron_llama::{
-    FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode, PageDescriptor, PageId,
+    CheckpointProgress, FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode, PageDescriptor,
+    PageId,
 };
 use harness::steps::checkpoint;
 use std::collections::HashSet;
@@ -230,4 +231,80 @@ fn a_rotten_page_is_read_written_and_flushed_at_the_same_time() {
     let mut seen = HashSet::new();
     found.retain(|payload| seen.insert(payload.clone()));
     assert!(found == expected, "{} of {}", found.len(), expected.len());
+}
+
+/// Each fragment that it gets rots: the next lies on that one. When there is room for no other, the page alone is not flushed, which a round says when it has flushed all others; and nothing is lost.
+#[test]
+fn a_page_whose_newest_fragments_rot_one_after_the_other_holds_nobody_up() {
+    let options = Options { fragments_max: 17, segment_bytes: 256 << 10, ..Options::tiny_for_tests() };
+    let disk = SimulatedDisk::new(4);
+    let mut llama = open(disk.directory(), &options);
+    let pages = [1, 2].map(|_| llama.allocate());
+    let broken = pages[0];
+    let mut expected = [vec![], vec![]];
+    let mut rotten = Vec::new();
+    let mut number = 0;
+    let mut write = |llama: &Llama| {
+        for (page, expected) in pages.into_iter().zip(&mut expected) {
+            let payload = match number {
+                0 => [text(page, 0), vec![7; 3000]].concat(),
+                _ => text(page, number),
+            };
+            put(llama, page, &payload);
+            expected.push(payload);
+        }
+        number += 1;
+        number - 1
+    };
+    let flush = |llama: &Llama| {
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        while llama.prepare_step().unwrap() {}
+        let mut round = llama.flush_round().unwrap();
+        loop {
+            match llama.flush_round_step(&mut round) {
+                Ok(CheckpointProgress::Done) => break Ok(()),
+                Ok(_) => {}
+                Err(error) => break Err(error),
+            }
+        }
+    };
+    loop {
+        let newest = write(&llama);
+        if flush(&llama).is_err() {
+            break;
+        }
+        checkpoint(&llama, &pages);
+        if newest == 10 {
+            drop(llama);
+            llama = open(disk.crash(CrashPolicy::LoseAll), &options);
+        }
+        evict(&llama);
+        let (file, at) = find(&disk, &text(broken, newest));
+        disk.flip_bits(&file, at, 4).unwrap();
+        rotten.push((file, at));
+        assert!(is_corrupt(llama.load(broken)));
+        while llama.clean_step().unwrap() {}
+    }
+    assert!(rotten.len() > 18, "{rotten:?}");
+    for _ in 0..3 {
+        write(&llama);
+        evict(&llama);
+        assert!(is_corrupt(flush(&llama)));
+        // The other one is.
+        assert_eq!(llama.dirty_pages(), 1);
+        assert_eq!(llama.unreadable_pages(), [broken]);
+        while llama.clean_step().unwrap() {}
+    }
+    let repair = |(file, at): (String, u64)| disk.flip_bits(&file, at, 4).unwrap();
+    repair(rotten.pop().unwrap());
+    checkpoint(&llama, &pages);
+    drop(llama);
+    let llama = open(disk.crash(CrashPolicy::LoseAll), &options);
+    assert!(is_corrupt(llama.load(broken)));
+    rotten.into_iter().for_each(repair);
+    for (page, expected) in pages.into_iter().zip(expected) {
+        llama.load(page).unwrap();
+        assert_eq!(content(&llama, page), expected);
+    }
+    assert!(llama.unreadable_pages().is_empty());
 }

@@ -229,7 +229,7 @@ impl Store {
     /// emptied. Reads and writes everything once or twice while others go on.
     ///
     /// # Errors
-    /// What [`Store::persist`] may return, and [`Error::Corrupt`].
+    /// What [`Store::persist`] may return; [`Error::Corrupt`] if there are pages that cannot be read, after all else has been compacted: it names them.
     ///
     /// ```
     /// # let store = deuteron_store::Options::tiny_for_tests()

@@ -1,7 +1,7 @@
 //! [`Lists`]: the addresses of the fragments of each page, in few bytes where they are few.
 //!
-//! Most pages of a large database consist of one fragment or two; those that are written to blindly of up to [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX), and of one more if
-//! one cannot be read. An entry of the mapping
+//! Most pages of a large database consist of one fragment or two; those that are written to blindly of up to [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX), and of some more if
+//! some cannot be read. An entry of the mapping
 //! table has [`INLINE`] words. Where they do not suffice the last of them is a *link* to a block of four more, whose last word may be another link:
 //!
 //! ```text
