@@ -349,11 +349,11 @@ fn work_with_base(base: Run<'_>) {
         let merge = Merge::new(base, deltas, forget_below);
         write_all(&merge);
         let mut records = 0;
-        assert!(merge.visit(|_| {
+        assert!(merge.visit(false, |_| {
             records += 1;
             true
         }));
-        assert!(merge.visit_reverse(|_| {
+        assert!(merge.visit(true, |_| {
             records -= 1;
             true
         }));
