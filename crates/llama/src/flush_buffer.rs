@@ -119,6 +119,18 @@ impl BufferHeader {
         good.then_some((header, crc))
     }
 
+    /// Whether all of the buffer in `bytes` is what somebody has written, whatever that is: it is not torn.
+    pub(crate) fn is_whole(&self, bytes: &[u8]) -> bool {
+        let (mut at, mut body_crc) = (HEADER_BYTES, 0);
+        for _ in 0..self.fragments {
+            let rest = bytes.get(at..).unwrap_or_default();
+            let Ok(fragment) = Fragment::written(rest, self.offset + at as u64) else { return false };
+            body_crc = crc32c::crc32c_append(body_crc, &fragment[..4]);
+            at += fragment.len();
+        }
+        body_crc == self.body_crc
+    }
+
     /// Checks all fragments of the buffer in `bytes` and hands them out.
     pub(crate) fn fragments<'a>(&self, bytes: &'a [u8]) -> Result<Vec<Fragment<'a>>, Defect> {
         let mut fragments = Vec::new();

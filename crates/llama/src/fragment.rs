@@ -227,9 +227,9 @@ impl<'a> Fragment<'a> {
         Fragment { bytes: &bytes[..length], adopts_at, disowns_at, low_key_at, payloads_at }
     }
 
-    /// Checks the fragment at the start of `bytes`, which lies at `offset` of the store, and may be followed by
-    /// other bytes. Nothing that it says is believed before its checksum is right.
-    pub(crate) fn decode(bytes: &'a [u8], offset: u64) -> Result<Fragment<'a>, Defect> {
+    /// The bytes of the fragment at the start of `bytes`, which lies at `offset` of the store, and may be followed by other bytes: all that somebody has written there,
+    /// whatever that is.
+    pub(crate) fn written(bytes: &'a [u8], offset: u64) -> Result<&'a [u8], Defect> {
         if bytes.len() < SHORT_HEADER_BYTES {
             return Err(Defect::new(0, "a fragment", format_args!("{} bytes", bytes.len())));
         }
@@ -254,6 +254,14 @@ impl<'a> Fragment<'a> {
             let found = format!("the fragment of {:#x}", read_u64(bytes, 24));
             return Err(Defect::new(24, format_args!("the fragment of {offset:#x}"), found));
         }
+        Ok(bytes)
+    }
+
+    /// Checks the fragment at the start of `bytes`, which lies at `offset` of the store, and may be followed by
+    /// other bytes. Nothing that it says is believed before its checksum is right.
+    pub(crate) fn decode(bytes: &'a [u8], offset: u64) -> Result<Fragment<'a>, Defect> {
+        let bytes = Fragment::written(bytes, offset)?;
+        let length = bytes.len();
         // From here on a defect means that a fragment was written wrongly.
         let page = PageId(read_u64(bytes, 16));
         if !page.can_be() {

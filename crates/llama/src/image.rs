@@ -437,6 +437,12 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
             if !next_page.can_be() {
                 return Err(reader.corrupt(0, format_args!("identifiers below {}", PageId::END), next_page));
             }
+            // None that was never given out; it would be asked for memory for all below it.
+            if let Some(page) =
+                pages.iter().map(|page: &ImagePage| page.page).max().filter(|&page| page >= next_page)
+            {
+                return Err(reader.corrupt(0, format_args!("identifiers below {next_page}"), page));
+            }
             return Ok(Image { start, pages, next_page, bytes: reader.length });
         }
         while !records.bytes.is_empty() {
@@ -549,6 +555,29 @@ mod tests {
             let image = write(&directory, pages);
             assert_eq!(directory.list().unwrap(), ["store-image-0000000000000003"]);
             assert_eq!(read_image(&*directory, 3, true).unwrap(), image);
+        }
+    }
+
+    #[test]
+    fn an_image_names_no_page_that_it_says_was_never_given_out() {
+        for (page, next_page, is_sound) in [(7, 8, true), (8, 8, false), (u64::from(u32::MAX), 8, false)] {
+            let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
+            let start = write(&directory, 0).start;
+            directory.remove(&image_name(3)).unwrap();
+            let mut writer = ImageWriter::create(&directory, true, &start).unwrap();
+            let mut fragments = Fragments::default();
+            assert!(fragments.push(FlashAddress::new(4096, 128)));
+            writer.add(&ImagePage { page: PageId(page), fragments, place: None }).unwrap();
+            writer.finish(PageId(next_page)).unwrap();
+            writer.publish().unwrap();
+            match read_image(&*directory, 3, true) {
+                Ok(image) => assert!(is_sound && image.next_page == PageId(next_page)),
+                Err(LlamaError::Corrupt { expected, found, .. }) => {
+                    let told = ("identifiers below page 8".to_owned(), PageId(page).to_string());
+                    assert!(!is_sound && (expected, found) == told);
+                }
+                Err(other) => panic!("{other}"),
+            }
         }
     }
 

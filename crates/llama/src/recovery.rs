@@ -71,6 +71,11 @@ pub struct RecoveredPage {
     pub page: PageId,
 }
 
+/// No fragment takes less. So a store has written that much at least for each page that was ever flushed.
+const FRAGMENT_BYTES_MIN: u64 = 48;
+/// So many pages may have had identifiers and not been flushed: more than there was ever memory for.
+const UNFLUSHED_PAGES_MAX: u64 = 1 << 26;
+
 /// Bytes read at once in the search for buffers behind the tail.
 const BEHIND_BYTES: usize = 1 << 20;
 
@@ -123,6 +128,8 @@ struct Scan<'a> {
     /// The last fragment that disowns a page: what adopts it earlier does not count any more.
     disowned: BTreeMap<PageId, Moment>,
     next_page: PageId,
+    /// No identifier was given out from here on, by what has been written.
+    pages_end: u64,
     /// The last buffer of the row.
     last: Option<BufferHeader>,
 }
@@ -172,7 +179,9 @@ impl Llama {
             known: image.pages,
             dangling: BTreeMap::new(),
             disowned: BTreeMap::new(),
-            next_page: image.next_page,
+            // What lies behind the last one that is met is as if it had never been given out.
+            next_page: PageId(1),
+            pages_end: image.next_page.0 + UNFLUSHED_PAGES_MAX,
             last: None,
         };
         for (page, known) in scan.known.iter_mut() {
@@ -351,6 +360,18 @@ fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Fou
     let mut row = Images::new(whole, written, options.memory_bytes / PLACES_SHARE);
     oldest_first().skip(1).for_each(|(number, written)| row.build_on(number, written));
     let (start, next_page) = (images[0].start.clone(), images[0].next_page);
+    let written = start.start.offsets.iter().sum::<u64>() / FRAGMENT_BYTES_MIN;
+    if next_page.0 > written + UNFLUSHED_PAGES_MAX {
+        return Err(LlamaError::Corrupt {
+            file: image_name(newest),
+            offset: 0,
+            expected: format!(
+                "fewer than {} identifiers, by what has been written",
+                written + UNFLUSHED_PAGES_MAX
+            ),
+            found: format!("{} of them", next_page.0),
+        });
+    }
     let mut pages = ByPage::with_capacity(images.iter().map(|image| image.pages.len()).max().unwrap_or(0));
     for image in images.into_iter().rev() {
         for said in image.pages {
@@ -514,7 +535,13 @@ impl Scan<'_> {
         let mut reader = StretchReader::new(self.segments);
         while let Some((header, crc)) = self.next_buffer(&mut reader)? {
             let fragments = header.fragments(reader.buffer(&header)?).expect("checked by next_buffer");
+            self.pages_end += header.length / FRAGMENT_BYTES_MIN;
             for fragment in &fragments {
+                if fragment.page().0 >= self.pages_end {
+                    let defect =
+                        Defect::new(16, format_args!("a page below {}", self.pages_end), fragment.page());
+                    return Err(self.segments.corrupt(fragment.address().offset(), defect));
+                }
                 self.apply(fragment, header.sequence);
             }
             self.incarnation = self.incarnation.max(header.incarnation);
@@ -542,9 +569,12 @@ impl Scan<'_> {
             if header.sequence != self.position.sequence || header.chain != self.position.chain {
                 continue;
             }
-            // A torn buffer is the tail; what lies behind it decides whether that is well.
-            if header.fragments(reader.buffer(&header)?).is_ok() {
-                return Ok(Some((header, crc)));
+            let bytes = reader.buffer(&header)?;
+            match header.fragments(bytes) {
+                Ok(_) => return Ok(Some((header, crc))),
+                Err(defect) if header.is_whole(bytes) => return Err(self.segments.corrupt(offset, defect)),
+                // A torn buffer is the tail; what lies behind it decides whether that is well.
+                Err(_) => {}
             }
         }
         Ok(None)
@@ -961,6 +991,42 @@ mod tests {
         assert!(!put(&[1, 2, 3], 4).0 && !put(&[], 1).0);
         let most: Vec<u64> = (1..=UNREADABLE_FRAGMENTS_MAX as u64).collect();
         assert!(!put(&most, UNREADABLE_FRAGMENTS_MAX as u64).0, "there is no room");
+    }
+
+    /// All checksums are right, so it is not torn; and no memory is asked for all identifiers below.
+    #[test]
+    fn a_last_buffer_with_an_identifier_that_cannot_be_is_damage_and_no_tail() {
+        for (page, is_sound) in
+            [(2, true), (3, true), (1000, true), (0, false), (u64::from(u32::MAX), false), (1 << 32, false)]
+        {
+            let directory = buffers(&tiny(), &[100, 100]);
+            let mut bytes = read(&directory, 0);
+            let store = open(&directory, &tiny()).unwrap().0.store.segments.store;
+            let last = (0..bytes.len() as u64 / BLOCK)
+                .filter_map(|block| {
+                    let at = block * BLOCK;
+                    BufferHeader::decode(&bytes[at as usize..], store, at, SEGMENT)
+                })
+                .max_by_key(|(header, _)| header.sequence);
+            let mut header = last.expect("two were written").0;
+            let buffer = &mut bytes[header.offset as usize..][..header.length as usize];
+            let fragment = &mut buffer[crate::flush_buffer::HEADER_BYTES..];
+            let length = u32::from_le_bytes(fragment[8..12].try_into().unwrap()) as usize;
+            fragment[16..24].copy_from_slice(&page.to_le_bytes());
+            let crc = crc32c::crc32c(&fragment[4..length]).to_le_bytes();
+            fragment[..4].copy_from_slice(&crc);
+            header.body_crc = crc32c::crc32c(&crc);
+            header.encode(buffer);
+            write(&directory, 0, 0, &bytes);
+            match open(&directory, &tiny()) {
+                Ok((llama, pages)) => {
+                    assert!(is_sound && pages == [1, page], "{pages:?}");
+                    assert_eq!(llama.statistics().page_ids, page);
+                }
+                Err(LlamaError::Corrupt { .. }) => assert!(!is_sound, "{page}"),
+                Err(other) => panic!("{other}"),
+            }
+        }
     }
 
     #[test]
