@@ -1,10 +1,11 @@
 //! Range scans, a leaf at a time.
 //!
 //! A scan reads each leaf as of one snapshot, whose bounds say where to go on: forward at its high key, backward
-//! below its low key. While it keeps its guard it goes on to the right sibling as that snapshot names it, without the index: what that page was
-//! merged into, or has split off, leads on as everywhere else, and its identifier is nobody else's under this guard. A leaf that was merged meanwhile reaches into what has been read already; of every leaf only what
-//! lies beyond is taken, so what is read is disjoint and leaves no gap, whatever splits and merges happen between. Every operation that was complete before
-//! a leaf was read is seen; operations during the scan may be.
+//! below its low key. While it keeps its guard it goes on to the right sibling as that snapshot names it, without the
+//! index: what that page was merged into, or has split off, leads on as everywhere else, and its identifier is nobody
+//! else's under this guard. A leaf that was merged meanwhile reaches into what has been read already; of every leaf only
+//! what lies beyond is taken, so what is read is disjoint and leaves no gap, whatever splits and merges happen between.
+//! Every operation that was complete before a leaf was read is seen; operations during the scan may be.
 //!
 //! A reverse scan has no left siblings to follow. It descends to the page that holds the keys *just below* the bound.
 

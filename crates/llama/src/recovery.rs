@@ -15,6 +15,10 @@
 //!
 //! Recovery itself changes nothing but by those removals, and a crash during it leaves what it found.
 
+mod newest_image;
+
+pub(crate) use newest_image::readable_image;
+
 use crate::accounts::Accounts;
 use crate::by_page::ByPage;
 use crate::error::LlamaError;
@@ -26,25 +30,22 @@ use crate::flush_buffer::{BufferHeader, MARKS, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
 use crate::fragments::Fragments;
 use crate::free_list::FreeList;
-use crate::image::{
-    Image, ImageStart, ImageWriter, image_name, image_number, is_unfinished_image, read_image,
-};
-use crate::images::Images;
+use crate::image::image_name;
 use crate::llama::Llama;
 use crate::loading::Loading;
 use crate::mapping_table::{MappingTable, Word};
 use crate::memory::ByteCounter;
 use crate::options::Options;
 use crate::page_id::PageId;
-use crate::salvage::ImagedPage;
 use crate::segments::{Segments, segment_index, segment_name};
 use crate::statistics::{Counters, Histograms};
 use crate::store::Store;
 use crate::stretch::StretchReader;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, RwLock};
 use crate::writing::Writing;
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, Loss, OpenMode, OverlayDirectory, with_causes};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, Directory, OpenMode};
 use deuteron_epoch::Epochs;
+use newest_image::{FRAGMENT_BYTES_MIN, UNFLUSHED_PAGES_MAX, newest_image};
 use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::{Arc, OnceLock};
@@ -70,11 +71,6 @@ pub struct RecoveredPage {
     /// The page.
     pub page: PageId,
 }
-
-/// No fragment takes less. So a store has written that much at least for each page that was ever flushed.
-const FRAGMENT_BYTES_MIN: u64 = 48;
-/// So many pages may have had identifiers and not been flushed: more than there was ever memory for.
-const UNFLUSHED_PAGES_MAX: u64 = 1 << 26;
 
 /// Bytes read at once in the search for buffers behind the tail.
 const BEHIND_BYTES: usize = 1 << 20;
@@ -305,168 +301,6 @@ fn sorted(mut pages: Vec<RecoveredPage>) -> Vec<RecoveredPage> {
         heads.then_with(|| pages[left.2].cmp(&pages[right.2]))
     });
     order.into_iter().map(|(_, _, at)| take(&mut pages[at])).collect()
-}
-
-/// The places of pages that are new to the images take at most this share of the budget.
-const PLACES_SHARE: u64 = 32;
-
-/// What the newest image says, with those that it builds on.
-struct Found {
-    start: ImageStart,
-    pages: ByPage<Known>,
-    next_page: PageId,
-    images: Images,
-}
-
-/// Reads the images from the newest back to the last whole one, made if the store is new.
-fn newest_image(directory: &Arc<dyn Directory>, options: &Options) -> Result<Found, LlamaError> {
-    let names = directory.list().map_err(LlamaError::Device)?;
-    let newest = match names.iter().filter_map(|name| image_number(name)).max() {
-        Some(newest) => newest,
-        None => create(directory, options, &names)?,
-    };
-    // An image gets its name when it is durable, so one that is damaged was sound once; and what only older ones refer to may
-    // have been removed.
-    let mut images: Vec<Image> = Vec::new();
-    let mut number = newest;
-    loop {
-        let image = match read_image(&**directory, number, options.direct) {
-            Err(LlamaError::Device(error)) if error.is_not_found() && number != newest => {
-                return Err(LlamaError::Corrupt {
-                    file: image_name(number),
-                    offset: 0,
-                    expected: format!("the image that {} builds on", image_name(newest)),
-                    found: "no such file".to_owned(),
-                });
-            }
-            read => read?,
-        };
-        let whole = image.start.is_whole();
-        number = image.start.previous;
-        images.push(image);
-        if whole {
-            break;
-        }
-    }
-    for name in names.iter().filter(|name| is_unfinished_image(name)) {
-        match directory.remove(name) {
-            // It has been finished: that of a new store.
-            Err(error) if error.is_not_found() => {}
-            removed => removed.map_err(LlamaError::Device)?,
-        }
-    }
-    let oldest_first = || images.iter().rev().map(|image| (image.start.number, image.written()));
-    let (whole, written) = oldest_first().next().expect("one at least was read");
-    let mut row = Images::new(whole, written, options.memory_bytes / PLACES_SHARE);
-    oldest_first().skip(1).for_each(|(number, written)| row.build_on(number, written));
-    let (start, next_page) = (images[0].start.clone(), images[0].next_page);
-    let written = start.start.offsets.iter().sum::<u64>() / FRAGMENT_BYTES_MIN;
-    if next_page.0 > written + UNFLUSHED_PAGES_MAX {
-        return Err(LlamaError::Corrupt {
-            file: image_name(newest),
-            offset: 0,
-            expected: format!(
-                "fewer than {} identifiers, by what has been written",
-                written + UNFLUSHED_PAGES_MAX
-            ),
-            found: format!("{} of them", next_page.0),
-        });
-    }
-    let mut pages = ByPage::with_capacity(images.iter().map(|image| image.pages.len()).max().unwrap_or(0));
-    for image in images.into_iter().rev() {
-        for said in image.pages {
-            match (said.fragments.len(), said.place) {
-                (0, _) => drop(pages.remove(said.page)),
-                (_, Some((tree, low_key))) => {
-                    let (fragments, counts) = (said.fragments, true);
-                    pages.insert(said.page, Known { fragments, counts, ..Known::new(tree, low_key) });
-                }
-                (_, None) => match pages.get_mut(said.page) {
-                    Some(known) => known.fragments = said.fragments,
-                    None => {
-                        return Err(LlamaError::Corrupt {
-                            file: image_name(image.start.number),
-                            offset: 0,
-                            expected: format!("{}, as an image before says where it belongs", said.page),
-                            found: "none that does".to_owned(),
-                        });
-                    }
-                },
-            }
-        }
-    }
-    Ok(Found { start, pages, next_page, images: row })
-}
-
-/// What an image says, for a salvage.
-pub(crate) struct ReadableImage {
-    pub(crate) user_data: Vec<u8>,
-    pub(crate) is_newest: bool,
-    pub(crate) pages: Vec<ImagedPage>,
-}
-
-/// The newest image that can be read, with those that it builds on; the others are losses.
-pub(crate) fn readable_image(
-    directory: &Arc<dyn Directory>,
-    losses: &mut Vec<Loss>,
-) -> Option<ReadableImage> {
-    // Reading images removes unfinished ones: above the files.
-    let overlay: Arc<dyn Directory> = Arc::new(OverlayDirectory::new(Arc::clone(directory)));
-    let options = Options { direct: false, ..Options::default() };
-    let mut is_newest = true;
-    loop {
-        let newest = overlay.list().ok()?.iter().filter_map(|name| image_number(name)).max()?;
-        let error = match newest_image(&overlay, &options) {
-            Ok(found) => {
-                let described = found.pages.iter().map(|(page, known)| ImagedPage {
-                    page,
-                    tree: known.tree,
-                    low_key: known.low_key.clone(),
-                    fragments: known.fragments.iter().map(FlashAddress::offset).collect(),
-                });
-                let pages = described.collect();
-                return Some(ReadableImage { user_data: found.start.user_data, is_newest, pages });
-            }
-            Err(error) => error,
-        };
-        is_newest = false;
-        losses.push(match error {
-            LlamaError::Corrupt { file, offset, expected, found } => {
-                Loss { file, offset, bytes: 0, reason: format!("expected {expected}, found {found}") }
-            }
-            other => Loss { file: image_name(newest), offset: 0, bytes: 0, reason: with_causes(&other) },
-        });
-        overlay.remove(&image_name(newest)).ok()?;
-    }
-}
-
-/// Makes a new store: an image without pages; its number. The first segment comes with the first flush.
-fn create(directory: &Arc<dyn Directory>, options: &Options, names: &[String]) -> Result<u64, LlamaError> {
-    if let Some(segment) = names.iter().find(|name| segment_index(name).is_some()) {
-        return Err(LlamaError::Corrupt {
-            file: segment.clone(),
-            offset: 0,
-            expected: "an image of its store beside it".to_owned(),
-            found: "none".to_owned(),
-        });
-    }
-    // Two stores on one machine must differ, so that files that got mixed up are noticed; no more is asked.
-    let store = directory.identifier();
-    let segments = Segments::new(Arc::clone(directory), store, options.segment_bytes, options.direct);
-    let start = ImageStart {
-        store,
-        number: 0,
-        start: segments.origin(),
-        incarnation: 0,
-        segment_bytes: options.segment_bytes,
-        previous: 0,
-        marks: [0; MARKS],
-        user_data: Vec::new(),
-    };
-    let mut writer = ImageWriter::create(directory, options.direct, &start).map_err(LlamaError::Device)?;
-    writer.finish(PageId(1)).map_err(LlamaError::Device)?;
-    writer.publish().map_err(LlamaError::Device)?;
-    Ok(start.number)
 }
 
 /// Opens all segment files; their numbers, sorted.
