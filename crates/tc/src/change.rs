@@ -492,7 +492,10 @@ impl Transaction {
         loop {
             let guard = core.epochs.pin();
             let (version, written) = match core.attempt_read(hashed, reader, fetched.as_ref(), &guard) {
-                Attempt::Found { version, at, commit_lsn } => (version, Some((at, commit_lsn))),
+                Attempt::Found { version, at, commit_lsn } => {
+                    workspace.read_lsn = workspace.read_lsn.max(commit_lsn);
+                    (version, Some((at, commit_lsn)))
+                }
                 Attempt::Own(version) => (version, None),
                 Attempt::Fetched => {
                     let Some(fetched) = fetched.take() else { continue };

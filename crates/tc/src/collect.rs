@@ -332,10 +332,11 @@ impl Core {
     /// R12: removes a record if the data component has all of it: freeze, then fold the read timestamp into the floor, then
     /// unlink.
     pub(crate) fn evict(&self, record: &Record, guard: &Guard<'_>) -> bool {
-        // Only to spare the trouble: E3 is kept even if it is queued just now, and that it is settled is asked once more.
+        // Only to spare the trouble: E3 is kept even if it is queued just now, scans that meet it look where it has gone (R10), and that it is settled is asked once more.
         if record.is_queued() || !self.is_settled(record) {
             return false;
         }
+        point();
         let Some(maintenance) = record.try_maintain() else { return false };
         let head = record.head.load(Ordering::SeqCst);
         if head == REMOVED || !Self::all_stamped(head) || !self.is_settled_from(head) {

@@ -3,8 +3,9 @@
 use crate::counted::{asked, stored};
 use crate::linked::Linked;
 use crate::record::{REMOVED, Record};
+use crate::schedule;
 use crate::sync::{Ordering, lock};
-use crate::test_bed::{Bed, TABLE, bed, roomy};
+use crate::test_bed::{Bed, TABLE, all, bed, roomy};
 use crate::transaction_table::SlotIndex;
 use crate::version::{PRUNED, Version, VersionState, Written};
 use crate::{BeginOptions, Stall, TcError, TcOptions, TransactionComponent};
@@ -13,6 +14,9 @@ use deuteron_epoch::Guard;
 use deuteron_fuzz::Meter;
 use deuteron_log::LogOptions;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 /// A version of a chain made by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -656,4 +660,49 @@ fn what_can_be_dropped_is_seen_before_anybody_changes_the_record() {
         seen += u32::from(dropped);
     }
     assert!(seen > 200, "{seen}");
+}
+
+/// An evictor has found that a record is not in the index, and stops. Then the record is written, a scan reads what is stored, the write is posted, and the evictor goes on.
+#[test]
+fn a_scan_sees_what_was_evicted_though_it_came_into_the_index_just_then() {
+    let bed = roomy();
+    bed.put(b"k", b"old");
+    bed.settle();
+    let ((stopped, stops), (release, released)) = (channel::<()>(), channel::<()>());
+    let theirs = Arc::clone(&bed);
+    let evictor = std::thread::spawn(move || {
+        let (core, guard) = (&theirs.tc().core, theirs.epochs.pin());
+        let record = core.table.find(core.table.key(TABLE, b"k"), &guard).expect("in memory still");
+        let released = Mutex::new(Some(released));
+        schedule::set_hook(Some(Arc::new(move || {
+            // At the first point only, behind the look whether the record is queued.
+            if let Some(released) = lock(&released).take() {
+                stopped.send(()).unwrap();
+                released.recv().unwrap();
+            }
+        })));
+        let evicted = core.evict(&record, &guard);
+        schedule::set_hook(None);
+        evicted
+    });
+    stops.recv().unwrap();
+    bed.put(b"k", b"new");
+    while bed.duty(0) {}
+    let mut scanner = bed.begin();
+    let (points, meanwhile) = (AtomicUsize::new(0), Mutex::new(Some((release, evictor))));
+    let (worked, evicted) = (Arc::clone(&bed), Arc::new(AtomicBool::new(false)));
+    let result = Arc::clone(&evicted);
+    schedule::set_hook(Some(Arc::new(move || {
+        // Behind the look at what is stored, before the walk.
+        if points.fetch_add(1, Ordering::SeqCst) == 2 {
+            let (release, evictor) = lock(&meanwhile).take().expect("once");
+            while worked.duty(1) {}
+            release.send(()).unwrap();
+            result.store(evictor.join().unwrap(), Ordering::SeqCst);
+        }
+    })));
+    let found = all(&mut scanner, Direction::Forward);
+    schedule::set_hook(None);
+    assert_eq!(found.unwrap(), [(b"k".to_vec(), b"new".to_vec())]);
+    assert!(evicted.load(Ordering::SeqCst), "while the scan was at it");
 }

@@ -130,8 +130,9 @@ impl Transaction {
             late.fill(id, at, 0);
         } else {
             if !workspace.slot().status.commit(lower_bound, at, lost) {
-                drop(guard);
+                // Nobody can write the log before.
                 reservation.cancel();
+                drop(guard);
                 return Ok(None);
             }
             reservation.fill(id, at, 0);

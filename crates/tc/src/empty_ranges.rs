@@ -16,7 +16,7 @@
 use crate::planted::{Bug, is_planted};
 use crate::range_timestamps::KeyRange;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, Padded, publication_fence};
-use deuteron_contract::{TableId, Timestamp};
+use deuteron_contract::{Lsn, TableId, Timestamp};
 use deuteron_epoch::Guard;
 use std::ops::Bound;
 use std::ptr;
@@ -41,6 +41,8 @@ struct EmptyRange {
     end: Box<[u8]>,
     /// Since when it is known to be empty; `None`: it is noted.
     at: Option<Timestamp>,
+    /// The latest commit record of those who have emptied it: what a scan that does not look into it depends on.
+    read_lsn: Lsn,
 }
 
 impl EmptyRange {
@@ -59,6 +61,8 @@ pub(crate) struct Entry {
     place: usize,
     number: u64,
     pub(crate) end: Vec<u8>,
+    /// The latest commit record that must be durable for it to be empty.
+    pub(crate) read_lsn: Lsn,
 }
 
 /// A scan that has found nothing yet, and nothing unsettled.
@@ -68,6 +72,8 @@ pub(crate) struct Front {
     pub(crate) has_begun: bool,
     /// Records that it has passed, none of which is there.
     pub(crate) passed: usize,
+    /// The latest commit record of those who have deleted them.
+    pub(crate) read_lsn: Lsn,
     pub(crate) found: Found,
 }
 
@@ -146,7 +152,10 @@ impl EmptyRanges {
             if entry.table != table || entry.range().lower != lower {
                 continue;
             }
-            let of = |entry: &EmptyRange| Entry { place, number: entry.number, end: entry.end.to_vec() };
+            let of = |entry: &EmptyRange| {
+                let EmptyRange { number, read_lsn, .. } = *entry;
+                Entry { place, number, end: entry.end.to_vec(), read_lsn }
+            };
             match entry.at {
                 None => found.noted = Some(of(entry)),
                 Some(known_at) if known_at <= at => found.known = Some(of(entry)),
@@ -167,7 +176,8 @@ impl EmptyRanges {
     /// Notes that a scan has found nothing from `lower` up to `end`.
     pub(crate) fn note(&self, table: TableId, lower: Bound<&[u8]>, end: &[u8], guard: &Guard<'_>) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
-        let range = EmptyRange { number, table, lower: lower.map(Box::from), end: Box::from(end), at: None };
+        let (lower, end) = (lower.map(Box::from), Box::from(end));
+        let range = EmptyRange { number, table, lower, end, at: None, read_lsn: Lsn(0) };
         let free = self.places.iter().position(|place| place.load(Ordering::SeqCst).is_null());
         let place = free.unwrap_or(number as usize % PLACES);
         let old = self.places[place].load(Ordering::SeqCst);
@@ -175,13 +185,13 @@ impl EmptyRanges {
         self.replace(place, old, Some(range), guard);
     }
 
-    /// What is noted becomes known up to `end`, which is no further, as of `at`; it takes the place of what was known. The caller has seen the note before it published
+    /// What is noted becomes known up to `end`, which is no further, as of `at`, if everything up to `read_lsn` is durable; it takes the place of what was known. The caller has seen the note before it published
     /// its range, and found nothing in it (J1).
     pub(crate) fn know(
         &self,
         noted: &Entry,
         end: &[u8],
-        at: Timestamp,
+        (at, read_lsn): (Timestamp, Lsn),
         known: Option<&Entry>,
         guard: &Guard<'_>,
     ) {
@@ -194,7 +204,7 @@ impl EmptyRanges {
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let (table, lower) = (range.table, range.lower.clone());
-        let new = EmptyRange { number, table, lower, end: Box::from(end), at: Some(at) };
+        let new = EmptyRange { number, table, lower, end: Box::from(end), at: Some(at), read_lsn };
         if self.replace(noted.place, old, Some(new), guard)
             && let Some(known) = known
         {
@@ -269,12 +279,12 @@ mod tests {
         assert!(ranges.find(TableId(2), FROM, Timestamp(9), &guard).noted.is_none());
         assert!(ranges.find(TABLE, Bound::Excluded(b"a"), Timestamp(9), &guard).noted.is_none());
         let noted = ranges.find(TABLE, FROM, Timestamp(9), &guard).noted.unwrap();
-        ranges.know(&noted, b"i", Timestamp(9), None, &guard);
+        ranges.know(&noted, b"i", (Timestamp(9), Lsn(3)), None, &guard);
         assert!(!ranges.is_there(&noted, &guard));
         assert_eq!(ends(&ranges, 8, &guard), (None, None), "it was not empty then, for all that is known");
         assert_eq!(ends(&ranges, 9, &guard), (Some(b"i".to_vec()), None));
         // What became known once becomes so no second time.
-        ranges.know(&noted, b"h", Timestamp(5), None, &guard);
+        ranges.know(&noted, b"h", (Timestamp(5), Lsn(4)), None, &guard);
         assert_eq!(ends(&ranges, 5, &guard), (None, None));
         for elsewhere in [b"i", b"k", b"A"] {
             ranges.forget(TABLE, elsewhere, &guard);
@@ -295,7 +305,7 @@ mod tests {
         for (at, end) in [(5, b"c"), (6, b"f"), (7, b"i")] {
             ranges.note(TABLE, FROM, end, &guard);
             let found = ranges.find(TABLE, FROM, Timestamp(at), &guard);
-            ranges.know(&found.noted.unwrap(), end, Timestamp(at), found.known.as_ref(), &guard);
+            ranges.know(&found.noted.unwrap(), end, (Timestamp(at), Lsn(at)), found.known.as_ref(), &guard);
             known = ranges.find(TABLE, FROM, Timestamp(at), &guard).known;
             assert_eq!(known.as_ref().unwrap().end, end);
             assert_eq!(ranges.of_table(TABLE).load(Ordering::SeqCst), 1);
@@ -345,7 +355,7 @@ mod loom_tests {
                 let Some(noted) = ranges.find(TABLE, FROM, Timestamp(9), &guard).noted else { return };
                 publication_fence();
                 if version.load(Ordering::SeqCst) == 0 {
-                    ranges.know(&noted, b"k", Timestamp(9), None, &guard);
+                    ranges.know(&noted, b"k", (Timestamp(9), Lsn(0)), None, &guard);
                 }
             });
             let scan = Arc::clone(&shared);

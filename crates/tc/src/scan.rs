@@ -37,8 +37,8 @@ const BATCH_RECORDS_MORE: usize = 8;
 /// A key and its value, as a scan returns them.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// Where a scan is. Made for one transaction; see [`Transaction::scan_batch`].
-#[derive(Clone, Debug)]
+/// Where a scan is; see [`Transaction::scan_batch`]. A clone goes on from the same place as a scan of its own.
+#[derive(Debug)]
 pub struct ScanCursor {
     table: TableId,
     lower: Bound<Vec<u8>>,
@@ -50,7 +50,25 @@ pub struct ScanCursor {
     progress: Option<Progress>,
 }
 
-#[derive(Clone, Debug)]
+impl Clone for ScanCursor {
+    fn clone(&self) -> ScanCursor {
+        let ScanCursor { table, lower, upper, direction, batch_bytes, done, .. } = self;
+        let (lower, upper) = (lower.clone(), upper.clone());
+        // What has been published and remembered grows with one of them.
+        let progress = None;
+        ScanCursor {
+            table: *table,
+            lower,
+            upper,
+            direction: *direction,
+            batch_bytes: *batch_bytes,
+            done: *done,
+            progress,
+        }
+    }
+}
+
+#[derive(Debug)]
 struct Progress {
     transaction: Timestamp,
     start: Bound<Vec<u8>>,
@@ -277,7 +295,9 @@ impl Transaction {
             entries_max,
             values: true,
         };
-        let known_entry = progress.entry.filter(|_| progress.own == own && !workspace.reads_forgotten);
+        // A declared reader may have begun at the same time as the transaction whose cursor it was.
+        let known_entry =
+            progress.entry.filter(|_| remembers && progress.own == own && !workspace.reads_forgotten);
         let mut digest = known_entry.map_or(Digest::default(), |entry| workspace.scans[entry].digest);
         let folded = (remembers && !workspace.reads_forgotten).then_some(&mut digest);
         let mut front = progress.front.take();

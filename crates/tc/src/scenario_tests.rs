@@ -937,3 +937,110 @@ fn one_that_has_written_much_is_not_aborted_for_those_that_have_written_little()
     small.commit().unwrap();
     large.commit().unwrap();
 }
+
+/// Others may have deleted what lies before its first record, and a crash may undo that.
+#[test]
+fn a_scan_depends_on_those_who_have_emptied_what_it_does_not_look_into() {
+    let bed = roomy();
+    (0..9).for_each(|number| bed.put(format!("a{number}").as_bytes(), b"1"));
+    bed.put(b"z", b"1");
+    bed.settle();
+    let mut deleter = bed.begin();
+    (0..9).for_each(|number| deleter.delete(TABLE, format!("a{number}").as_bytes()).unwrap());
+    let deleted = deleter.commit().unwrap().durable_at;
+    assert!(deleted.is_some());
+    let first = || {
+        let mut tx = bed.begin();
+        let mut scan = tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+        assert_eq!(scan.next().unwrap().unwrap().0, b"z");
+        drop(scan);
+        (tx.commit().unwrap().durable_at, bed.tc().statistics().scans_shortened)
+    };
+    // Noted, known, and known still when somebody has deleted what came next.
+    assert_eq!(
+        [first(), first(), first(), first()],
+        [(deleted, 0), (deleted, 0), (deleted, 1), (deleted, 2)]
+    );
+    bed.settle();
+    assert_eq!(first(), (None, 3));
+}
+
+#[test]
+fn a_clone_of_a_cursor_is_a_scan_of_its_own() {
+    let bed = roomy();
+    (0..10).for_each(|number| bed.put(format!("k{number}").as_bytes(), b"1"));
+    let mut writer = bed.begin();
+    let mut scanner = bed.begin();
+    let mut cursor = crate::ScanCursor::new(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+    assert!(scanner.scan_next(&mut cursor, 1).unwrap());
+    let mut clone = cursor.clone();
+    assert!(scanner.scan_next(&mut cursor, 100).unwrap());
+    assert!(scanner.scan_next(&mut clone, 1).unwrap());
+    assert_eq!(scanner.scanned(Direction::Forward).get(0).0, b"k1");
+    put(&mut writer, "k55", "2");
+    assert!(writer.commit().unwrap().timestamp > scanner.timestamp(), "the whole range has been read");
+    scanner.commit().unwrap();
+}
+
+#[test]
+fn a_cursor_of_one_transaction_goes_on_in_another_of_the_same_timestamp() {
+    let bed = roomy();
+    (0..10).for_each(|number| bed.put(format!("k{number}").as_bytes(), b"1"));
+    let mut writer = bed.begin();
+    let mut reader = bed.begin_with(BeginOptions { read_only: true, ..BeginOptions::default() });
+    assert_eq!(writer.timestamp(), reader.timestamp());
+    let mut cursor = crate::ScanCursor::new(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+    assert!(writer.scan_next(&mut cursor, 1).unwrap());
+    assert!(reader.scan_next(&mut cursor, 1).unwrap());
+    assert!(writer.scan_next(&mut cursor, 1).unwrap());
+    assert_eq!(writer.scanned(Direction::Forward).get(0).0, b"k2");
+    reader.commit().unwrap();
+    writer.commit().unwrap();
+}
+
+/// Its record would lie behind the one that tells of the abort, and keep the log from being cut for as long as it does nothing.
+#[test]
+fn a_write_whose_transaction_was_aborted_while_it_waited_says_so() {
+    let (options, log) =
+        (TcOptions { memory_bytes: 16 << 20, ..TcOptions::default() }, LogOptions::tiny_for_tests());
+    let stalled = |bed: &crate::test_bed::Bed| {
+        bed.tc().abort_writers_before(bed.log.tail_lsn());
+        bed.step();
+        Ok(())
+    };
+    let (dc, proxy) =
+        (Arc::new(deuteron_contract::MemoryDc::new()), deuteron_proxy::Options::tiny_for_tests());
+    let bed = crate::test_bed::Bed::open(dc, options, &log, proxy, stalled).unwrap();
+    let mut tx = bed.begin();
+    let conflict = (0u32..10_000).find_map(|number| {
+        let written = tx.put(TABLE, &number.to_be_bytes(), &[7; 300]);
+        let is_active = || matches!(tx.workspace.slot().status.load(), crate::status::Status::Active(_));
+        assert!(written.is_err() || is_active());
+        written.err()
+    });
+    assert_eq!(cause::<()>(Err(conflict.expect("the ring is small"))), ConflictCause::LogPinned);
+    // It is not told before it asks again; and yet:
+    let end = bed.log.tail_lsn();
+    bed.put(b"other", b"1");
+    bed.settle();
+    assert!(bed.proxy().redo_scan_start_point() >= end);
+    drop(tx);
+}
+
+#[test]
+fn what_was_read_to_be_changed_is_depended_on_though_the_change_is_given_up() {
+    let bed = roomy();
+    bed.put(b"k", &1i64.to_le_bytes());
+    bed.settle();
+    for isolation in [Isolation::ReadCommitted, Isolation::Snapshot, Isolation::Serializable] {
+        let mut adder = bed.begin();
+        adder.add(TABLE, b"k", 1).unwrap();
+        let added = adder.commit().unwrap().durable_at;
+        let mut tx = bed.begin_with(BeginOptions { isolation, ..BeginOptions::default() });
+        let before = tx.savepoint().unwrap();
+        tx.add_and_get(TABLE, b"k", 1).unwrap();
+        tx.rollback_to(&before).unwrap();
+        assert_eq!(tx.commit().unwrap().durable_at, added, "{isolation:?}");
+        bed.settle();
+    }
+}

@@ -48,6 +48,14 @@ pub(crate) struct SegmentRequest<'k> {
     pub(crate) values: bool,
 }
 
+/// What a walk over the index has come to.
+struct Walked {
+    /// The last key, if that is less than was wanted.
+    walked_to: Option<Vec<u8>>,
+    /// Whether it has passed a record that was evicted.
+    met_removed: bool,
+}
+
 /// A running digest of committed records: those of a scan and of its refresh have the same words if both saw the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Digest {
@@ -127,7 +135,7 @@ impl Core {
         point();
         let mut last = self.scan_stored(request, range, &mut entries.stored)?;
         point();
-        let walked_to =
+        let Walked { walked_to, met_removed } =
             self.walk_index(request, range, reader, last.as_deref(), ticket, &mut entries.known)?;
         if let Some(known) = known {
             // J2: the range has been published.
@@ -141,9 +149,9 @@ impl Core {
             last = walked_to;
         }
         point();
-        let left = self.index.departures() != departures && !is_planted(Bug::DcFirst);
+        let left = (self.index.departures() != departures && !is_planted(Bug::DcFirst)) || met_removed;
         if left {
-            // What has left the index may not have been at the data component when that was read.
+            // What has left the index, or was evicted before it could, may not have been at the data component when that was read.
             let covered = up_to(range, direction, last.as_deref());
             if let Some(key) = self.scan_stored(request, covered, &mut entries.stored)? {
                 last = Some(key);
@@ -154,7 +162,9 @@ impl Core {
         if reader.at < self.forced_horizon() {
             return Err(Failure::TooOld);
         }
-        let mut merge = Merge { core: self, request, at: reader.at, digest, entries, read_lsn: Lsn(0) };
+        // What lies in a range that is known to be empty has been deleted by somebody.
+        let read_lsn = known.map_or(Lsn(0), |known| known.read_lsn);
+        let mut merge = Merge { core: self, request, at: reader.at, digest, entries, read_lsn };
         // What was read last goes no further than `last`, unless something else has ended the batch.
         let within = last.as_deref().filter(|_| stopped || left);
         let end = merge.run(within)?;
@@ -223,26 +233,30 @@ impl Core {
         let (known, stored) = entries.passed();
         front.has_begun = true;
         front.passed += known.max(stored);
+        let before = (0..known).map(|index| entries.known.slot(index).commit_lsn);
+        front.read_lsn = before.fold(front.read_lsn, Lsn::max);
         if !entries.known.is_settled_before(known) && !is_planted(Bug::IgnoreUnsettled) {
             return None;
         }
         if entries.is_empty() {
             return Some(front);
         }
-        let Front { passed, found, .. } = front;
+        let Front { passed, found, read_lsn, .. } = front;
+        let begun_behind = found.known.as_ref().map_or(Lsn(0), |known| known.read_lsn);
+        let known_as = (reader.at, read_lsn.max(begun_behind));
         if passed >= self.options.empty_records_min || found.noted.is_some() {
             let (table, lower, guard) = (request.range.table, request.start, self.epochs.pin());
             let (end, _) = entries.get(0);
             if let Some(noted) = &found.noted {
                 let end = end.min(&noted.end);
-                self.empty.know(noted, end, reader.at, found.known.as_ref(), &guard);
+                self.empty.know(noted, end, known_as, found.known.as_ref(), &guard);
             } else {
                 self.empty.note(table, lower, end, &guard);
             }
             if is_planted(Bug::KnowAtOnce) {
                 let noted = self.empty.find(table, lower, reader.at, &guard).noted;
                 let know = |noted: &Entry| {
-                    self.empty.know(noted, end.min(&noted.end), reader.at, None, &guard);
+                    self.empty.know(noted, end.min(&noted.end), known_as, None, &guard);
                 };
                 noted.iter().for_each(know);
             }
@@ -259,7 +273,7 @@ impl Core {
         last: Option<&[u8]>,
         ticket: &mut Option<Ticket>,
         known: &mut Known,
-    ) -> Result<Option<Vec<u8>>, Failure> {
+    ) -> Result<Walked, Failure> {
         let guard = self.epochs.pin();
         let covered = up_to(range, request.direction, last);
         if reader.protection == Protection::Published {
@@ -274,14 +288,15 @@ impl Core {
         point();
         self.index.complete(&guard);
         point();
-        let (mut walked_to, mut failed) = (None, None);
+        let (mut walked_to, mut met_removed, mut failed) = (None, false, None);
         // Deleted ones are walked over in bulk, but not without end.
         let (mut looked_at, mut there) = (0, 0);
         self.index.list().walk(covered, request.direction, &guard, |record| {
             point();
             let head = record.head.load(Ordering::SeqCst);
             if head == REMOVED {
-                // Gone: then it is at the data component.
+                // Evicted: then it is at the data component, though perhaps since a moment ago.
+                met_removed = true;
                 return true;
             }
             looked_at += 1;
@@ -315,7 +330,7 @@ impl Core {
             }
             walked_to.is_none() && failed.is_none()
         });
-        failed.map_or(Ok(walked_to), Err)
+        failed.map_or(Ok(Walked { walked_to, met_removed }), Err)
     }
 
     /// Appends the value of a version to `bytes`, if it is wanted; what there is, and whether it is a large one.

@@ -125,6 +125,11 @@ impl Transaction {
         self.at
     }
 
+    /// How far the transaction is kept apart from the others.
+    pub fn isolation(&self) -> Isolation {
+        self.options.isolation
+    }
+
     /// How many versions the transaction has written.
     pub fn versions_written(&self) -> usize {
         self.workspace.writes.len()

@@ -145,6 +145,10 @@ impl Transaction {
         let (lsn, is_large) =
             core.log_write(workspace.slot(), id, &mut self.logged_bytes, table, key, value)?;
         point();
+        // Who has aborted it while it waited for room has told the log before this record was there: it is to be told again, behind it.
+        if !matches!(workspace.slot().status.load(), Status::Active(_)) {
+            return Err(WriteFailure::Conflict(workspace.slot().aborted_for(), None));
+        }
         let written = match value {
             None => Written::Absent,
             Some(_) if is_large => Written::Large,
