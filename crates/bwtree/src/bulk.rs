@@ -212,7 +212,8 @@ impl Drop for BulkLoad {
         if self.finished {
             return;
         }
-        for (_, page) in &self.leaves {
+        // Those that adopt others go before these, as whoever flushes them looks for what they adopt.
+        for (_, page) in self.leaves.iter().rev() {
             let guard = self.llama.pin();
             let mut expected = self.llama.snapshot(*page, &guard);
             // Flush or eviction may be at it.

@@ -143,6 +143,11 @@ impl<'g> Iterator for Deltas<'g> {
     }
 }
 
+/// The deltas of the chain from `head` down, newest first, whatever lies below.
+pub(crate) fn deltas(head: NodeRef<'_>) -> Deltas<'_> {
+    Deltas { next: Some(head), left: usize::MAX }
+}
+
 /// The base of the chain from `head` down; `None` if it ends in a stub.
 pub(crate) fn base_of(head: NodeRef<'_>) -> Option<Run<'_>> {
     head.base().map(|base| Run::new(base.payload()))

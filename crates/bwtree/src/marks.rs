@@ -23,6 +23,10 @@ pub(crate) struct Marks {
     lists: Mutex<Lists>,
     /// About what they take. Changed under the lock only.
     bytes: AtomicU64,
+    /// Marks that came while another thread was at the lists: whoever is there next takes them up. Held for a moment only.
+    left: Mutex<Vec<(Vec<u8>, Option<u64>)>>,
+    /// Whether there are any, and about what they take. Changed under the lock only.
+    left_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -84,6 +88,16 @@ impl<V: Copy> List<V> {
     }
 }
 
+impl Lists {
+    /// See [`Marks::mark`].
+    fn mark(&mut self, low: Vec<u8>, newest_tombstone: Option<u64>) {
+        match newest_tombstone {
+            Some(lsn) => self.tombstones.put(low, lsn, u64::max),
+            None => self.ready.add(low, Reason::Found),
+        }
+    }
+}
+
 impl List<Reason> {
     fn add(&mut self, low: Vec<u8>, reason: Reason) {
         self.put(low, reason, Reason::max);
@@ -93,11 +107,23 @@ impl List<Reason> {
 impl Marks {
     /// Works on the lists.
     fn with<T>(&self, mut lists: MutexGuard<'_, Lists>, work: impl FnOnce(&mut Lists) -> T) -> T {
+        // Relaxed: who leaves something just now leaves it to the next.
+        if self.left_bytes.load(Ordering::Relaxed) > 0 {
+            let mut left = self.left();
+            let taken = std::mem::take(&mut *left);
+            self.left_bytes.store(0, Ordering::Relaxed);
+            drop(left);
+            taken.into_iter().for_each(|(low, newest_tombstone)| lists.mark(low, newest_tombstone));
+        }
         let done = work(&mut lists);
         // Relaxed: a figure.
         let bytes = lists.ready.bytes + lists.tombstones.bytes + lists.postponed.bytes;
         self.bytes.store(bytes, Ordering::Relaxed);
         done
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<(Vec<u8>, Option<u64>)>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lists(&self) -> MutexGuard<'_, Lists> {
@@ -107,17 +133,20 @@ impl Marks {
 
     /// About how many bytes they take.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed) + self.left_bytes.load(Ordering::Relaxed)
     }
 
     /// Marks the page that begins at `low`, for now or for when its tombstones, whose highest LSN this is, may be
-    /// forgotten. Never waits: if another thread is at the lists, the mark is left to the next consolidation.
+    /// forgotten. Waits for nobody who looks through the lists.
     pub(crate) fn mark(&self, low: &[u8], newest_tombstone: Option<u64>) {
-        let Ok(lists) = self.lists.try_lock() else { return };
-        self.with(lists, |lists| match newest_tombstone {
-            Some(lsn) => lists.tombstones.put(low.to_vec(), lsn, |_, newer| newer),
-            None => lists.ready.add(low.to_vec(), Reason::Found),
-        });
+        match self.lists.try_lock() {
+            Ok(lists) => self.with(lists, |lists| lists.mark(low.to_vec(), newest_tombstone)),
+            Err(_) => {
+                let mut left = self.left();
+                left.push((low.to_vec(), newest_tombstone));
+                self.left_bytes.fetch_add(mark_bytes(low), Ordering::Relaxed);
+            }
+        }
     }
 
     /// Marks all these pages for now.

@@ -12,6 +12,9 @@ use deuteron_histogram::{Distribution, Histogram};
 use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
 use std::sync::Arc;
 
+/// What a record is taken to be as long as none was looked at.
+const RECORD_BYTES: u64 = 128;
+
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
 /// The longest value in bytes, if the store's segments are large enough ([`Tree::value_bytes_max`]).
@@ -38,6 +41,8 @@ pub struct Tree {
     pub(crate) merging: Mutex<()>,
     /// The page that is about to take another one over, and is not split meanwhile; 0 if there is none.
     pub(crate) heir: AtomicU64,
+    /// About how many bytes a record takes in a page, of a page that was looked at lately.
+    pub(crate) record_bytes: AtomicU64,
     /// Nobody wants the records any more.
     pub(crate) given_up: AtomicBool,
 }
@@ -98,6 +103,7 @@ impl Tree {
             marks,
             merging,
             heir,
+            record_bytes: AtomicU64::new(RECORD_BYTES),
             given_up,
         }
     }

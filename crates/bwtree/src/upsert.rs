@@ -27,6 +27,7 @@ use crate::error::Miss;
 use crate::merging::Heir;
 use crate::page::batch::{Batch, Upsert};
 use crate::search::compare;
+use crate::sync::Ordering;
 use crate::tree::KEY_BYTES_MAX;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
@@ -147,10 +148,48 @@ impl Tree {
             };
             if !target.whole {
                 self.counters.blind_deltas.add(1);
+                self.mark_deletes(&target, &operations[..batch.operations()], guard);
             } else if installed.head().is_some_and(|head| self.is_due(head)) {
+                // Which marks the page if there is reason to.
                 self.consolidate_page(target.page, installed, guard);
+            } else {
+                self.mark_deletes(&target, &operations[..batch.operations()], guard);
             }
             return Ok(Applied { operations: batch.operations(), bytes: batch.bytes() });
+        }
+    }
+
+    /// Marks a page that has got a delta of these operations, and is not consolidated for it, if what they delete may be a quarter of its records: a few tombstones make no page
+    /// due, nor a full fragment of it, and what they delete would stay on disk for as long as nobody writes to it again.
+    #[inline]
+    fn mark_deletes(&self, target: &Target<'_>, operations: &[Upsert<'_>], guard: &Guard<'_>) {
+        let tombstones = operations.iter().filter(|operation| operation.value.is_none());
+        if let Some(newest) = tombstones.map(|tombstone| tombstone.lsn).max() {
+            self.mark_if_emptied(target, operations, newest, guard);
+        }
+    }
+
+    #[cold]
+    fn mark_if_emptied(
+        &self,
+        target: &Target<'_>,
+        operations: &[Upsert<'_>],
+        newest: u64,
+        guard: &Guard<'_>,
+    ) {
+        let deltas = target.head.into_iter().flat_map(chain::deltas);
+        let deleted = operations.len() + deltas.map(|delta| delta.count()).sum::<usize>();
+        if let Some(base) = target.head.and_then(chain::base_of) {
+            if base.count() <= 4 * deleted {
+                self.marks.mark(base.low(), Some(newest));
+            }
+            return;
+        }
+        // How many records it has is a guess: it is not in memory.
+        let record_bytes = self.record_bytes.load(Ordering::Relaxed);
+        if self.llama.stored_bytes(target.page) / record_bytes <= 4 * deleted as u64 {
+            let (low, _, _) = self.index.bounds(operations[0].key, guard);
+            self.marks.mark(&low, Some(newest));
         }
     }
 

@@ -218,7 +218,14 @@ impl BwTreeDc {
     }
 
     pub(crate) fn tree(&self, table: TableId) -> &Tree {
-        let create = || Tree::create(Arc::clone(&self.llama), table.0, self.options.tree.clone());
+        let create = || {
+            let tree = Tree::create(Arc::clone(&self.llama), table.0, self.options.tree.clone());
+            // Dropped since somebody has looked.
+            if self.dropped().contains_key(&table.0) {
+                tree.give_up();
+            }
+            tree
+        };
         self.tables.get_or_create(table.0, create)
     }
 

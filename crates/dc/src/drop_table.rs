@@ -96,7 +96,8 @@ impl BwTreeDc {
         }
         self.sweeps.end(table);
         self.settle()?;
-        // It may have come into being meanwhile.
+        // It may have come into being meanwhile: what comes from now on is born so.
+        self.tables.await_creation();
         trees.iter().filter_map(|tree| self.tables.get(tree.0)).for_each(Tree::give_up);
         Ok(())
     }

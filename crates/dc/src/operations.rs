@@ -57,7 +57,10 @@ impl BwTreeDc {
             Some(tree) if !tree.is_given_up() => tree,
             // Nobody can ask for it any more. A replay may bring it.
             _ if self.is_dropped(table) => return Ok(()),
-            _ => self.tree(table),
+            _ => match self.tree(table) {
+                tree if tree.is_given_up() => return Ok(()),
+                tree => tree,
+            },
         };
         self.upsert_all(tree, upserts)?;
         self.sweeps.note(table, upserts.len());

@@ -24,7 +24,7 @@ use deuteron_contract::{DcError, Lsn, TableId, Timestamp};
 use deuteron_device::{Directory, Loss};
 use deuteron_llama::{FragmentPlace, FragmentReader, LlamaError, Order, Salvage, SalvagedFragment, salvage};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -348,19 +348,13 @@ impl StoreSalvage {
             orders: &found.orders,
             active: HashMap::new(),
             next: 0,
+            fresh: VecDeque::new(),
             heap: BinaryHeap::new(),
             lost: Vec::new(),
         };
         let mut logged = logged.into_iter().peekable();
         let mut total = TableFound::default();
-        loop {
-            let key = match (sweep.first_key(&mut reader), logged.peek()) {
-                (None, None) => break,
-                (Some(key), None) => key,
-                (None, Some(logged)) => logged.key.clone(),
-                (Some(key), Some(logged)) => key.min(logged.key.clone()),
-            };
-            sweep.open_up_to(&key, &mut reader);
+        while let Some(key) = sweep.next_key(logged.peek().map(|logged| &logged.key[..]), &mut reader) {
             let best = sweep.take(&key, logged.next_if(|logged| logged.key == key));
             let value = match best {
                 Best::Deleted => {
@@ -525,6 +519,8 @@ struct Sweep<'s> {
     orders: &'s [Order],
     active: HashMap<usize, Opened>,
     next: usize,
+    /// Those that begin behind the last key, in the order of their low keys.
+    fresh: VecDeque<usize>,
     /// The next key of each open fragment.
     heap: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
     lost: Vec<Loss>,
@@ -535,34 +531,57 @@ impl Sweep<'_> {
         let Some(piece) = self.pieces.next() else { return };
         match Opened::read(piece, self.orders[piece.order], reader) {
             Some(opened) => {
-                // Beyond here it says all that they do of what is forgotten.
-                self.active.retain(|_, older| !opened.outdoes(older));
                 if let Some(first) = opened.entries.first() {
                     self.heap.push(Reverse((first.key.clone(), self.next)));
                 }
                 self.active.insert(self.next, opened);
+                self.fresh.push_back(self.next);
                 self.next += 1;
             }
             None => self.lost.push(loss(piece.place, "could be read once, and then not any more".to_owned())),
         }
     }
 
-    /// The lowest key of what is open; if nothing is, the next fragments are opened.
-    fn first_key(&mut self, reader: &mut FragmentReader) -> Option<Vec<u8>> {
-        while self.heap.is_empty() && self.pieces.peek().is_some() {
+    /// The lowest key that comes next, in a fragment or in the log, whose next one is `logged`; all that may hold it is open then, and what lies before it is not.
+    fn next_key(&mut self, logged: Option<&[u8]>, reader: &mut FragmentReader) -> Option<Vec<u8>> {
+        loop {
+            let Reverse((first, _)) = match self.heap.peek() {
+                Some(first) => first.clone(),
+                // Some are empty.
+                None if logged.is_none() && self.pieces.peek().is_some() => {
+                    self.open(reader);
+                    continue;
+                }
+                None => Reverse((logged?.to_vec(), 0)),
+            };
+            let until = logged.map_or(&first[..], |logged| logged.min(&first[..]));
+            if self.pieces.peek().is_none_or(|piece| *piece.low > *until) {
+                let key = until.to_vec();
+                self.pass_to(&key);
+                return Some(key);
+            }
+            // It may begin with a lower key.
             self.open(reader);
         }
-        let key = self.heap.peek().map(|Reverse((key, _))| key.clone())?;
-        self.open_up_to(&key, reader);
-        self.heap.peek().map(|Reverse((key, _))| key.clone())
     }
 
-    /// Opens what may hold `key`, and lets go of what lies before it.
-    fn open_up_to(&mut self, key: &[u8], reader: &mut FragmentReader) {
-        while self.pieces.peek().is_some_and(|piece| *piece.low <= *key) {
-            self.open(reader);
+    /// Lets go of what says nothing of `key` and of what comes behind it.
+    fn pass_to(&mut self, key: &[u8]) {
+        while let Some(number) = self.fresh.front().copied() {
+            if let Some(opened) = self.active.remove(&number) {
+                if *opened.low > *key {
+                    self.active.insert(number, opened);
+                    break;
+                }
+                // From here on it says all that they do of what is forgotten.
+                self.active.retain(|_, older| !opened.outdoes(older));
+                self.active.insert(number, opened);
+            }
+            self.fresh.pop_front();
         }
-        self.active.retain(|_, opened| opened.at < opened.entries.len() || opened.spans(key));
+        self.active.retain(|_, opened| {
+            opened.at < opened.entries.len() || (opened.is_full && !opened.end.is_past(key))
+        });
     }
 
     /// The version of `key` that counts. Everything open is behind the key then.

@@ -157,11 +157,16 @@ impl BwTreeDc {
             Some(sweep) => sweep.at = None,
             None => return Ok(()),
         }
-        self.sweep_some(table)?;
-        while self.sweeps.tables().get(&table).is_some_and(|sweep| sweep.at.is_some()) {
-            self.sweep_some(table)?;
+        let mut damage = Ok(());
+        loop {
+            match self.sweep_some(table) {
+                corrupt @ Err(DcError::Corrupt { .. }) => damage = damage.and(corrupt),
+                swept => swept?,
+            }
+            if self.sweeps.tables().get(&table).is_none_or(|sweep| sweep.at.is_none()) {
+                return damage;
+            }
         }
-        Ok(())
     }
 
     fn sweep_some(&self, table: TableId) -> Result<(), DcError> {
@@ -174,14 +179,34 @@ impl BwTreeDc {
             }
             sweep.at.clone().unwrap_or_default()
         };
-        let headers = self.headers_after(table, &after)?;
+        let headers = match self.headers_after(table, &after) {
+            Err(damage @ DcError::Corrupt { .. }) => {
+                // The headers behind it wait until it can be read. Other tables do not.
+                if let Some(sweep) = self.sweeps.tables().get_mut(&table) {
+                    *sweep = Sweep { live: sweep.live, ..Sweep::default() };
+                }
+                return Err(damage);
+            }
+            headers => headers?,
+        };
         let mut found = Amount::default();
+        let mut damage = Ok(());
         let mut dead: Vec<((LargeValue, u64), Claim<'_>)> = Vec::new();
         for Header { number, lsn, value } in &headers {
             let Some((large, key)) = LargeValue::of_header(*number, value) else { continue };
             // Who has it claimed is about to write it.
-            match self.claims.try_claim(&[(table, *number)]) {
-                Some(claim) if !self.is_referred_to(table, key, &large)? => dead.push(((large, *lsn), claim)),
+            let claim = self.claims.try_claim(&[(table, *number)]);
+            let is_referred_to = match claim.is_some().then(|| self.is_referred_to(table, key, &large)) {
+                // Of what cannot be read nobody knows what it refers to.
+                Some(Err(corrupt @ DcError::Corrupt { .. })) => {
+                    damage = damage.and(Err(corrupt));
+                    true
+                }
+                Some(referred) => referred?,
+                None => true,
+            };
+            match claim {
+                Some(claim) if !is_referred_to => dead.push(((large, *lsn), claim)),
                 _ => {
                     found.values += 1;
                     found.bytes += large.length;
@@ -203,7 +228,7 @@ impl BwTreeDc {
                 sweep.live = std::mem::take(&mut sweep.found);
             }
         }
-        Ok(())
+        damage
     }
 
     /// Some headers behind the key `after`; none at the end.

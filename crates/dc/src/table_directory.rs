@@ -92,6 +92,11 @@ impl TableDirectory {
         self.put(&mut identifiers, table, create())
     }
 
+    /// Returns when who was making a tree has put it in its place.
+    pub(crate) fn await_creation(&self) {
+        drop(self.identifiers());
+    }
+
     /// Puts the tree that `create` makes in the place of `table`; `None`, and nothing made, if there is one.
     pub(crate) fn insert_new<E>(
         &self,

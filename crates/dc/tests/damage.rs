@@ -165,3 +165,48 @@ fn a_compaction_passes_by_what_cannot_be_read_and_tells_of_it_at_the_end() {
     }
     dc.check().unwrap();
 }
+
+#[test]
+fn a_page_that_cannot_be_read_keeps_nothing_of_other_tables_on_disk() {
+    const LARGE: usize = 5 << 10;
+    let disk = SimulatedDisk::new(1);
+    let options = || DcOptions { memory_bytes: 256 << 10, ..DcOptions::tiny_for_tests() };
+    let open = || support::open(Arc::new(disk.crash(CrashPolicy::LoseAll)), options()).unwrap();
+    let dc = open();
+    let mut lsn = 0;
+    let mut put = |dc: &BwTreeDc, table: u32, number: u64, value: &[u8]| {
+        lsn += 1;
+        dc.apply(&[support::row(TableId(table), &number.to_be_bytes(), Some(value), lsn)]).unwrap();
+        Lsn(lsn + 1)
+    };
+    for table in [1, 2] {
+        // Its neighbour tells where the page is that refers to a large value.
+        put(&dc, table, 1, &value(1, u64::from(table)));
+        for number in 2..12 {
+            put(&dc, table, number, &[table as u8; LARGE]);
+        }
+    }
+    let end = put(&dc, 2, 1, b"again");
+    dc.redo_scan_start_point(end).unwrap();
+    drop(dc);
+    let (file, at) = find(&disk, &value(1, 1));
+    disk.flip_bits(&file, at, 1).unwrap();
+    let dc = open();
+    assert!(matches!(dc.get(TableId(1), &1u64.to_be_bytes()), Err(DcError::Corrupt { .. })));
+    for _ in 0..4 {
+        let end = (2..12).map(|number| put(&dc, 2, number, &[9; LARGE])).last().unwrap();
+        dc.redo_scan_start_point(end).unwrap();
+        let mut steps = 0;
+        while dc.maintain_step().unwrap() {
+            steps += 1;
+            assert!(steps < 10_000, "there is no end of it");
+        }
+    }
+    let removed = support::counter(&dc, "large_values_removed");
+    assert!(removed >= 30, "{removed}");
+    // What nobody knows to be dead stays.
+    assert!((2..12).all(|number| match dc.get(TableId(1), &u64::to_be_bytes(number)) {
+        Ok(record) => record.unwrap().value.unwrap() == [1; LARGE],
+        Err(error) => matches!(error, DcError::Corrupt { .. }),
+    }));
+}

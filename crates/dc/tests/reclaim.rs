@@ -221,3 +221,44 @@ fn a_crash_while_pages_are_merged_and_freed_loses_nothing() {
     }
     count.report("merges, cleaning, compaction");
 }
+
+/// Each page gets one delta, which makes it neither long nor due to be written in full.
+#[test]
+fn what_was_deleted_once_is_given_back_however_few_records_a_page_has() {
+    // Records of 16 KiB, one to a page; of 1 KiB, a few; of 100 bytes, deleted in sorted batches. In memory, and beyond it.
+    for (bytes, count, batch) in [(16 << 10, 200u64, 1), (1 << 10, 3_000, 1), (100, 20_000, 100)] {
+        for memory_bytes in [1 << 20, 64 << 20] {
+            let options = DcOptions {
+                segment_bytes: 256 << 10,
+                flush_buffer_bytes: 32 << 10,
+                memory_bytes,
+                ..DcOptions::default()
+            };
+            let dc = open(Arc::new(MemoryDirectory::new()), options).unwrap();
+            let ordered = |number: u64| number.to_be_bytes();
+            let value = vec![5; bytes];
+            for number in 0..count {
+                dc.apply(&[row(TABLE, &ordered(number), Some(&value), number + 1)]).unwrap();
+            }
+            let mut lsn = count + 1;
+            dc.redo_scan_start_point(Lsn(lsn)).unwrap();
+            let full = dc.statistics().disk_bytes;
+            let numbers: Vec<u64> = (0..count).collect();
+            for numbers in numbers.chunks(batch) {
+                let keys: Vec<_> = numbers.iter().map(|&number| ordered(number)).collect();
+                let rows: Vec<_> =
+                    keys.iter().zip(lsn..).map(|(key, lsn)| row(TABLE, key, None, lsn)).collect();
+                dc.apply(&rows).unwrap();
+                lsn += batch as u64;
+            }
+            for _ in 0..3 {
+                lsn += 1;
+                dc.redo_scan_start_point(Lsn(lsn)).unwrap();
+                while dc.maintain_step().unwrap() {}
+            }
+            let disk = dc.statistics().disk_bytes;
+            assert!(disk * 4 < full, "{bytes}, {memory_bytes}: {full} bytes before, {disk} after");
+            assert_eq!(dc.check().unwrap().trees.records, 0);
+        }
+    }
+}

@@ -257,7 +257,7 @@ impl Llama {
                 Some(page)
             });
             match written {
-                Ok(Written { pages, bytes, begun, skipped, unread }) => {
+                Ok(Written { pages, bytes, begun, skipped, unread, .. }) => {
                     let is_prepared = self.prepare_left();
                     if let (false, 0, Some(&page)) = (is_prepared, bytes, unread.first()) {
                         // Somebody else is reading it.
@@ -314,8 +314,9 @@ impl Llama {
             let fragments = self.table.fragments(page);
             if self.table.is_adopted(page) && fragments.len() > 0 {
                 self.table.take_changed(page);
-                flusher.images.take_place(page);
-                known.push(ImagePage { page, fragments, place: Some((tree, low_key)) });
+                // Since it was gathered the page may have gone, and another have its identifier: that one's place has been noted with its first fragment.
+                let place = flusher.images.take_place(page).unwrap_or((tree, low_key));
+                known.push(ImagePage { page, fragments, place: Some(place) });
             }
         }
         let incarnation = flusher.incarnation;

@@ -145,6 +145,8 @@ pub(crate) struct Written {
     pub(crate) skipped: Vec<PageId>,
     /// Pages that must be read before, and whose rows are left for [`Llama::prepare_left`], or in the making.
     pub(crate) unread: Vec<PageId>,
+    /// Whether it has ended because a buffer had no room for the next.
+    found_no_room: bool,
 }
 
 impl Batch {
@@ -321,7 +323,8 @@ impl Llama {
             let awaited = written.unread.last().copied().or(awaited);
             let is_reading = self.prepare_left();
             match (written.bytes, awaited) {
-                (0, _) if is_reading => {}
+                // Others had filled the buffer, which is written by now.
+                (0, _) if is_reading || written.found_no_room => {}
                 // All that is left is with others, who are about to have it ready.
                 (0, Some(page)) => {
                     self.load_for_flush(page);
@@ -385,11 +388,11 @@ impl Llama {
                 filled => break filled,
             };
         };
-        filled?;
+        let found_no_room = filled?.is_some();
         // What was on its way before may have failed: then what is clean is not durable.
         self.store.check()?;
         let Batch { fragments, bytes, skipped, unread, .. } = batch;
-        Ok(Some(Written { pages: fragments, bytes, begun, skipped, unread }))
+        Ok(Some(Written { pages: fragments, bytes, begun, skipped, unread, found_no_room }))
     }
 
     /// As [`Llama::flush_batch`], of a turn that is awaited.
@@ -636,10 +639,14 @@ impl Llama {
         for &adoptee in marshal.adopts() {
             // Counted once it has its room in this buffer or an earlier one, whoever writes it.
             if self.table.fragment_count(adoptee) == 0 && !is_planted(Canary::SplitBeforeSibling) {
-                assert!(
-                    self.table.word(adoptee) != 0,
-                    "{page} adopts {adoptee}, on which nothing is installed"
-                );
+                if self.table.word(adoptee) == 0 {
+                    // Both are being given up, the adopter first.
+                    assert!(
+                        self.table.word(page) != word,
+                        "{page} adopts {adoptee}, on which nothing is installed"
+                    );
+                    return postponed(Marshalled::Again);
+                }
                 return postponed(Marshalled::First(adoptee));
             }
         }
@@ -771,16 +778,20 @@ impl Llama {
             // Its release is still to come.
             self.pages.give_back(page);
         }
-        for &page in &pages {
+        let mut recycled = Vec::with_capacity(pages.len());
+        for page in pages {
             for dead in self.table.fragments(page).iter() {
                 flusher.accounts.remove(dead, true);
             }
             flusher.unadopted.remove(page);
-            flusher.waiting.remove(&page);
             flusher.images.take_place(page);
             self.table.reset(page);
+            // A recovery that scans what it has adopted would take that for adopted by whoever has the identifier next. The opening after that scans it no more.
+            if flusher.waiting.remove(&page).is_none() {
+                recycled.push(page);
+            }
         }
-        self.pages.recycle(&pages);
+        self.pages.recycle(&recycled);
     }
 }
 
@@ -933,5 +944,39 @@ mod tests {
         assert!(!llama.table.is_adopted(page));
         drop(writing);
         assert!(!llama.is_writing());
+    }
+
+    /// The adopter goes first, while somebody is about to flush it.
+    #[test]
+    fn pages_that_are_given_up_beside_a_flush_are_not_missed() {
+        let llama = open(Options::tiny_for_tests());
+        for round in 0..200 {
+            let free = |page: PageId| {
+                let guard = llama.pin();
+                let mut expected = llama.snapshot(page, &guard);
+                while let Err(changed) = llama.free_page(page, expected, &guard) {
+                    expected = changed;
+                }
+            };
+            let group: Vec<_> = (0..40).map(|_| llama.allocate()).collect();
+            let leader = llama.allocate();
+            let install = |page: PageId, adopts: &[PageId]| {
+                let guard = llama.pin();
+                let descriptor = PageDescriptor { tree: 1, low_key: b"of no tree", root: false };
+                let node = OwnedNode::base(b"payload", descriptor, adopts);
+                llama.install(page, llama.snapshot(page, &guard), node, &guard).unwrap();
+            };
+            group.iter().for_each(|&page| install(page, &[]));
+            install(leader, &group);
+            std::thread::scope(|scope| {
+                scope.spawn(|| while !matches!(llama.flush_step().unwrap(), FlushProgress::Nothing) {});
+                if round % 2 == 0 {
+                    std::thread::yield_now();
+                }
+                [leader].into_iter().chain(group).for_each(free);
+            });
+            while llama.epochs.collect() > 0 {}
+        }
+        assert!(llama.poisoned().is_none());
     }
 }

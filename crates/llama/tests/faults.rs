@@ -183,6 +183,23 @@ fn a_full_disk_stops_flushing_until_there_is_space() {
     Harness::reopen(&ledger, left, &Options::tiny_for_tests()).unwrap();
 }
 
+#[test]
+fn an_image_for_which_there_is_no_room_leaves_nothing_behind() {
+    let disk = SimulatedDisk::new(4);
+    let mut harness = loaded(&disk, 2000);
+    harness.flush_all().unwrap();
+    let used = disk.used_bytes();
+    // For a part of it.
+    disk.set_capacity(Some(used + (8 << 10)));
+    harness.llama.renew_images();
+    let error = harness.checkpoint(|_| {}).unwrap_err();
+    assert!(matches!(&error, LlamaError::Device(error) if error.is_full()), "{error}");
+    assert!(disk.used_bytes() <= used, "{used} bytes before, {} after", disk.used_bytes());
+    assert!(disk.directory().list().unwrap().iter().all(|name| !name.ends_with(".tmp")));
+    disk.set_capacity(None);
+    harness.checkpoint(|_| {}).unwrap();
+}
+
 /// Bits flip in a file while its pages are not in memory.
 #[test]
 fn a_flipped_bit_is_reported_with_its_file_and_never_returned() {

@@ -336,3 +336,51 @@ fn an_image_by_itself_flushes_nothing_and_forgets_nothing() {
         assert_eq!(payload(&llama, page), [7; 200]);
     }
 }
+
+/// It is gathered under its old place; then it goes, and another page has its identifier, before it is written down.
+#[test]
+fn a_page_that_takes_an_identifier_while_a_whole_image_gathers_keeps_its_own_place() {
+    let disk = SimulatedDisk::new(1);
+    let (llama, _) = open(&disk).unwrap();
+    let install = |page: PageId, node: OwnedNode| {
+        let guard = llama.pin();
+        llama.install(page, llama.snapshot(page, &guard), node, &guard).unwrap();
+    };
+    let base = |low_key: &[u8], adopts: &[PageId]| {
+        let descriptor = PageDescriptor { tree: 1, low_key, root: low_key.is_empty() };
+        OwnedNode::base(low_key, descriptor, adopts)
+    };
+    let flush_all = || while llama.flush_step().unwrap() != FlushProgress::Nothing {};
+    let (first, second) = (llama.allocate(), llama.allocate());
+    install(second, base(b"m", &[]));
+    install(first, base(b"", &[second]));
+    flush_all();
+    llama.renew_images();
+    let mut checkpoint = llama.checkpoint_begin(b"").unwrap();
+    flush(&llama, &mut checkpoint);
+    assert!(checkpoint.is_whole());
+    llama.checkpoint_add(&mut checkpoint, 1, b"m", second).unwrap();
+    // The first takes the second over.
+    {
+        let guard = llama.pin();
+        llama.seal(second, llama.snapshot(second, &guard), &guard).unwrap();
+        let descriptor = PageDescriptor { tree: 1, low_key: b"", root: true };
+        let heir = OwnedNode::heir(b"heir", descriptor, &[], &[second]);
+        llama.install(first, llama.snapshot(first, &guard), heir, &guard).unwrap();
+    }
+    flush_all();
+    assert_eq!(llama.statistics().pages_freed, 1);
+    while llama.epochs().collect() > 0 {}
+    install(first, base(b"", &[]));
+    flush_all();
+    assert_eq!(llama.allocate(), second, "it is given out again");
+    install(second, base(b"x", &[]));
+    install(first, base(b"", &[second]));
+    flush_all();
+    llama.checkpoint_add(&mut checkpoint, 1, b"", first).unwrap();
+    llama.checkpoint_finish(checkpoint).unwrap();
+    drop(llama);
+    let (_llama, mut found) = open(&disk).unwrap();
+    found.sort();
+    assert_eq!(found, [(b"".to_vec(), first), (b"x".to_vec(), second)]);
+}
