@@ -38,7 +38,7 @@ mod writer;
 
 pub use error::ArchiveError;
 pub use extract::extract;
-pub use restore::{place, restore, restore_in};
+pub use restore::{place, restore, restore_in, restore_into};
 pub use writer::{ArchiveWriter, Beginning};
 
 /// What an archive holds.

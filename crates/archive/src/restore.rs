@@ -48,12 +48,36 @@ pub fn place(path: &Path) -> Result<(OsDirectory, String), ArchiveError> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn restore(archive: &Path, target: &Path) -> Result<Summary, ArchiveError> {
-    if !archive.is_file() {
-        return Err(ArchiveError::NotFound { path: archive.display().to_string() });
-    }
-    let (shelf, name) = place(archive)?;
+    let from = existing(archive)?;
     let target = OsDirectory::open_or_create(target).map_err(device("create the directory"))?;
-    restore_in(&shelf, &name, &target)
+    restore_in(&from.0, &from.1, &target)
+}
+
+/// [`restore`] into a directory of the caller's making.
+///
+/// # Errors
+/// As [`restore`].
+///
+/// ```
+/// # use deuteron_archive::{ArchiveWriter, place, restore_into};
+/// # let scratch = tempfile::tempdir()?;
+/// let file = scratch.path().join("monday");
+/// let (shelf, name) = place(&file)?;
+/// ArchiveWriter::create(&shelf, &name)?.finish()?;
+/// assert_eq!(restore_into(&file, &deuteron_device::MemoryDirectory::new())?.files, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn restore_into(archive: &Path, target: &dyn Directory) -> Result<Summary, ArchiveError> {
+    let (shelf, name) = existing(archive)?;
+    restore_in(&shelf, &name, target)
+}
+
+/// [`place`] of a file that there is.
+fn existing(archive: &Path) -> Result<(OsDirectory, String), ArchiveError> {
+    match archive.is_file() {
+        true => place(archive),
+        false => Err(ArchiveError::NotFound { path: archive.display().to_string() }),
+    }
 }
 
 /// [`extract`] under the lock of the target, which somebody may be about to open.

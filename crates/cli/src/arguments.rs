@@ -269,6 +269,8 @@ pub struct RestoreArguments {
     pub backup: PathBuf,
     /// The directory of the database, which must be new or empty.
     pub database: PathBuf,
+    #[command(flatten)]
+    pub key: KeyFileArguments,
 }
 
 #[derive(Debug, Args)]
@@ -370,8 +372,8 @@ pub struct YcsbArguments {
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub records: u64,
     /// Bytes of each value.
-    #[arg(long, default_value_t = 100)]
-    pub value_bytes: usize,
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=64 << 20))]
+    pub value_bytes: u32,
     /// Operations in one transaction; 4 in the paper's workload, else 1.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub ops_per_txn: Option<u32>,

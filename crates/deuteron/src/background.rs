@@ -16,9 +16,11 @@
 use crate::Error;
 use crate::engine::Engine;
 use crate::signal::Signal;
+use std::cell::Cell;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// A stable operation waits at most this long for more of its kind before it is posted.
@@ -64,24 +66,34 @@ const DUTIES: [(&str, Round); 4] =
 pub struct Threads(Vec<JoinHandle<()>>);
 
 impl Threads {
-    /// Starts the four duties.
+    /// Starts the four duties, all or none.
     ///
     /// # Errors
     /// [`Error::Device`] if the system gives no thread.
     pub fn start(engine: &Arc<Engine>) -> Result<Self, Error> {
-        let mut threads = Vec::new();
+        Self::start_with(engine, |builder, work| builder.spawn(work))
+    }
+
+    fn start_with(
+        engine: &Arc<Engine>,
+        mut spawn: impl FnMut(Builder, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
+    ) -> Result<Self, Error> {
+        let mut threads = Self::default();
         for (name, duty) in DUTIES {
-            let engine = Arc::downgrade(engine);
-            let spawned = thread::Builder::new()
-                .name(format!("deuteron-{name}"))
-                .spawn(move || run(&engine, name, duty))
-                .map_err(|source| Error::Device {
-                    context: format!("start the {name} thread"),
-                    source: Box::new(source),
-                })?;
-            threads.push(spawned);
+            let weak = Arc::downgrade(engine);
+            let builder = Builder::new().name(format!("deuteron-{name}"));
+            match spawn(builder, Box::new(move || run(&weak, name, duty))) {
+                Ok(thread) => threads.0.push(thread),
+                Err(source) => {
+                    // Those that run keep the engine, and with it the directory's lock.
+                    engine.halt();
+                    threads.0.drain(..).for_each(join);
+                    let context = format!("start the {name} thread");
+                    return Err(Error::Device { context, source: Box::new(source) });
+                }
+            }
         }
-        Ok(Self(threads))
+        Ok(threads)
     }
 
     /// Waits for all of them to end; the engine has been told to stop. The checkpointer first: it may be in the middle of a
@@ -94,10 +106,18 @@ impl Threads {
 }
 
 fn join(thread: JoinHandle<()>) {
-    // The last handle may be dropped by a duty itself, which cannot wait for its own end.
-    if thread.thread().id() != thread::current().id() {
-        drop(thread.join());
-    }
+    drop(thread.join());
+}
+
+thread_local! {
+    /// Whether this thread does a duty.
+    static IS_DUTY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is one of those that do the duties of a database, this one or another: it calls the wakers of those who wait, which are the program's, and may
+/// not wait for a database to close, which waits for it.
+pub fn is_duty() -> bool {
+    IS_DUTY.get()
 }
 
 /// What one round of a duty found.
@@ -108,6 +128,7 @@ enum Outcome {
 
 /// Runs a duty until the engine stops (the checkpointer), halts (those that it may wait for) or is gone.
 fn run(engine: &Weak<Engine>, name: &str, duty: Round) {
+    IS_DUTY.set(true);
     let is_last = DUTIES.last().is_some_and(|(last, _)| *last == name);
     while let Some(engine) = engine.upgrade() {
         if engine.is_halted() || is_last && engine.is_stopping() {
@@ -157,4 +178,29 @@ fn keeper(engine: &Engine) -> Outcome {
 fn checkpointer(engine: &Engine) -> Outcome {
     let observed = engine.signals().checkpoint.observe();
     outcome(engine, engine.checkpoint_step(), observed, IDLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use deuteron_device::MemoryDirectory;
+
+    #[test]
+    fn an_opening_that_gets_too_few_threads_leaves_none_and_no_lock() {
+        for granted in 0..DUTIES.len() {
+            let directory = Arc::new(MemoryDirectory::new());
+            let open = || Engine::open(directory.clone(), Options::tiny_for_tests()).unwrap();
+            let engine = open();
+            let mut spawned = 0;
+            let started = Threads::start_with(&engine, |builder, work| {
+                spawned += 1;
+                if spawned > granted { Err(io::Error::other("no more")) } else { builder.spawn(work) }
+            });
+            assert!(matches!(started, Err(Error::Device { .. })));
+            assert_eq!(Arc::strong_count(&engine), 1);
+            drop(engine);
+            open().close().unwrap();
+        }
+    }
 }

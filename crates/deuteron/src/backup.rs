@@ -31,7 +31,7 @@ impl BackupReport {
 /// checksum is verified. Open the database afterwards: that recovers it to the backup's moment.
 ///
 /// # Errors
-/// [`Error::Exists`] if the target holds anything; [`Error::NotFound`] if there is no such file; [`Error::Corrupt`] with the
+/// [`Error::Exists`] if the target holds anything; [`Error::NothingAt`] if there is no such file; [`Error::Corrupt`] with the
 /// place of the damage in the backup; [`Error::DiskFull`], [`Error::Device`]. After an error the target is empty, and after a
 /// crash it is not taken for a database.
 ///
@@ -48,6 +48,28 @@ impl BackupReport {
 /// ```
 pub fn restore(backup: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<BackupReport, Error> {
     Ok(BackupReport::new(deuteron_archive::restore(backup.as_ref(), target.as_ref())?, Lsn(0)))
+}
+
+/// [`restore`] into a directory of the caller's making, one that encrypts say.
+///
+/// # Errors
+/// As [`restore`].
+///
+/// ```
+/// use deuteron::{Options, device::MemoryDirectory, restore_into};
+/// use std::sync::Arc;
+/// # let scratch = tempfile::tempdir()?;
+/// # let file = scratch.path().join("monday");
+/// # let db = Options::tiny_for_tests().open_in(Arc::new(MemoryDirectory::new()))?;
+/// db.backup(&file)?;
+/// let target = Arc::new(MemoryDirectory::new());
+/// restore_into(&file, target.as_ref())?;
+/// Options::tiny_for_tests().create_if_missing(false).open_in(target)?.close()?;
+/// # db.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn restore_into(backup: impl AsRef<Path>, target: &dyn Directory) -> Result<BackupReport, Error> {
+    Ok(BackupReport::new(deuteron_archive::restore_into(backup.as_ref(), target)?, Lsn(0)))
 }
 
 /// [`restore`] from the file `name` in one directory of the caller's making into another.

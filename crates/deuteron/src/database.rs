@@ -1,5 +1,6 @@
 //! [`Db`]: an open database.
 
+use crate::background;
 use crate::backup::BackupReport;
 use crate::check::{self, CheckReport};
 use crate::engine::Engine;
@@ -12,9 +13,10 @@ use deuteron_contract::Timestamp;
 use deuteron_device::Directory;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::Builder;
 
-/// An open database. Clones are handles of the same one; it closes when [`Db::close`] is called or the last
-/// handle, transaction and ticket is gone.
+/// An open database. Clones are handles of the same one; it closes when [`Db::close`] is called or the last handle is dropped. Transactions,
+/// tickets, scans and loads are no handles: those that are left get [`Error::Closed`] from then on. But the directory stays in use until they are gone, too.
 ///
 /// ```
 /// # let scratch = tempfile::tempdir()?;
@@ -42,7 +44,14 @@ struct Closer(Arc<Engine>);
 impl Drop for Closer {
     fn drop(&mut self) {
         // Nobody is left to tell. What was acknowledged as durable is durable; the rest is recovered at open.
-        drop(self.0.close());
+        let engine = Arc::clone(&self.0);
+        let close = move || drop(engine.close());
+        if background::is_duty() {
+            // Dropped by a waker that the duty has called: it cannot wait for its own end. Without a thread it is as if the process had been killed.
+            drop(Builder::new().name("deuteron-closer".into()).spawn(close));
+        } else {
+            close();
+        }
     }
 }
 
@@ -122,7 +131,7 @@ impl Db {
         self.engine.catalogue().drop_table(&self.engine, name)
     }
 
-    /// Runs `body` as a transaction: committed if it returns `Ok`, aborted if it returns `Err` or panics, run
+    /// Runs `body` as a transaction: committed if it returns `Ok`, aborted if it returns `Err` ([`Error::other`] for reasons of its own) or panics, run
     /// again (with a fresh transaction) after a conflict, as the default [`RetryPolicy`] says. On return the
     /// commit is as durable as the database's [`crate::Durability`] promises.
     ///
@@ -407,7 +416,7 @@ impl Db {
     /// is committed meanwhile a prefix. Writers are not stopped; checkpoints wait, so that the log grows for as long as it takes.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is a file of that name; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and
+    /// [`Error::Exists`] if there is a file of that name; [`Error::NothingAt`] if there is no such directory; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and
     /// the database goes on; [`Error::Corrupt`] if the log is not as it was written, and there is none either. A
     /// [checkpoint](Db::checkpoint) makes such a log superfluous. [`Error::Closed`], [`Error::Poisoned`].
     ///
@@ -451,7 +460,7 @@ impl Db {
     }
 
     /// Makes everything durable, takes a checkpoint so that the next open is quick, and stops. Other handles and
-    /// transactions get [`Error::Closed`] from then on.
+    /// transactions get [`Error::Closed`] from then on. The directory can be opened again when the last of them, of the tickets and of the loads is gone.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Device`]; the database is closed all the same, and the

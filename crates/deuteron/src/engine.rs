@@ -85,14 +85,17 @@ impl Engine {
     /// Takes the lock, creates or recovers, starts the background duties.
     pub fn open(directory: Arc<dyn Directory>, options: Options) -> Result<Arc<Engine>, Error> {
         // Before the lock, which would leave its file in a directory that is none of ours.
-        Superblock::read(directory.as_ref())?;
+        if Superblock::read(directory.as_ref())?.is_none() && !options.create_if_missing {
+            return Err(Error::NotFound { path: directory.name() });
+        }
         let lock = directory.lock().map_err(|error| match error.is_locked() {
             true => Error::InUse { path: directory.name() },
             false => Error::device("lock the directory")(error),
         })?;
-        let recorder = options.history.as_deref().map(Recorder::create).transpose()?;
         let signals = Arc::new(Signals::default());
         let parts = recovery::open(&directory, &options, &signals)?;
+        // A history that is there already is refused: so its file is made when nothing else is in the way.
+        let recorder = options.history.as_deref().map(Recorder::create).transpose()?;
         let checkpoint = parts.dc.recovered_redo_scan_start_point();
         let engine = Arc::new(Engine {
             parts,

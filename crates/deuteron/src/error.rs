@@ -110,12 +110,15 @@ pub enum Error {
     /// The commit was cancelled before it began. The transaction was aborted.
     #[error("the commit was cancelled; the transaction was aborted")]
     Cancelled,
-    /// The transaction has committed, and others see it, but its deadline passed, or the wait was cancelled, before it was known to be
-    /// durable: only a crash could still undo it.
+    /// The transaction has committed, and others see it, but its deadline passed, the wait was cancelled, or the database stopped before it was known to be
+    /// durable. In the first two cases only a crash could still undo it; in the last whether it is there shows when the database is opened again.
     #[error("committed at {timestamp}, but not known to be durable when the wait ended")]
     DurabilityUnknown {
         /// Its place in the serial order.
         timestamp: Timestamp,
+        /// What stopped the database; `None` if nothing has.
+        #[source]
+        cause: Option<Box<Error>>,
     },
     /// The database has been closed.
     #[error("the database is closed")]
@@ -139,7 +142,7 @@ pub enum Error {
         table: String,
     },
     /// The database accepts no more work because its device failed. What was acknowledged as durable is on
-    /// disk; whether a commit that was waiting is, is unknown until the database is opened again.
+    /// disk. A transaction that gets it has not committed; one that had, and was waiting to be durable, gets [`Error::DurabilityUnknown`].
     #[error("the database stopped: {reason}; open it again when the device works")]
     Poisoned {
         /// What failed.
@@ -157,8 +160,8 @@ pub enum Error {
         /// What is there.
         found: String,
     },
-    /// Another process, or another handle in this one, has the database open.
-    #[error("{path} is in use by another process")]
+    /// Another process has the database open, or this one has: a handle, a transaction, a ticket or a load that is left.
+    #[error("{path} is in use, by another process or by this one")]
     InUse {
         /// The directory.
         path: String,
@@ -175,6 +178,15 @@ pub enum Error {
         /// The directory.
         path: String,
     },
+    /// There is no backup of this name, or no directory to put one into.
+    #[error("there is nothing at {path}")]
+    NothingAt {
+        /// What was looked for.
+        path: String,
+    },
+    /// The program's own reason to give up a transaction, from [`Error::other`].
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
     /// The directory holds files that are not a database's.
     #[error("{path} is not a database: {reason}")]
     NotADatabase {
@@ -224,6 +236,26 @@ impl Error {
     /// ```
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict(_) | Error::MemoryExhausted)
+    }
+
+    /// The program's own reason to give up a transaction: [`crate::Db::transact`] aborts it, does not run it again, and returns this. The reason can be had
+    /// back from [`Error::Other`].
+    ///
+    /// ```
+    /// use deuteron::Error;
+    /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
+    /// # let stock = db.table("stock")?;
+    /// let outcome = db.transact(|tx| {
+    ///     tx.put(&stock, b"apples", b"12")?;
+    ///     Err::<(), _>(Error::other("out of stock"))
+    /// });
+    /// assert!(matches!(outcome, Err(Error::Other(reason)) if reason.to_string() == "out of stock"));
+    /// assert_eq!(db.begin().get(&stock, b"apples")?, None);
+    /// # db.close()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn other(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Other(reason.into())
     }
 
     /// Wraps a device error with what was being done.
@@ -293,7 +325,7 @@ impl From<ArchiveError> for Error {
     fn from(error: ArchiveError) -> Self {
         match error {
             ArchiveError::Exists { path } => Error::Exists { path },
-            ArchiveError::NotFound { path } => Error::NotFound { path },
+            ArchiveError::NotFound { path } => Error::NothingAt { path },
             ArchiveError::InUse { path } => Error::InUse { path },
             ArchiveError::NotAFileName { path } => {
                 Error::InvalidOption { option: "backup", reason: format!("{path} is not the name of a file") }

@@ -65,7 +65,7 @@ mod table;
 mod ticket;
 mod transaction;
 
-pub use backup::{BackupReport, restore, restore_in};
+pub use backup::{BackupReport, restore, restore_in, restore_into};
 pub use cancellation::Cancellation;
 pub use check::{CheckReport, check, check_fast, check_fast_in, check_in};
 pub use database::Db;

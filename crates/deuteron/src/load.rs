@@ -50,7 +50,8 @@ impl TableLoad {
     ///
     /// # Errors
     /// [`Error::TableExists`] if another has taken the name meanwhile; what a checkpoint and a commit may return. There is no
-    /// table then; what was loaded is given back in the background, at the latest after the next opening.
+    /// table then; what was loaded is given back in the background, at the latest after the next opening. With [`Error::DurabilityUnknown`] the table is there, and
+    /// whether it still is after the next opening is not known.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;

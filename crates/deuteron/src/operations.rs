@@ -1,6 +1,6 @@
 //! Operations of a [`Transaction`] that are made of others.
 
-use crate::{Error, KeyRange, Table, Transaction};
+use crate::{Error, Isolation, KeyRange, Table, Transaction};
 use deuteron_contract::Direction;
 use deuteron_tc::{Savepoint, ScanCursor};
 
@@ -105,7 +105,9 @@ impl Transaction {
     }
 
     /// Gives `key` the value `new` if it has the value `expected`; `None` stands for "does not exist", on either side. Whether
-    /// it had.
+    /// it had. Nobody else's write comes between the look and the change, at any level of isolation: under
+    /// [`Isolation::ReadCommitted`](crate::Isolation::ReadCommitted) the look is a [`Transaction::get_for_update`], so that others that write the key are in
+    /// the way from then on.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -129,9 +131,12 @@ impl Transaction {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<bool, Error> {
-        let matches = match self.get_with(table, key, |value| Some(value) == expected)? {
-            Some(matches) => matches,
-            None => expected.is_none(),
+        let matches = if self.inner.isolation() == Isolation::ReadCommitted {
+            // What such a transaction has read may change until it commits, and nothing looks.
+            self.get_for_update(table, key)?.as_deref() == expected
+        } else {
+            let found = self.get_with(table, key, |value| Some(value) == expected)?;
+            found.unwrap_or(expected.is_none())
         };
         if matches {
             self.set(table, key, new)?;

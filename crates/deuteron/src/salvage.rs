@@ -141,8 +141,7 @@ pub fn salvage(
         return Err(Error::NotFound { path: path.display().to_string() });
     }
     let directory = OsDirectory::open_existing(path).map_err(Error::device("open the directory"))?;
-    // Taking the lock would make the file, and where there is none nobody has the database open.
-    let _lock = if path.join("lock").exists() { lock(&directory)? } else { None };
+    let _lock = lock(&directory)?;
     find(&(Arc::new(directory) as Arc<dyn Directory>), take)
 }
 
@@ -170,9 +169,9 @@ pub fn salvage_in(
     find(&directory, take)
 }
 
-/// The lock, unless it cannot be had for another reason than that somebody has it: a disk that one may only read.
+/// The lock, unless it cannot be had for another reason than that somebody has it.
 fn lock(directory: &dyn Directory) -> Result<Option<Box<dyn Send + Sync>>, Error> {
-    match directory.lock() {
+    match directory.lock_to_read() {
         Ok(lock) => Ok(Some(lock)),
         Err(error) if error.is_locked() => Err(Error::InUse { path: directory.name() }),
         Err(_) => Ok(None),

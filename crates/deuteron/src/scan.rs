@@ -67,8 +67,8 @@ impl<'t> Scan<'t> {
         }
     }
 
-    /// The scan ends when it has returned `records` of them. Unlike with [`Iterator::take`], no more is read, and no more is protected from
-    /// others, than is returned.
+    /// The scan ends when it has returned `records` of them, those before the call included. Unlike with [`Iterator::take`], no more is read, and
+    /// no more is protected from others, than is returned, if the limit is set before the first is asked for.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
@@ -85,6 +85,8 @@ impl<'t> Scan<'t> {
     /// ```
     pub fn limit(mut self, records: usize) -> Self {
         self.limit = self.limit.min(records);
+        // What has been read ahead may be more.
+        (self.forward.plain, self.backward.plain) = (0, 0);
         self
     }
 

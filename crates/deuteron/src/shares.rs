@@ -69,7 +69,7 @@ impl Shares {
         let log = (memory / 8).max(1).next_power_of_two();
         let log = if log > memory / 8 { log / 2 } else { log };
         let log = log.clamp(LOG_RING_BYTES_MIN, LOG_RING_BYTES_MAX);
-        let tc = memory * 3 / 8;
+        let tc = memory / 8 * 3 + memory % 8 * 3 / 8;
         let dc = (memory - memory / 16).saturating_sub(log + tc);
         Self {
             log,

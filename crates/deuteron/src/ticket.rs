@@ -68,8 +68,7 @@ impl Ticket {
     /// Blocks until the commit is durable.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the log failed first, [`Error::DiskFull`] if for want of space: whether the commit survived is then unknown
-    /// until the database is opened again.
+    /// [`Error::DurabilityUnknown`] with the cause, if the log failed first: whether the commit survived is then unknown until the database is opened again.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
@@ -84,8 +83,13 @@ impl Ticket {
     pub fn wait(self) -> Result<(), Error> {
         match self.record {
             None => Ok(()),
-            Some(record) => self.engine.wait_stable(record),
+            Some(record) => self.engine.wait_stable(record).map_err(|error| self.unknown(Some(error))),
         }
+    }
+
+    /// That it is not known whether the commit is durable.
+    pub(crate) fn unknown(&self, cause: Option<Error>) -> Error {
+        Error::DurabilityUnknown { timestamp: self.timestamp, cause: cause.map(Box::new) }
     }
 }
 
@@ -159,7 +163,7 @@ impl Ticket {
                 if let Some(begun) = begun {
                     self.engine.waits().stable.record_time(self.now() - begun);
                 }
-                return outcome.map(|()| true);
+                return outcome.map(|()| true).map_err(|error| self.unknown(Some(error)));
             }
             begun = begun.or_else(|| Some(self.now()));
             if !is_wanted() {
@@ -189,7 +193,10 @@ impl Future for Ticket {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.record {
             None => Poll::Ready(Ok(())),
-            Some(record) => self.engine.poll_stable(record, context.waker()),
+            Some(record) => {
+                let polled = self.engine.poll_stable(record, context.waker());
+                polled.map_err(|error| self.unknown(Some(error)))
+            }
         }
     }
 }

@@ -406,8 +406,8 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::Conflict`] if what was read had changed by the time at which the transaction had to commit,
-    /// [`Error::Aborted`], [`Error::Closed`]. With [`Error::Poisoned`] and [`Error::DiskFull`] the outcome is
-    /// unknown until the database is opened again.
+    /// [`Error::Aborted`], [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`]: it has not committed. [`Error::DurabilityUnknown`]: it has, and others see it, but it
+    /// is not known whether it is durable.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;
@@ -428,7 +428,7 @@ impl Transaction {
             (Durability::Sync, Some(deadline)) => {
                 match ticket.wait_timeout(deadline.saturating_duration_since(ticket.now()))? {
                     true => Ok(()),
-                    false => Err(Error::DurabilityUnknown { timestamp: ticket.timestamp() }),
+                    false => Err(ticket.unknown(None)),
                 }
             }
         }
@@ -469,7 +469,7 @@ impl Transaction {
         if ticket.wait_until(deadline, cancellation)? {
             return Ok(());
         }
-        Err(Error::DurabilityUnknown { timestamp: ticket.timestamp() })
+        Err(ticket.unknown(None))
     }
 
     /// Commits in memory and returns at once; the [`Ticket`] tells when the commit is durable. With

@@ -322,3 +322,57 @@ fn closing_in_the_middle_of_a_checkpoint_ends() {
         db.close().expect("closes");
     }
 }
+
+#[test]
+fn looking_for_a_database_leaves_nothing_in_a_directory_that_has_none() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let names = || fs::read_dir(scratch.path()).expect("lists").count();
+    let opened = small().create_if_missing(false).open(scratch.path());
+    assert!(matches!(opened, Err(Error::NotFound { .. })));
+    assert!(matches!(deuteron::check(scratch.path()), Err(Error::NotFound { .. })));
+    assert!(matches!(deuteron::recovery_plan(scratch.path()), Err(Error::NotFound { .. })));
+    assert_eq!(names(), 0);
+    // Nor does a look at one whose files were copied without the lock's.
+    with_one_record(scratch.path());
+    fs::remove_file(scratch.path().join("lock")).expect("is there");
+    let before = names();
+    assert!(deuteron::check(scratch.path()).expect("checks").problems.is_empty());
+    assert!(deuteron::check_fast(scratch.path()).expect("checks").problems.is_empty());
+    deuteron::recovery_plan(scratch.path()).expect("plans");
+    deuteron::salvage(scratch.path(), &mut |_| Ok(())).expect("salvages");
+    assert_eq!(names(), before);
+    // And while somebody has it open nobody looks.
+    let db = small().open(scratch.path()).expect("opens");
+    assert!(matches!(deuteron::check(scratch.path()), Err(Error::InUse { .. })));
+    db.close().expect("closes");
+}
+
+#[test]
+fn an_opening_that_fails_leaves_no_history_that_would_be_in_the_way_of_the_next() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let (path, history) = (scratch.path().join("db"), scratch.path().join("history"));
+    with_one_record(&path);
+    let superblock = fs::read(path.join("superblock")).expect("reads");
+    fs::write(path.join("superblock"), b"damaged").expect("writes");
+    let open = || small().record_history(&history).open(&path);
+    assert!(open().is_err() && !history.exists());
+    fs::write(path.join("superblock"), superblock).expect("writes");
+    open().expect("opens").close().expect("closes");
+    assert!(history.exists());
+}
+
+#[test]
+fn a_backup_that_goes_nowhere_or_is_not_there_says_so() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let db = memory_db();
+    let nowhere = db.backup(scratch.path().join("missing").join("monday"));
+    assert!(matches!(&nowhere, Err(Error::NothingAt { path }) if path.ends_with("missing")), "{nowhere:?}");
+    let nothing = deuteron::restore(scratch.path().join("no backup"), scratch.path().join("target"));
+    assert!(matches!(&nothing, Err(Error::NothingAt { path }) if path.ends_with("no backup")), "{nothing:?}");
+}
+
+#[test]
+fn memory_for_more_than_there_can_be_is_no_overflow() {
+    let options = Options::tiny_for_tests().memory(usize::MAX);
+    options.open_in(Arc::new(MemoryDirectory::new())).expect("opens").close().expect("closes");
+}

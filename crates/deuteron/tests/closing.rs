@@ -2,8 +2,11 @@
 
 use deuteron::device::MemoryDirectory;
 use deuteron::{Db, Durability, Error, Options, Table, Transaction};
-use std::sync::Arc;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -100,6 +103,46 @@ fn a_long_commit_ends_though_the_database_has_closed_meanwhile() {
             Err(Error::Closed) => assert!(found == 0 || found == 20_000, "all or nothing: {found}"),
             Err(error) => panic!("{error}"),
         }
+        db.close().unwrap();
+    }
+}
+
+/// Drops what it owns when it is woken.
+struct Owner(Mutex<Option<Db>>);
+
+impl Wake for Owner {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().unwrap().take());
+    }
+}
+
+#[test]
+fn who_wakes_a_task_that_owns_the_last_handle_closes_the_database() {
+    for _ in 0..20 {
+        let directory = Arc::new(MemoryDirectory::new());
+        let open = || Options::new().memory(64 << 20).open_in(Arc::<MemoryDirectory>::clone(&directory));
+        let db = open().unwrap();
+        let table = db.table("table").unwrap();
+        let mut tx = db.begin();
+        tx.put(&table, b"key", b"value").unwrap();
+        let mut ticket = tx.commit_async().unwrap();
+        let owner = Arc::new(Owner(Mutex::new(Some(db))));
+        let waker = Waker::from(Arc::clone(&owner));
+        if Pin::new(&mut ticket).poll(&mut Context::from_waker(&waker)).is_ready() {
+            // Durable already: nobody will wake it.
+            Arc::clone(&owner).wake();
+        }
+        drop((ticket, table));
+        // It closes in the background.
+        let db = loop {
+            match open() {
+                Ok(db) => break db,
+                Err(Error::InUse { .. }) => thread::sleep(Duration::from_millis(1)),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let table = db.table("table").unwrap();
+        assert_eq!(db.transact(|tx| tx.get(&table, b"key")).unwrap().as_deref(), Some(&b"value"[..]));
         db.close().unwrap();
     }
 }

@@ -1,8 +1,9 @@
 //! Operations made of others, the limits of a writer, and waiting that is given up: each test's name is the property.
 
-use deuteron::device::MemoryDirectory;
+use deuteron::device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
 use deuteron::{
-    Background, ConflictCause, Db, Durability, Error, Options, RetryPolicy, Table, TransactionOptions,
+    Background, ConflictCause, Db, Durability, Error, Isolation, Options, RetryPolicy, Table, Transaction,
+    TransactionOptions,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -249,4 +250,108 @@ fn a_deadline_ends_a_wait_for_room_and_stops_nothing_else() {
     assert_eq!(left.len() % 8, 0);
     assert!(left.len() as u32 <= (3_000 - ended) * 8);
     db.close().expect("closes, for nothing has stopped it");
+}
+
+#[test]
+fn of_two_that_have_looked_at_the_same_one_changes_it_at_every_level() {
+    let (db, table) = open(Options::tiny_for_tests());
+    for isolation in [Isolation::Serializable, Isolation::Snapshot, Isolation::ReadCommitted] {
+        for expected in [None, Some(&b"0"[..])] {
+            db.transact(|tx| match expected {
+                Some(value) => tx.put(&table, b"k", value),
+                None => tx.delete(&table, b"k"),
+            })
+            .expect("commits");
+            let mut first = db.begin_with(TransactionOptions::new().isolation(isolation)).expect("begins");
+            let mut second = db.begin_with(TransactionOptions::new().isolation(isolation)).expect("begins");
+            // The second goes on only when the first has ended, or is told that the first is in its way.
+            let won = first.compare_and_set(&table, b"k", expected, Some(b"1")).expect("looks");
+            let other = second.compare_and_set(&table, b"k", expected, Some(b"2"));
+            first.commit().expect("commits");
+            let other = other.and_then(|other| second.commit().map(|()| other));
+            assert!(won && !matches!(other, Ok(true)), "{isolation:?}, {expected:?}: {other:?}");
+            let found = db.transact(|tx| tx.get(&table, b"k")).expect("reads");
+            assert_eq!(found.as_deref(), Some(&b"1"[..]), "{isolation:?}, {expected:?}");
+            // Another who comes between the look and the write.
+            let mut late = db.begin_with(TransactionOptions::new().isolation(isolation)).expect("begins");
+            late.get(&table, b"unrelated").expect("reads");
+            db.transact(|tx| tx.put(&table, b"k", b"3")).expect("commits");
+            let late = late
+                .compare_and_set(&table, b"k", Some(b"1"), Some(b"4"))
+                .and_then(|won| late.commit().map(|()| won));
+            assert!(!matches!(late, Ok(true)), "{isolation:?}: {late:?}");
+            assert_eq!(db.transact(|tx| tx.get(&table, b"k")).expect("reads").as_deref(), Some(&b"3"[..]));
+        }
+    }
+}
+
+#[test]
+fn what_several_have_changed_as_they_expected_adds_up_at_every_level() {
+    for isolation in [Isolation::Serializable, Isolation::Snapshot, Isolation::ReadCommitted] {
+        let (db, table) = open(Options::tiny_for_tests().background(Background::Threads));
+        db.transact(|tx| tx.put(&table, b"k", &0u32.to_le_bytes())).expect("commits");
+        let options = TransactionOptions::new().isolation(isolation).durability(Durability::None);
+        let count = |tx: &mut Transaction| {
+            let found = tx.get(&table, b"k")?.expect("is there");
+            let next = u32::from_le_bytes(found[..].try_into().expect("4 bytes")) + 1;
+            tx.compare_and_set(&table, b"k", Some(&found), Some(&next.to_le_bytes()))
+        };
+        let changed: u32 = std::thread::scope(|scope| {
+            let work = || (0..2_000).map(|_| db.transact_with(options, RetryPolicy::default(), count));
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(move || {
+                        work().map(|changed| u32::from(changed.expect("commits"))).sum::<u32>()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("runs")).sum()
+        });
+        let found = db.transact(|tx| tx.get(&table, b"k")).expect("reads").expect("is there");
+        assert_eq!(found, changed.to_le_bytes(), "{isolation:?}");
+        db.close().expect("closes");
+    }
+}
+
+#[test]
+fn a_reason_of_the_program_ends_a_transaction_and_comes_back() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0} too few")]
+    struct TooFew(u32);
+    let (db, table) = open(Options::tiny_for_tests());
+    let mut attempts = 0;
+    let outcome = db.transact(|tx| {
+        attempts += 1;
+        tx.put(&table, b"k", b"1")?;
+        Err::<(), _>(Error::other(TooFew(3)))
+    });
+    let Err(Error::Other(reason)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(reason.downcast_ref::<TooFew>().expect("what was given").0, 3);
+    assert_eq!((attempts, db.transact(|tx| tx.get(&table, b"k")).expect("reads")), (1, None));
+}
+
+/// Who has committed is told so, and who has not gets the reason only.
+#[test]
+fn a_commit_whose_log_fails_has_committed_and_those_behind_it_have_not() {
+    let disk = SimulatedDisk::new(1);
+    let db = Options::tiny_for_tests()
+        .durability(Durability::Sync)
+        .open_in(Arc::new(disk.directory()))
+        .expect("opens");
+    let table = db.table("t").expect("creates");
+    let mut others: Vec<_> = (0..3).map(|_| db.begin()).collect();
+    others.iter_mut().zip(0u8..).for_each(|(tx, key)| tx.put(&table, &[key], b"1").expect("writes"));
+    let mut others = others.into_iter();
+    disk.set_faults(FaultPlan::new().fail_from(Operation::Write, 0, FaultKind::Refuse));
+    let first = others.next().expect("three");
+    let at = first.timestamp();
+    match first.commit() {
+        Err(Error::DurabilityUnknown { timestamp, cause: Some(cause) }) => {
+            assert!(timestamp >= at && !matches!(*cause, Error::DurabilityUnknown { .. }), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
+    for tx in others {
+        assert!(matches!(tx.commit(), Err(Error::Poisoned { .. })));
+    }
 }

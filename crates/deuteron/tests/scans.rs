@@ -189,3 +189,24 @@ fn who_takes_the_first_of_a_queue_does_not_walk_over_all_that_was_taken_before()
         db.close().unwrap();
     }
 }
+
+#[test]
+fn a_limit_counts_what_was_returned_before_it_was_set() {
+    for options in all_options() {
+        let (db, table, records) = mixed(options);
+        let keys: Vec<_> = records.keys().cloned().collect();
+        for (before, limit) in [(1, 3), (5, 2), (3, 3), (0, 4), (40, 100)] {
+            let mut tx = db.begin();
+            let mut scan = tx.scan(&table, ..).expect("scans");
+            let mut found: Vec<_> = scan.by_ref().take(before).map(|entry| entry.expect("reads").0).collect();
+            found.extend(scan.limit(limit).map(|entry| entry.expect("reads").0));
+            assert_eq!(found, keys[..limit.max(before)], "{before}, {limit}");
+            let mut scan = tx.scan(&table, ..).expect("scans");
+            let mut found: Vec<_> =
+                (0..before).map(|_| scan.next_back().expect("more").expect("reads").0).collect();
+            found.extend(scan.limit(limit).rev().map(|entry| entry.expect("reads").0));
+            found.reverse();
+            assert_eq!(found, keys[keys.len() - limit.max(before)..], "{before}, {limit}, in reverse");
+        }
+    }
+}

@@ -199,6 +199,10 @@ impl Directory for AdverseDirectory {
         self.inner.lock()
     }
 
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        self.inner.lock_to_read()
+    }
+
     fn name(&self) -> String {
         self.inner.name()
     }

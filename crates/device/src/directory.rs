@@ -105,6 +105,26 @@ pub trait Directory: Send + Sync {
     /// [`DeviceError`] with `Operation::Lock` if another process or another handle holds it.
     fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError>;
 
+    /// As [`Directory::lock`], for who only reads, and changes nothing: where the lock has no file yet nobody has it, and none is made.
+    ///
+    /// # Errors
+    /// As [`Directory::lock`].
+    ///
+    /// ```
+    /// use deuteron_device::{Directory, OsDirectory};
+    /// # let scratch = tempfile::tempdir()?;
+    /// let directory = OsDirectory::open_existing(scratch.path())?;
+    /// drop(directory.lock_to_read()?);
+    /// assert!(!scratch.path().join("lock").exists());
+    /// let lock = directory.lock()?;
+    /// assert!(directory.lock_to_read().is_err_and(|error| error.is_locked()));
+    /// # drop(lock);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        self.lock()
+    }
+
     /// Does several reads, of any files of this directory, at the same time where the device can, and notes in each
     /// request what became of it. Blocks until all are done. No read hinders another.
     ///

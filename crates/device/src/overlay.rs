@@ -124,7 +124,7 @@ impl Directory for OverlayDirectory {
     }
 
     fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
-        self.base.lock()
+        self.base.lock_to_read()
     }
 
     fn now(&self) -> std::time::Instant {

@@ -225,6 +225,10 @@ impl Directory for EncryptedDirectory {
         self.inner.lock()
     }
 
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        self.inner.lock_to_read()
+    }
+
     /// All are asked for before the first is begun: for what each needs of the file below there must be room first.
     fn read_each<'r>(&self, reads: &mut dyn Reads<'r>) {
         let (mut requests, mut more) = (Vec::new(), true);

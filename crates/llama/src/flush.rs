@@ -950,7 +950,7 @@ mod tests {
     #[test]
     fn pages_that_are_given_up_beside_a_flush_are_not_missed() {
         let llama = open(Options::tiny_for_tests());
-        for round in 0..200 {
+        for round in 0..2_000 {
             let free = |page: PageId| {
                 let guard = llama.pin();
                 let mut expected = llama.snapshot(page, &guard);

@@ -42,6 +42,16 @@ pub(crate) struct Flusher {
     segment: Option<(u64, Arc<dyn File>)>,
 }
 
+/// What a step has done.
+pub(crate) enum Step {
+    Idle,
+    Worked,
+    /// A buffer has become durable: those who wait for something below are to be woken, and then the next segment prepared.
+    Wrote {
+        stable: u64,
+    },
+}
+
 /// What the flusher counts. Written by it alone.
 #[derive(Default)]
 pub(crate) struct FlushCounters {
@@ -59,14 +69,14 @@ impl Flusher {
     }
 
     /// One step; see [`Log::flush_step`]. An error must stop the log.
-    pub(crate) fn step(&mut self, log: &Log) -> Result<bool, LogError> {
+    pub(crate) fn step(&mut self, log: &Log) -> Result<Step, LogError> {
         self.free_written(log);
         let number = self.next;
-        let Some(opened) = log.buffers.opened(number) else { return self.prepare_ahead(log, true) };
+        let Some(opened) = log.buffers.opened(number) else { return self.idle(log) };
         if let Some(offset) = opened.open_offset {
             let is_wanted = log.requested.load(Ordering::Acquire) > opened.base;
             if offset as usize <= HEADER_BYTES || !is_wanted {
-                return self.prepare_ahead(log, true);
+                return self.idle(log);
             }
             if log.buffers.seal(number) {
                 log.flush_counters.sealed_on_request.fetch_add(1, Ordering::Relaxed);
@@ -78,15 +88,19 @@ impl Flusher {
                 Some(finished) => break finished,
                 None if patience.wait() => {}
                 // A writer is slow. There is work to do, so true; but not here.
-                None => return Ok(true),
+                None => return Ok(Step::Worked),
             }
         };
         self.write(log, finished)?;
         self.next += 1;
         self.free_written(log);
-        log.waiters.wake(finished.successor);
-        self.prepare_ahead(log, false)?;
-        Ok(true)
+        Ok(Step::Wrote { stable: finished.successor })
+    }
+
+    /// There is nothing to write.
+    fn idle(&mut self, log: &Log) -> Result<Step, LogError> {
+        let worked = self.prepare_ahead(log, true)?;
+        Ok(if worked { Step::Worked } else { Step::Idle })
     }
 
     /// Writes a finished buffer and publishes it.
@@ -160,7 +174,7 @@ impl Flusher {
 
     /// Prepares the next segment once more than half of the current one is used, so that a full disk is noticed while
     /// there is still room for the transactions that are under way.
-    fn prepare_ahead(&mut self, log: &Log, is_idle: bool) -> Result<bool, LogError> {
+    pub(crate) fn prepare_ahead(&mut self, log: &Log, is_idle: bool) -> Result<bool, LogError> {
         let segments: &Segments = &log.segments;
         let segment_bytes = segments.shape().segment_bytes;
         let base = segments.base_of(self.position);

@@ -4,7 +4,7 @@ use crate::block::BLOCK;
 use crate::buffers::{Buffers, Reservation};
 use crate::commit_reservation::CommitReservation;
 use crate::condition::Condition;
-use crate::flusher::{FlushCounters, Flusher};
+use crate::flusher::{FlushCounters, Flusher, Step};
 use crate::memory_window::MemoryWindow;
 use crate::opening::{LogOpening, Recovery};
 use crate::reader::{BufferReader, LogBuffer, SegmentReader};
@@ -281,13 +281,21 @@ impl Log {
         };
         self.condition.check()?;
         let recycled = self.window.recycle_step();
-        match flusher.step(self) {
-            Ok(worked) => Ok(worked || recycled),
-            Err(error) => {
-                self.stop(&error);
-                Err(error)
+        let stepped = flusher.step(self);
+        // A waker may do anything: also write the log, or wait for somebody who does.
+        drop(flusher);
+        let prepared = match stepped {
+            Ok(Step::Idle) => return Ok(recycled),
+            Ok(Step::Worked) => return Ok(true),
+            Ok(Step::Wrote { stable }) => {
+                self.waiters.wake(stable);
+                // Whoever else writes now prepares the next segment, too.
+                self.flusher.try_lock().map_or(Ok(false), |mut flusher| flusher.prepare_ahead(self, false))
             }
-        }
+            Err(error) => Err(error),
+        };
+        prepared.inspect_err(|error| self.stop(error))?;
+        Ok(true)
     }
 
     /// F4.

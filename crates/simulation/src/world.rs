@@ -164,6 +164,10 @@ impl<'c> World<'c> {
         self.notice_lies();
         let text = with_causes(error);
         self.saw_bytes(text.as_bytes());
+        let error = match error {
+            Error::DurabilityUnknown { cause: Some(cause), .. } => cause,
+            error => error,
+        };
         if self.disk.is_stopped() {
             return Ok(());
         }

@@ -143,14 +143,20 @@ impl Catalogue {
     /// Finishes what a crash has interrupted: drops, loads.
     pub(crate) fn finish_drops(&self, engine: &Engine) -> Result<(), Error> {
         let mut tables = self.tables();
+        // At once, also if the rest cannot be done now: what is written to a table that is gone would be lost.
+        let Tables { by_name, dropped, .. } = &mut *tables;
+        let is_gone = |info: &TableInfo| dropped.contains(&info.id) && engine.component().is_dropped(info.id);
+        let gone: BTreeMap<TableId, Arc<str>> =
+            by_name.extract_if(.., |_, info| is_gone(info)).map(|(name, info)| (info.id, name)).collect();
         while let Some(&id) = tables.dropped.first() {
-            let name = tables.by_name.values().find(|info| info.id == id).map(|info| Arc::clone(&info.name));
+            let named =
+                || tables.by_name.values().find(|info| info.id == id).map(|info| Arc::clone(&info.name));
+            let name = gone.get(&id).cloned().or_else(named);
             match name {
                 Some(_) if !engine.component().is_dropped(id) => {
                     engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], None)])?;
                 }
                 Some(name) => {
-                    tables.by_name.remove(&name);
                     let unnamed = engine.apply(1, [(CATALOGUE, &name_key(&name)[..], None)]);
                     Self::finish_drop(engine, id, unnamed)?;
                 }
@@ -253,7 +259,35 @@ fn check_name(name: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::Options;
-    use deuteron_device::MemoryDirectory;
+    use deuteron_device::{CrashPolicy, MemoryDirectory, SimulatedDisk};
+
+    /// Though the disk is full, and another has to be given up before it.
+    #[test]
+    fn nothing_is_written_to_a_table_that_is_gone_while_its_name_cannot_be_removed() {
+        let disk = SimulatedDisk::new(1);
+        let open =
+            || Engine::open(Arc::new(disk.crash(CrashPolicy::LoseAll)), Options::tiny_for_tests()).unwrap();
+        let engine = open();
+        engine.catalogue().reserve(&engine, "a load that was given up").unwrap();
+        let id = engine.catalogue().table(&engine, "gone").unwrap().id;
+        engine.apply(1, [(id, &b"key"[..], Some(&b"value"[..]))]).unwrap();
+        engine.apply(1, [(CATALOGUE, &dropped_key(id)[..], Some(&[][..]))]).unwrap();
+        engine.drop_in_component(id).unwrap();
+        drop(engine);
+        disk.set_capacity(Some(0));
+        let engine = open();
+        disk.set_capacity(None);
+        let again = engine.catalogue().table(&engine, "gone").unwrap().id;
+        assert!(again > id);
+        engine.apply(1, [(again, &b"key"[..], Some(&b"value"[..]))]).unwrap();
+        assert!(engine.get(again, b"key").unwrap().is_some());
+        engine.close().unwrap();
+        drop(engine);
+        let engine = open();
+        assert_eq!(engine.catalogue().table(&engine, "gone").unwrap().id, again);
+        assert!(engine.get(again, b"key").unwrap().is_some());
+        engine.close().unwrap();
+    }
 
     #[test]
     fn a_table_that_the_component_has_dropped_does_not_keep_its_name() {

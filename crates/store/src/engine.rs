@@ -216,6 +216,12 @@ impl Engine {
         error
     }
 
+    /// Takes no more writes from now on, for this reason.
+    pub(crate) fn stop(&self, reason: &str) -> Error {
+        let reason = self.poison.get_or_init(|| reason.to_owned()).clone();
+        Error::Poisoned { reason }
+    }
+
     // ---- durability -----------------------------------------------------------------------------------------
 
     /// Makes durable what has been written.

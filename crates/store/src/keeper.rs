@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::engine::Engine;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -69,25 +70,30 @@ fn keep(engine: &Weak<Engine>) {
         if engine.is_stopping() {
             return;
         }
-        let done = if persisted.elapsed() >= engine.options().persist_every && engine.is_changed() {
-            match engine.try_persist() {
-                // Somebody else is at it; there is other work meanwhile.
-                Ok(false) => engine.step(),
-                done => {
-                    persisted = Instant::now();
-                    done
-                }
-            }
-        } else {
-            engine.step()
-        };
-        match done {
+        // A panic is a bug, which the hook has reported: without the keeper nothing would become durable in time, and nobody would be told.
+        let done = catch_unwind(AssertUnwindSafe(|| keep_once(&engine, &mut persisted)));
+        match done.unwrap_or_else(|_| Err(engine.stop("the keeper panicked"))) {
             Ok(true) => {}
             Ok(false) => engine.bell().sleep(IDLE),
             Err(Error::DiskFull { .. }) => engine.bell().sleep(FULL),
             // A page that cannot be read is not written anew; the rest of the store may be sound.
             Err(_) if engine.writable().is_ok() => engine.bell().sleep(FULL),
             Err(_) => return,
+        }
+    }
+}
+
+/// One round of the work; whether there was any.
+fn keep_once(engine: &Engine, persisted: &mut Instant) -> Result<bool, Error> {
+    if persisted.elapsed() < engine.options().persist_every || !engine.is_changed() {
+        return engine.step();
+    }
+    match engine.try_persist() {
+        // Somebody else is at it; there is other work meanwhile.
+        Ok(false) => engine.step(),
+        done => {
+            *persisted = Instant::now();
+            done
         }
     }
 }

@@ -22,8 +22,11 @@ pub fn backup(arguments: &BackupArguments, json: bool) -> Outcome {
 /// `deuteron restore`.
 pub fn restore(arguments: &RestoreArguments, json: bool) -> Outcome {
     let begin = Instant::now();
-    let report = deuteron::restore(&arguments.backup, &arguments.database)
-        .map_err(|error| at(&arguments.backup, error))?;
+    let report = match super::encrypted(&arguments.database, &arguments.key, true)? {
+        None => deuteron::restore(&arguments.backup, &arguments.database),
+        Some(directory) => deuteron::restore_into(&arguments.backup, directory.as_ref()),
+    };
+    let report = report.map_err(|error| at(&arguments.backup, error))?;
     say("database", &arguments.database, &report, begin, json)
 }
 

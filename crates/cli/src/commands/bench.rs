@@ -353,7 +353,7 @@ fn workload(arguments: &YcsbArguments) -> Outcome<Workload> {
     if let Some(operations) = arguments.ops_per_txn {
         workload.operations_per_transaction = operations as usize;
     }
-    workload.value_bytes = arguments.value_bytes;
+    workload.value_bytes = arguments.value_bytes as usize;
     Ok(workload)
 }
 

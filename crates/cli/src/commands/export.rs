@@ -160,9 +160,10 @@ impl Rows {
     }
 }
 
-/// Where the records go. A file appears under its name only when it is complete.
+/// Where the records go. A file appears under its name only when it is complete; what is there and is none, as a pipe or a device, is written to as it is.
 pub(super) enum Target {
     Standard(std::io::StdoutLock<'static>),
+    Special(File),
     File { file: File, partial: PathBuf, path: PathBuf, complete: bool },
 }
 
@@ -171,18 +172,33 @@ impl Target {
         if is_standard(path) {
             return Ok(Self::Standard(std::io::stdout().lock()));
         }
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            return match File::options().write(true).open(path) {
+                Ok(file) => Ok(Self::Special(file)),
+                Err(error) => Err(Failure::because(format!("cannot open {}", path.display()), &error)),
+            };
+        }
         let mut partial = OsString::from(path);
         partial.push(".partial");
         let partial = PathBuf::from(partial);
-        match File::create(&partial) {
+        match File::create_new(&partial) {
             Ok(file) => Ok(Self::File { file, partial, path: path.into(), complete: false }),
-            Err(error) => Err(Failure::because(format!("cannot create {}", partial.display()), &error)),
+            Err(error) => {
+                let failure = Failure::because(format!("cannot create {}", partial.display()), &error);
+                Err(match error.kind() {
+                    std::io::ErrorKind::AlreadyExists => {
+                        failure.hint("another export writes it; remove it if one has been killed")
+                    }
+                    _ => failure,
+                })
+            }
         }
     }
 
     fn finish(mut self) -> Outcome {
         match &mut self {
             Self::Standard(output) => output.flush().map_err(|error| Failure::output(&error)),
+            Self::Special(file) => file.flush().map_err(|error| Failure::output(&error)),
             Self::File { file, partial, path, complete } => {
                 file.sync_all().and_then(|()| std::fs::rename(&*partial, &*path)).map_err(|error| {
                     Failure::because(format!("cannot complete {}", path.display()), &error)
@@ -198,14 +214,14 @@ impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Self::Standard(output) => output.write(bytes),
-            Self::File { file, .. } => file.write(bytes),
+            Self::Special(file) | Self::File { file, .. } => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         match self {
             Self::Standard(output) => output.flush(),
-            Self::File { file, .. } => file.flush(),
+            Self::Special(file) | Self::File { file, .. } => file.flush(),
         }
     }
 }

@@ -25,5 +25,5 @@ fn a_backup_comes_back_and_a_damaged_one_is_refused_with_its_place() {
     restore().fails(5, "corrupt a.backup at byte 4096");
     words(&again, "get DB fruit apple").fails(3, "");
     std::fs::remove_file(&backup).unwrap();
-    restore().fails(3, "no database at");
+    restore().fails(3, "nothing at");
 }

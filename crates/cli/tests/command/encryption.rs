@@ -50,3 +50,18 @@ fn an_encrypted_database_shows_nothing_and_its_key_can_be_changed() {
     run(["put".as_ref(), plain.as_os_str(), "t".as_ref(), "k".as_ref(), "v".as_ref()]).ok();
     with_key("get DB t k", &plain, &new).fails(1, "not encrypted");
 }
+
+#[test]
+fn a_backup_is_restored_encrypted_with_the_keys_that_are_given() {
+    let scratch = Scratch::new();
+    let (db, again, backup) = (scratch.path("a.db"), scratch.path("again.db"), scratch.path("a.backup"));
+    let (old, new) = (key_file(&scratch, "old", &["a"]), key_file(&scratch, "new", &["b"]));
+    with_key("put DB fruit apple red", &db, &old).ok();
+    run(["backup".as_ref(), db.as_os_str(), backup.as_os_str(), "--key-file".as_ref(), old.as_os_str()]).ok();
+    let restore =
+        ["restore".as_ref(), backup.as_os_str(), again.as_os_str(), "--key-file".as_ref(), new.as_os_str()];
+    run(restore).ok();
+    assert_eq!(with_key("get DB fruit apple", &again, &new).ok().out, "red\n");
+    with_key("get DB fruit apple", &again, &old).fails(1, "encrypted with another key");
+    run(restore).fails(1, "exists already");
+}

@@ -180,3 +180,27 @@ fn sorted_input_is_loaded_whole_or_not_at_all() {
     assert_eq!(words(&db, "scan DB t --count").ok().out, "5000\n");
     words(&db, "check DB").ok();
 }
+
+#[test]
+fn an_export_to_a_pipe_goes_through_it_and_leaves_it() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    words(&db, "put DB t apple red").ok();
+    let pipe = scratch.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read_to_string(pipe).unwrap()
+    });
+    export(&db, &[pipe.to_str().unwrap(), "--format", "csv"]).ok();
+    assert_eq!(reader.join().unwrap(), "key,value\napple,red\n");
+    use std::os::unix::fs::FileTypeExt;
+    assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    export(&db, &["/dev/null", "--format", "csv"]).ok();
+    assert!(std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+    // Somebody else is at it, or has been killed.
+    let file = scratch.path("out.csv");
+    scratch.file("out.csv.partial", "half");
+    export(&db, &[file.to_str().unwrap()]).fails(1, "another export");
+    assert!(!file.exists() && scratch.path("out.csv.partial").exists());
+}

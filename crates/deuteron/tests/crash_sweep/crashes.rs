@@ -171,6 +171,8 @@ fn sweep_of_full_disks(on: On) {
         let reached = Reached::default();
         match workload.run(&disk, &reached) {
             Ok(()) | Err(Halt::Error(Error::DiskFull { .. } | Error::Poisoned { .. })) => {}
+            Err(Halt::Error(Error::DurabilityUnknown { cause: Some(cause), .. }))
+                if matches!(*cause, Error::DiskFull { .. } | Error::Poisoned { .. }) => {}
             Err(Halt::Error(other)) => panic!("a full disk is named: {}", with_causes(&other)),
             Err(Halt::Wrong(problem)) => panic!("{problem}"),
         }

@@ -138,7 +138,10 @@ fn shows_names_for_ever(fault: &Fault) -> bool {
 
 /// Whether an error says that the device failed, and not something else.
 fn fits(error: &Error) -> bool {
-    matches!(error, Error::Device { .. } | Error::DiskFull { .. } | Error::Poisoned { .. })
+    match error {
+        Error::DurabilityUnknown { cause: Some(cause), .. } => fits(cause),
+        error => matches!(error, Error::Device { .. } | Error::DiskFull { .. } | Error::Poisoned { .. }),
+    }
 }
 
 #[test]

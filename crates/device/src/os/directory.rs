@@ -120,6 +120,22 @@ fn create(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+fn lock_error(source: Errno) -> DeviceError {
+    DeviceError::new(Operation::Lock, LOCK_NAME, 0, source)
+}
+
+impl OsDirectory {
+    /// The file of the lock, opened so and locked.
+    fn lock_file(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = retry_on_intr(|| rustix::fs::openat(&self.descriptor, LOCK_NAME, flags, FILE_MODE))?;
+        // flock belongs to the open file, not to the process: a second handle in this process is refused too, and
+        // the kernel gives it back with the last descriptor.
+        retry_on_intr(|| rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive))?;
+        Ok(file)
+    }
+}
+
 impl Directory for OsDirectory {
     fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
         checks::name(Operation::Open, name)?;
@@ -205,15 +221,15 @@ impl Directory for OsDirectory {
     }
 
     fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
-        let error = |source: Errno| DeviceError::new(Operation::Lock, LOCK_NAME, 0, source);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = retry_on_intr(|| rustix::fs::openat(&self.descriptor, LOCK_NAME, flags, FILE_MODE))
-            .map_err(error)?;
-        // flock belongs to the open file, not to the process: a second handle in this process is refused too, and
-        // the kernel gives it back with the last descriptor.
-        retry_on_intr(|| rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive))
-            .map_err(error)?;
-        Ok(Box::new(file))
+        Ok(Box::new(self.lock_file(OFlags::RDWR | OFlags::CREATE).map_err(lock_error)?))
+    }
+
+    fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        match self.lock_file(OFlags::RDONLY) {
+            Ok(file) => Ok(Box::new(file)),
+            Err(Errno::NOENT) => Ok(Box::new(())),
+            Err(error) => Err(lock_error(error)),
+        }
     }
 
     fn read_each<'r>(&self, reads: &mut dyn Reads<'r>) {
