@@ -241,7 +241,7 @@ impl ExcerptReads for Gets<'_> {
         others.map(|missed| (missed.page, missed.bits)).collect()
     }
 
-    fn take(&mut self, page: PageId, excerpt: &Excerpt) {
+    fn take(&mut self, page: PageId, excerpt: &Excerpt<'_>) {
         let (first, others) = self.missed.split_at_mut(self.missed_first);
         for missed in [first, others] {
             let start = missed.partition_point(|missed| missed.page < page);

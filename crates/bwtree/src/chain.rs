@@ -64,19 +64,43 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
         {
             next.prefetch(0..FIRST_LINES);
         }
-        if best.is_none_or(|best| run.newest_stamp() >= best.stamp)
-            && let Ok(index) = run.search(key)
-        {
-            let record = run.record(index);
-            if best.is_none_or(|best| record.version() > best.version()) {
-                best = Some(record);
-            }
-        }
-        // Nothing older can win against it. Equal stamps are no decision: the higher LSN may be below.
-        if best.is_some_and(|best| best.stamp > run.stamp_below()) {
+        if is_decided_by(&run, key, &mut best) {
             break;
         }
         node = current.next();
+    }
+    Lookup::Found(best)
+}
+
+/// Looks for `key` in one run of a chain; whether nothing older can win against the `best` that was found so far.
+#[inline]
+fn is_decided_by<'g>(run: &Run<'g>, key: &[u8], best: &mut Option<RecordRef<'g>>) -> bool {
+    if best.is_none_or(|best| run.newest_stamp() >= best.stamp)
+        && let Ok(index) = run.search(key)
+    {
+        let record = run.record(index);
+        if best.is_none_or(|best| record.version() > best.version()) {
+            *best = Some(record);
+        }
+    }
+    // Equal stamps are no decision: the higher LSN may be below.
+    best.is_some_and(|best| best.stamp > run.stamp_below())
+}
+
+/// As [`lookup`], in the payloads of a chain, the newest first, down to the base's.
+pub(crate) fn lookup_in<'g>(payloads: impl Iterator<Item = &'g [u8]>, key: &[u8]) -> Lookup<'g> {
+    let mut best = None;
+    for payload in payloads {
+        let run = Run::new(payload);
+        if run.is_base()
+            && let Some(high) = run.high()
+            && compare(key, high).is_ge()
+        {
+            return Lookup::Right { separator: high, page: run.right() };
+        }
+        if is_decided_by(&run, key, &mut best) {
+            break;
+        }
     }
     Lookup::Found(best)
 }

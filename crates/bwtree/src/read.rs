@@ -117,22 +117,22 @@ impl Tree {
         key: &[u8],
         read: impl FnOnce(Option<RecordRef<'_>>) -> R,
     ) -> Option<R> {
-        let excerpt = self.llama.excerpt(miss.0, KeyParts::whole(key).filter())?;
-        self.find_in_excerpt(&excerpt, key).map(read)
+        let find = |excerpt: &Excerpt<'_>| self.find_in_excerpt(excerpt, key).map(read);
+        self.llama.excerpt(miss.0, KeyParts::whole(key).filter(), find)?
     }
 
     /// What an excerpt of a page says of `key`, unless that is not the page of the key.
     pub(crate) fn find_in_excerpt<'e>(
         &self,
-        excerpt: &'e Excerpt,
+        excerpt: &'e Excerpt<'_>,
         key: &[u8],
     ) -> Option<Option<RecordRef<'e>>> {
         // The identifier may have gone to another page since the miss, or the page have lost this key to its right sibling.
-        let descriptor = excerpt.head().base()?.descriptor()?;
+        let descriptor = excerpt.descriptor();
         if descriptor.tree != self.id || compare(key, descriptor.low_key).is_lt() {
             return None;
         }
-        match chain::lookup(excerpt.head(), key) {
+        match chain::lookup_in(excerpt.payloads(), key) {
             Lookup::Found(record) => Some(record),
             Lookup::Right { .. } | Lookup::Missing | Lookup::Sealed => None,
         }

@@ -12,9 +12,6 @@ use deuteron_histogram::{Distribution, Histogram};
 use deuteron_llama::{Llama, OwnedNode, PageDescriptor, PageId};
 use std::sync::Arc;
 
-/// What a record is taken to be as long as none was looked at.
-const RECORD_BYTES: u64 = 128;
-
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
 /// The longest value in bytes, if the store's segments are large enough ([`Tree::value_bytes_max`]).
@@ -92,6 +89,8 @@ impl Tree {
         let chain_lengths = Histogram::up_to(COUNTED_LENGTH_MAX);
         let (marks, merging, heir) = (Marks::default(), Mutex::default(), AtomicU64::new(0));
         let given_up = AtomicBool::new(false);
+        // As long as none was looked at: a page for one that need not be looked at costs less than one that nobody looks at again.
+        let record_bytes = options.page_bytes_max as u64;
         Tree {
             id,
             llama,
@@ -103,7 +102,7 @@ impl Tree {
             marks,
             merging,
             heir,
-            record_bytes: AtomicU64::new(RECORD_BYTES),
+            record_bytes: AtomicU64::new(record_bytes),
             given_up,
         }
     }

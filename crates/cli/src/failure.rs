@@ -122,7 +122,12 @@ fn advice(error: &Error) -> (Kind, Option<&'static str>) {
             (Kind::NotFound, Some("mind the path; put, import and shell create a database"))
         }
         Error::NothingAt { .. } => (Kind::NotFound, Some("mind the path")),
-        Error::DurabilityUnknown { cause: Some(cause), .. } => advice(cause),
+        Error::DurabilityUnknown { .. } => (
+            Kind::Failed,
+            Some(
+                "it has happened, unless a crash undoes it: look whether it is there before it is done again",
+            ),
+        ),
         Error::NotADatabase { .. } => (Kind::Failed, Some("give a directory of its own to the database")),
         Error::UnknownFormat { .. } => {
             (Kind::Failed, Some("use the version of this program that wrote the database, or a newer one"))

@@ -15,8 +15,16 @@ impl AccessMethod for BwTreeDc {
         }
     }
 
-    fn check_base(&self, page: PageId, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
-        deuteron_bwtree::check_base(payload, descriptor.low_key)?;
+    fn check_base(&self, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
+        deuteron_bwtree::check_base(payload, descriptor.low_key)
+    }
+
+    fn check_place(
+        &self,
+        page: PageId,
+        descriptor: PageDescriptor<'_>,
+        payload: &[u8],
+    ) -> Result<(), String> {
         // There is none yet of a table that is being loaded. The cleaner may move its pages all the same.
         self.tree_of(descriptor.tree).map_or(Ok(()), |tree| tree.check_place(page, payload))
     }

@@ -9,7 +9,7 @@
 use crate::BwTreeDc;
 use crate::large_values::Claim;
 use crate::stored_value::{self, LargeValue, StoredValue, ValueNumber, chunk_tree, is_table};
-use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 use deuteron_bwtree::Cursor;
 use deuteron_contract::{DcError, TableId};
 use std::collections::BTreeMap;
@@ -27,6 +27,8 @@ pub(crate) struct Sweeps {
     /// Whether there is any such table.
     any: AtomicBool,
     tables: Mutex<BTreeMap<TableId, Sweep>>,
+    /// The table that was swept last.
+    last: AtomicU32,
     pub(crate) written: AtomicU64,
     pub(crate) removed: AtomicU64,
 }
@@ -131,9 +133,19 @@ impl BwTreeDc {
         if !self.sweeps.any.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let due = self.sweeps.tables().iter().find(|(_, sweep)| sweep.is_due()).map(|(&table, _)| table);
+        let due = {
+            let tables = self.sweeps.tables();
+            // In turns: one of them may always be due, because of damage.
+            let last = TableId(self.sweeps.last.load(Ordering::Relaxed));
+            let behind = tables.range((Bound::Excluded(last), Bound::Unbounded));
+            let mut in_turn = behind.chain(tables.range(..=last));
+            in_turn.find(|(_, sweep)| sweep.is_due()).map(|(&table, _)| table)
+        };
         match due {
-            Some(table) => self.sweep_some(table).map(|()| true),
+            Some(table) => {
+                self.sweeps.last.store(table.0, Ordering::Relaxed);
+                self.sweep_some(table).map(|()| true)
+            }
             None => Ok(false),
         }
     }
@@ -213,10 +225,22 @@ impl BwTreeDc {
                 }
             }
         }
-        if !dead.is_empty() {
-            let values: Vec<_> = dead.iter().map(|(value, _)| *value).collect();
-            self.remove_values(table, &values)?;
-            self.sweeps.removed.fetch_add(values.len() as u64, Ordering::Relaxed);
+        // One by one where one of them lies on a page that cannot be read.
+        let values: Vec<_> = dead.iter().map(|(value, _)| *value).collect();
+        let remove = |values: &[(LargeValue, u64)]| match self.remove_values(table, values) {
+            Err(corrupt @ DcError::Corrupt { .. }) => Ok(Some(corrupt)),
+            removed => {
+                removed?;
+                self.sweeps.removed.fetch_add(values.len() as u64, Ordering::Relaxed);
+                Ok(None)
+            }
+        };
+        if !values.is_empty() && remove(&values)?.is_some() {
+            for value in values.chunks(1) {
+                if let Some(corrupt) = remove(value)? {
+                    damage = damage.and(Err(corrupt));
+                }
+            }
         }
         drop(dead);
         let mut tables = self.sweeps.tables();

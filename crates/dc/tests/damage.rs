@@ -194,6 +194,8 @@ fn a_page_that_cannot_be_read_keeps_nothing_of_other_tables_on_disk() {
     let dc = open();
     assert!(matches!(dc.get(TableId(1), &1u64.to_be_bytes()), Err(DcError::Corrupt { .. })));
     for _ in 0..4 {
+        // The damaged one is written to, too.
+        put(&dc, 1, 50, &[9; LARGE]);
         let end = (2..12).map(|number| put(&dc, 2, number, &[9; LARGE])).last().unwrap();
         dc.redo_scan_start_point(end).unwrap();
         let mut steps = 0;
@@ -209,4 +211,44 @@ fn a_page_that_cannot_be_read_keeps_nothing_of_other_tables_on_disk() {
         Ok(record) => record.unwrap().value.unwrap() == [1; LARGE],
         Err(error) => matches!(error, DcError::Corrupt { .. }),
     }));
+}
+
+#[test]
+fn a_part_of_a_dead_value_that_cannot_be_read_keeps_nobody_from_compacting() {
+    // A chunk, and a short one, which shares its page with those of others.
+    let large = |number: u64| [vec![7; 1 << 10], value(number, number)].concat();
+    let disk = SimulatedDisk::new(1);
+    let options = || DcOptions { memory_bytes: 256 << 10, ..DcOptions::tiny_for_tests() };
+    let open = || support::open(Arc::new(disk.crash(CrashPolicy::LoseAll)), options()).unwrap();
+    let dc = open();
+    let mut lsn = 0;
+    let mut put = |dc: &BwTreeDc, number: u64, value: &[u8]| {
+        lsn += 1;
+        dc.apply(&[support::row(TABLE, &number.to_be_bytes(), Some(value), lsn)]).unwrap();
+        Lsn(lsn + 1)
+    };
+    let end = (0..20).map(|number| put(&dc, number, &large(number))).last().unwrap();
+    dc.redo_scan_start_point(end).unwrap();
+    drop(dc);
+    let (file, at) = find(&disk, &value(10, 10));
+    disk.flip_bits(&file, at, 1).unwrap();
+    let dc = open();
+    for round in 0..4 {
+        let end = (0..20).map(|number| put(&dc, number, &large(100 + 20 * round + number))).last().unwrap();
+        dc.redo_scan_start_point(end).unwrap();
+        let mut steps = 0;
+        while dc.maintain_step().unwrap() {
+            steps += 1;
+            assert!(steps < 10_000, "there is no end of it");
+        }
+    }
+    match dc.compact() {
+        Ok(_) | Err(DcError::Corrupt { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    assert!(support::counter(&dc, "large_values_removed") >= 60);
+    for number in 0..20 {
+        let found = dc.get(TABLE, &u64::to_be_bytes(number)).unwrap().unwrap().value.unwrap();
+        assert_eq!(found, large(160 + number));
+    }
 }

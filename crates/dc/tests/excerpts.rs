@@ -147,8 +147,8 @@ fn it_spares_reads_of_the_device_and_a_page_read_twice_is_loaded() {
     let mut bed = bed(&disk);
     update(&mut bed, 1500);
     let before = (bed.dc.llama().statistics(), disk.count(DeviceOperation::Read));
-    for number in 0..300 {
-        bed.read(number * 61);
+    for number in 0..1000 {
+        bed.read(number * 61 % KEYS);
     }
     let after = (bed.dc.llama().statistics(), disk.count(DeviceOperation::Read));
     let [excerpts, spared] =

@@ -227,14 +227,15 @@ fn a_crash_while_pages_are_merged_and_freed_loses_nothing() {
 fn what_was_deleted_once_is_given_back_however_few_records_a_page_has() {
     // Records of 16 KiB, one to a page; of 1 KiB, a few; of 100 bytes, deleted in sorted batches. In memory, and beyond it.
     for (bytes, count, batch) in [(16 << 10, 200u64, 1), (1 << 10, 3_000, 1), (100, 20_000, 100)] {
-        for memory_bytes in [1 << 20, 64 << 20] {
+        for (memory_bytes, is_reopened) in [(1 << 20, false), (64 << 20, false), (1 << 20, true)] {
+            let directory = Arc::new(MemoryDirectory::new());
             let options = DcOptions {
                 segment_bytes: 256 << 10,
                 flush_buffer_bytes: 32 << 10,
                 memory_bytes,
                 ..DcOptions::default()
             };
-            let dc = open(Arc::new(MemoryDirectory::new()), options).unwrap();
+            let mut dc = open(directory.clone(), options.clone()).unwrap();
             let ordered = |number: u64| number.to_be_bytes();
             let value = vec![5; bytes];
             for number in 0..count {
@@ -243,6 +244,10 @@ fn what_was_deleted_once_is_given_back_however_few_records_a_page_has() {
             let mut lsn = count + 1;
             dc.redo_scan_start_point(Lsn(lsn)).unwrap();
             let full = dc.statistics().disk_bytes;
+            if is_reopened {
+                drop(dc);
+                dc = open(directory, options).unwrap();
+            }
             let numbers: Vec<u64> = (0..count).collect();
             for numbers in numbers.chunks(batch) {
                 let keys: Vec<_> = numbers.iter().map(|&number| ordered(number)).collect();

@@ -20,7 +20,7 @@ use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
 /// A stable operation waits at most this long for more of its kind before it is posted.
@@ -106,7 +106,10 @@ impl Threads {
 }
 
 fn join(thread: JoinHandle<()>) {
-    drop(thread.join());
+    // A waker may close the database on the thread that has called it, which cannot wait for its own end.
+    if thread.thread().id() != thread::current().id() {
+        drop(thread.join());
+    }
 }
 
 thread_local! {

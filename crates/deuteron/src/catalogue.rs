@@ -45,7 +45,7 @@ impl Catalogue {
                 return Ok(table.clone());
             }
             let id = Self::look_up_or_create(engine, name)?;
-            let table = Table::new(id, name, engine.database());
+            let table = Table::new(id, name, engine.number());
             let mut known = self.known_mut();
             // Unless it was dropped since it was looked up.
             if !known.dropped.contains_key(&id) {
@@ -123,7 +123,7 @@ impl Catalogue {
     }
 
     fn own_table(engine: &Engine) -> Table {
-        Table::new(TableId::CATALOGUE, "the catalogue", engine.database())
+        Table::new(TableId::CATALOGUE, "the catalogue", engine.number())
     }
 
     fn read_names(transaction: &mut Transaction, catalogue: &Table) -> Result<Vec<String>, Error> {

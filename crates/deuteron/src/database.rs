@@ -195,7 +195,7 @@ impl Db {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn lookahead(&self) -> Lookahead {
-        Lookahead::new(self.engine.tc().lookahead(), self.engine.database())
+        Lookahead::new(self.engine.tc().lookahead(), self.engine.number())
     }
 
     /// Begins a transaction that the caller commits or aborts by hand. It is owned: it may be sent to another

@@ -2,7 +2,7 @@
 //!
 //! Commits set it, the flusher clears it. A commit inside a window that is already open costs one load.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// No window is open.
@@ -49,6 +49,8 @@ impl Delay {
     /// because the moment has come nearer.
     pub fn open(&self, window: Duration, now: impl FnOnce() -> Instant) -> bool {
         let length = Length::of(window);
+        // With that of `restart`: either this is seen to have been appended, or the window is seen to be closed.
+        fence(Ordering::SeqCst);
         // An open window of at most this length ends soon enough; no look at the clock is needed to know it.
         let open = self.window.load(Ordering::Acquire);
         if open != CLOSED && Length(open as u16) <= length {
@@ -71,6 +73,7 @@ impl Delay {
     /// caller requests *after* this call.
     pub fn restart(&self) {
         self.window.store(CLOSED, Ordering::Release);
+        fence(Ordering::SeqCst);
     }
 
     fn microseconds(&self, moment: Instant) -> u64 {

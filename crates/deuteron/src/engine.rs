@@ -39,6 +39,9 @@ use std::time::{Duration, Instant};
 /// How long a stalled operation sleeps before it looks again by itself.
 const STALL: Duration = Duration::from_millis(1);
 
+/// The number of the next opening.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+
 /// The parts of an open database. See the [module](self).
 pub struct Engine {
     parts: Parts,
@@ -60,6 +63,7 @@ pub struct Engine {
     checkpointing: Mutex<()>,
     threads: Mutex<Threads>,
     directory: Arc<dyn Directory>,
+    number: u64,
     /// Given back last.
     _lock: Box<dyn Send + Sync>,
 }
@@ -92,10 +96,27 @@ impl Engine {
             true => Error::InUse { path: directory.name() },
             false => Error::device("lock the directory")(error),
         })?;
+        if let Some(path) = options.history.as_deref().filter(|path| path.exists()) {
+            return Err(Error::Exists { path: path.display().to_string() });
+        }
         let signals = Arc::new(Signals::default());
         let parts = recovery::open(&directory, &options, &signals)?;
-        // A history that is there already is refused: so its file is made when nothing else is in the way.
-        let recorder = options.history.as_deref().map(Recorder::create).transpose()?;
+        let history = options.history.clone();
+        let recorder = history.as_deref().map(Recorder::create).transpose()?;
+        // One that is there already is refused: what fails from here on leaves none.
+        Engine::start(directory, lock, options, signals, parts, recorder).inspect_err(|_| {
+            let _ = history.map(std::fs::remove_file);
+        })
+    }
+
+    fn start(
+        directory: Arc<dyn Directory>,
+        lock: Box<dyn Send + Sync>,
+        options: Options,
+        signals: Arc<Signals>,
+        parts: Parts,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Result<Arc<Engine>, Error> {
         let checkpoint = parts.dc.recovered_redo_scan_start_point();
         let engine = Arc::new(Engine {
             parts,
@@ -111,6 +132,7 @@ impl Engine {
             checkpointing: Mutex::new(()),
             threads: Mutex::default(),
             directory,
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             _lock: lock,
             shares: Shares::of(&options),
             recorder,
@@ -233,8 +255,10 @@ impl Engine {
         stats
     }
 
-    pub fn database(&self) -> u64 {
-        self.parts.superblock.database
+    /// The number of this opening in the process: what tells its tables from others'. (A backup that was restored has the identity of what it is of, and tables
+    /// that were dropped are known to those who were there.)
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     pub fn durability(&self) -> Durability {
@@ -468,7 +492,9 @@ impl Engine {
         }
         let tables = self.parts.dc.tables_bytes();
         let (tc, dc) = (self.parts.tc.memory_bytes(), self.parts.dc.memory_bytes() + tables);
-        let counted = tc + dc + self.parts.epochs.garbage_bytes();
+        let proxy = self.parts.proxy.statistics();
+        let waiting = proxy.waiting_list_bytes;
+        let counted = tc + dc + waiting + proxy.side_buffer_bytes + self.parts.epochs.garbage_bytes();
         let idle = idle_bytes(Part::Records, tc) + idle_bytes(Part::Pages, dc);
         let taken = Taken {
             // What comes and goes leaves as much idle sooner or later.
@@ -480,7 +506,6 @@ impl Engine {
         self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));
         let budget = self.shares.tc_budget(dc);
         self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(budget));
-        let waiting = self.parts.proxy.statistics().waiting_list_bytes;
         self.parts.tc.set_memory_budget(budget - waiting.min(budget / 2));
     }
 

@@ -123,8 +123,8 @@ pub enum Error {
     /// The database has been closed.
     #[error("the database is closed")]
     Closed,
-    /// A table of another database was used.
-    #[error("table {table} belongs to another database")]
+    /// A table of another database was used, or one of an earlier opening of this one.
+    #[error("table {table} belongs to another database, or to an earlier opening of this one")]
     ForeignTable {
         /// Its name.
         table: String,

@@ -143,7 +143,7 @@ fn open_beside(
 ) -> Result<(Arc<BwTreeDc>, Option<ReadMemory>), Error> {
     let is_open = AtomicBool::new(false);
     thread::scope(|scope| {
-        let memory = scope.spawn(|| {
+        let memory = thread::Builder::new().spawn_scoped(scope, || {
             let mut memory = ReadMemory::new(directory, log_options, 2 * round_bytes_max(replay_bytes))?;
             while memory.grow() {
                 // Relaxed: a hint.
@@ -155,10 +155,15 @@ fn open_beside(
         });
         let dc = open_dc();
         is_open.store(true, Ordering::Relaxed);
+        // Where the system gives no thread the log is read into memory that is taken then.
+        let Ok(memory) = memory else { return Ok((dc?, None)) };
         let memory = memory.join().unwrap_or_else(|panic| resume_unwind(panic));
         Ok((dc?, Some(memory?)))
     })
 }
+
+/// More operations a batch does not profit by, and each takes seventy bytes that nobody counts.
+const BATCH_OPERATIONS_MAX: usize = 1 << 20;
 
 fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options {
     if let Some(sizes) = &options.sizes {
@@ -175,7 +180,7 @@ fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options 
         waiting_log_bytes_max: options.writer_log_bytes_max(),
         lag_bytes: lag_bytes as u64,
         // A round is one batch, unless its operations are shorter than is common.
-        batch_operations_max: batch_operations_max.max(lag_bytes / 64),
+        batch_operations_max: batch_operations_max.max((lag_bytes / 64).min(BATCH_OPERATIONS_MAX)),
     }
 }
 

@@ -57,13 +57,17 @@ pub fn replay(
         }
         Background::Threads => thread::scope(|scope| {
             let (sender, receiver) = sync_channel(0);
-            let reading = scope.spawn(move || {
+            let reading = thread::Builder::new().spawn_scoped(scope, move || {
                 // Ends when there is no more, or nobody wants it.
                 while let Some(round) = rounds.next()?
                     && sender.send(round).is_ok()
                 {}
                 Ok::<_, LogError>(rounds.opening)
             });
+            let reading = reading.map_err(|source| Error::Device {
+                context: "start a thread that reads the log".into(),
+                source: Box::new(source),
+            })?;
             let receiver = receiver;
             replay.post(|| Ok(receiver.recv().ok()))?;
             Ok::<_, Error>(reading.join().unwrap_or_else(|panic| resume_unwind(panic))?)
@@ -156,7 +160,8 @@ impl ProxyHost for NoTransactions {
 
     fn on_threads(&self, work: &(dyn Fn() + Sync)) {
         thread::scope(|scope| {
-            (1..self.threads).for_each(|_| drop(scope.spawn(work)));
+            // Where the system gives no thread, there is one less.
+            (1..self.threads).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, work)));
             work();
         });
     }

@@ -324,7 +324,7 @@ impl Transaction {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn prefetch<K: AsRef<[u8]>>(&mut self, table: &Table, reads: &[K], writes: &[K]) {
-        if table.database == self.engine.database() {
+        if table.database == self.engine.number() {
             self.inner.prefetch(table.id, reads, writes);
         }
     }
@@ -576,7 +576,7 @@ impl Transaction {
 
     pub(crate) fn usable(&self, table: &Table) -> Result<(), Error> {
         self.engine.usable()?;
-        if table.database != self.engine.database() {
+        if table.database != self.engine.number() {
             return Err(Error::ForeignTable { table: table.name.to_string() });
         }
         if table.is_dropped() {

@@ -329,10 +329,10 @@ fn what_exists_is_not_overwritten() {
     std::fs::write(at("taken"), b"precious").expect("writes");
     assert!(matches!(db.backup(at("taken")), Err(Error::Exists { .. })));
     assert_eq!(std::fs::read(at("taken")).expect("reads"), b"precious");
-    assert!(matches!(db.backup(at("no such directory/backup")), Err(Error::NotFound { .. })));
+    assert!(matches!(db.backup(at("no such directory/backup")), Err(Error::NothingAt { .. })));
     db.backup(at("backup")).expect("backs up");
     assert!(matches!(restore(at("backup"), at("db")), Err(Error::Exists { .. } | Error::InUse { .. })));
-    assert!(matches!(restore(at("missing"), at("new")), Err(Error::NotFound { .. })));
+    assert!(matches!(restore(at("missing"), at("new")), Err(Error::NothingAt { .. })));
     assert!(!at("new").exists());
     restore(at("backup"), at("new")).expect("restores");
     assert!(matches!(restore(at("backup"), at("new")), Err(Error::Exists { .. })));

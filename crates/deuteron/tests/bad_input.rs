@@ -376,3 +376,27 @@ fn memory_for_more_than_there_can_be_is_no_overflow() {
     let options = Options::tiny_for_tests().memory(usize::MAX);
     options.open_in(Arc::new(MemoryDirectory::new())).expect("opens").close().expect("closes");
 }
+
+#[test]
+fn a_table_of_a_copy_or_of_an_earlier_opening_is_a_foreign_one() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| scratch.path().join(name);
+    with_one_record(&at("original"));
+    let original = small().open(at("original")).expect("opens");
+    original.backup(at("backup")).expect("copies");
+    deuteron::restore(at("backup"), at("copy")).expect("restores");
+    let copy = small().open(at("copy")).expect("opens");
+    let (x, y) = (original.table("x").expect("creates"), copy.table("y").expect("creates"));
+    assert_ne!(x, y);
+    assert!(matches!(copy.transact(|tx| tx.put(&x, b"k", b"v")), Err(Error::ForeignTable { .. })));
+    copy.close().expect("closes");
+    // Dropped while nobody who has the handle could be told.
+    original.close().expect("closes");
+    let again = small().open(at("original")).expect("opens");
+    again.drop_table("x").expect("drops");
+    again.close().expect("closes");
+    drop(y);
+    let again = small().open(at("original")).expect("opens");
+    assert!(matches!(again.transact(|tx| tx.put(&x, b"k", b"v")), Err(Error::ForeignTable { .. })));
+    again.close().expect("closes");
+}

@@ -107,18 +107,21 @@ fn a_long_commit_ends_though_the_database_has_closed_meanwhile() {
     }
 }
 
-/// Drops what it owns when it is woken.
-struct Owner(Mutex<Option<Db>>);
+/// Drops what it owns when it is woken, or closes it.
+struct Owner(Mutex<Option<Db>>, bool);
 
 impl Wake for Owner {
     fn wake(self: Arc<Self>) {
-        drop(self.0.lock().unwrap().take());
+        match self.0.lock().unwrap().take() {
+            Some(db) if self.1 => db.close().unwrap(),
+            other => drop(other),
+        }
     }
 }
 
 #[test]
 fn who_wakes_a_task_that_owns_the_last_handle_closes_the_database() {
-    for _ in 0..20 {
+    for closes in [false, true].into_iter().cycle().take(40) {
         let directory = Arc::new(MemoryDirectory::new());
         let open = || Options::new().memory(64 << 20).open_in(Arc::<MemoryDirectory>::clone(&directory));
         let db = open().unwrap();
@@ -126,7 +129,7 @@ fn who_wakes_a_task_that_owns_the_last_handle_closes_the_database() {
         let mut tx = db.begin();
         tx.put(&table, b"key", b"value").unwrap();
         let mut ticket = tx.commit_async().unwrap();
-        let owner = Arc::new(Owner(Mutex::new(Some(db))));
+        let owner = Arc::new(Owner(Mutex::new(Some(db)), closes));
         let waker = Waker::from(Arc::clone(&owner));
         if Pin::new(&mut ticket).poll(&mut Context::from_waker(&waker)).is_ready() {
             // Durable already: nobody will wake it.
@@ -143,6 +146,43 @@ fn who_wakes_a_task_that_owns_the_last_handle_closes_the_database() {
         };
         let table = db.table("table").unwrap();
         assert_eq!(db.transact(|tx| tx.get(&table, b"key")).unwrap().as_deref(), Some(&b"value"[..]));
+        db.close().unwrap();
+    }
+}
+
+/// The redo start is that of a small write which lies among the pieces of a large one that has committed.
+#[test]
+fn a_database_opens_though_a_long_value_begins_before_its_redo_start() {
+    for round in 0..12u64 {
+        let directory = Arc::new(MemoryDirectory::new());
+        let open =
+            || Options::new().memory(64 << 20).open_in(Arc::<MemoryDirectory>::clone(&directory)).unwrap();
+        let db = open();
+        let table = db.table("table").unwrap();
+        let value: Vec<u8> = (0..6u32 << 20).map(|byte| (byte / 1000) as u8).collect();
+        let begun = AtomicBool::new(false);
+        let small = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut large = db.begin();
+                begun.store(true, Ordering::SeqCst);
+                large.put(&table, b"large", &value).unwrap();
+                large.commit().unwrap();
+            });
+            while !begun.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_micros(150 * round));
+            let mut small = db.begin();
+            small.put(&table, b"small", b"1").unwrap();
+            small
+        });
+        db.checkpoint().unwrap();
+        db.close().unwrap();
+        drop((small, table));
+        let db = open();
+        let table = db.table("table").unwrap();
+        assert!(db.begin().get(&table, b"large").unwrap() == Some(value), "{round}");
+        assert_eq!(db.begin().get(&table, b"small").unwrap(), None);
         db.close().unwrap();
     }
 }

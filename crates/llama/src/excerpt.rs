@@ -17,9 +17,9 @@ use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::fragments::Filter;
 use crate::llama::{Llama, chain};
-use crate::load::{OwnedChain, missing_in};
+use crate::load::missing_in;
 use crate::loading::LoadTicket;
-use crate::node::{NodeKind, NodeRef, OwnedNode};
+use crate::node::{NodeKind, NodeRef, PageDescriptor};
 use crate::page_id::PageId;
 use crate::page_reader::{Chosen, Extent, Wanted};
 use crate::reading::{InFlight, ReadFragment};
@@ -32,28 +32,41 @@ const BYTES_A_PAGE: u64 = 8 << 10;
 /// Among so many places of a page to be remembered in.
 const WAYS: usize = 4;
 
-/// What a page says of one key, from [`Llama::excerpt`].
-pub struct Excerpt {
-    chain: OwnedChain,
-    chosen: Chosen,
+/// What a page says of one key, from [`Llama::excerpt`]. It lies where it was read to.
+pub struct Excerpt<'r> {
+    /// Newest first: those that lay in memory, and those that were read. The last is the base's.
+    payloads: Vec<&'r [u8]>,
+    descriptor: PageDescriptor<'r>,
+    chosen: &'r Chosen,
 }
 
-impl Excerpt {
-    /// The newest node.
+impl Excerpt<'_> {
+    /// The payloads of its nodes, the newest first; the last is the base's.
     ///
     /// ```
-    /// # fn example(excerpt: &deuteron_llama::Excerpt) {
-    /// assert!(!excerpt.head().is_partial());
+    /// # fn example(excerpt: &deuteron_llama::Excerpt<'_>) {
+    /// assert!(excerpt.payloads().count() > 0);
     /// # }
     /// ```
-    pub fn head(&self) -> NodeRef<'_> {
-        self.chain.head()
+    pub fn payloads(&self) -> impl Iterator<Item = &[u8]> {
+        self.payloads.iter().copied()
+    }
+
+    /// Of the base.
+    ///
+    /// ```
+    /// # fn example(excerpt: &deuteron_llama::Excerpt<'_>) {
+    /// println!("a page of tree {}", excerpt.descriptor().tree);
+    /// # }
+    /// ```
+    pub fn descriptor(&self) -> PageDescriptor<'_> {
+        self.descriptor
     }
 
     /// Whether it says all that the page does of a key with these [bits](crate::AccessMethod::filter): surely of one that it was read for.
     ///
     /// ```
-    /// # fn example(excerpt: &deuteron_llama::Excerpt) {
+    /// # fn example(excerpt: &deuteron_llama::Excerpt<'_>) {
     /// if excerpt.covers(1 << 3) {
     ///     // A key with this bit that is not there is not in the page.
     /// }
@@ -75,7 +88,7 @@ pub trait ExcerptReads {
     fn more(&mut self) -> Vec<(PageId, Filter)>;
 
     /// Is told what a page says of all keys that it was wanted for with each other.
-    fn take(&mut self, page: PageId, excerpt: &Excerpt);
+    fn take(&mut self, page: PageId, excerpt: &Excerpt<'_>);
 }
 
 /// Pages of which an excerpt was made lately.
@@ -113,8 +126,8 @@ impl Lately {
 struct Plan {
     begun: Instant,
     chosen: Chosen,
-    /// Newest first.
-    copies: Vec<OwnedNode>,
+    /// Payloads, newest first.
+    copies: Vec<Box<[u8]>>,
 }
 
 /// What for a page is read.
@@ -130,7 +143,7 @@ enum Purpose<'l> {
 }
 
 impl Llama {
-    /// Reads what of `page` may hold a key whose [bits](crate::AccessMethod::filter) are these, without making the page resident. `None` if memory has room for the
+    /// Reads what of `page` may hold a key whose [bits](crate::AccessMethod::filter) are these, without making the page resident, and gives it to `read`. `None` if memory has room for the
     /// page, or it was asked for lately, and if anything is in the way: [load](Llama::load) it then. Blocks on the
     /// device; to be called without a guard.
     ///
@@ -144,15 +157,15 @@ impl Llama {
     /// # let options = deuteron_llama::Options::default();
     /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
     /// // There is nothing of it on flash.
-    /// assert!(llama.excerpt(llama.allocate(), 1).is_none());
+    /// assert!(llama.excerpt(llama.allocate(), 1, |_| ()).is_none());
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
-    pub fn excerpt(&self, page: PageId, bits: Filter) -> Option<Excerpt> {
+    pub fn excerpt<R>(&self, page: PageId, bits: Filter, read: impl FnOnce(&Excerpt<'_>) -> R) -> Option<R> {
         let plan = self.plan(&[(page, bits)], self.now())?;
-        let mut found = None;
+        let (mut found, mut take) = (None, Some(read));
         let wanted = vec![Wanted { page, extent: Extent::Chosen(plan.chosen.clone()), purpose: plan }];
         self.read_pages(wanted, None, InFlight::Many, &mut |_, plan, read| {
-            found = self.excerpt_of(plan, read);
+            found = take.take().and_then(|take| self.with_excerpt(&plan, read, take));
         });
         found
     }
@@ -176,7 +189,7 @@ impl Llama {
     ///         std::mem::take(&mut self.0)
     ///     }
     ///
-    ///     fn take(&mut self, page: PageId, _: &Excerpt) {
+    ///     fn take(&mut self, page: PageId, _: &Excerpt<'_>) {
     ///         panic!("there is nothing of {page} on flash");
     ///     }
     /// }
@@ -197,9 +210,7 @@ impl Llama {
         };
         self.read_pages(wanted, Some(&mut more), InFlight::Many, &mut |page, purpose, read| match purpose {
             Purpose::Excerpt(plan) => {
-                if let Some(excerpt) = self.excerpt_of(plan, read) {
-                    keys.borrow_mut().take(page, &excerpt);
-                }
+                self.with_excerpt(&plan, read, |excerpt| keys.borrow_mut().take(page, excerpt));
             }
             // Why it cannot be read, whoever needs it will hear.
             Purpose::Load(_ticket, address, begun) => drop(self.take_loaded(page, address, begun, read)),
@@ -253,20 +264,34 @@ impl Llama {
         if above.iter().any(|node| node.kind() != NodeKind::Delta) || self.lately.note(page) {
             return None;
         }
-        let copies = above.into_iter().map(|node| OwnedNode::delta(node.payload())).collect();
+        let copies = above.into_iter().map(|node| node.payload().into()).collect();
         // Since the word has been the same, the list was that of what lies below the copies.
         (self.snapshot(page, &guard) == snapshot).then_some(Plan { begun, chosen, copies })
     }
 
-    /// The excerpt that consists of the fragments read and of the nodes above them; `None` if they cannot be read.
-    fn excerpt_of(&self, plan: Plan, read: Result<&[ReadFragment<'_>], LlamaError>) -> Option<Excerpt> {
+    /// Gives the excerpt that consists of the fragments read, and of what lies above them, to `take`; `None` if they cannot be read, or hold what is no page.
+    fn with_excerpt<R>(
+        &self,
+        plan: &Plan,
+        read: Result<&[ReadFragment<'_>], LlamaError>,
+        take: impl FnOnce(&Excerpt<'_>) -> R,
+    ) -> Option<R> {
         let Plan { begun, chosen, copies } = plan;
-        let mut chain = self.build(read.ok()?).ok()?;
-        copies.into_iter().rev().for_each(|copy| chain.push(copy));
+        let fragments = read.ok()?;
+        let mut payloads: Vec<&[u8]> = Vec::with_capacity(copies.len() + fragments.len());
+        payloads.extend(copies.iter().map(|copy| &**copy));
+        payloads.extend(fragments.iter().flat_map(ReadFragment::payloads));
+        let descriptor = fragments.last()?.fragment().descriptor()?;
+        // As each node that is read: see `build`.
+        if let Some(method) = self.access_method() {
+            let (base, deltas) = payloads[copies.len()..].split_last()?;
+            method.check_base(descriptor, base).ok()?;
+            deltas.iter().try_for_each(|delta| method.check_delta(delta, Some(base))).ok()?;
+        }
         self.counters.excerpts.add(1);
-        self.histograms.excerpt_nanoseconds.record_time(self.now() - begun);
+        self.histograms.excerpt_nanoseconds.record_time(self.now() - *begun);
         self.counters.fragments_spared.add(chosen.spared() as u64);
-        Some(Excerpt { chain, chosen })
+        Some(take(&Excerpt { payloads, descriptor, chosen }))
     }
 }
 
@@ -274,6 +299,7 @@ impl Llama {
 mod tests {
     use super::*;
     use crate::flush::AccessMethod;
+    use crate::node::OwnedNode;
     use crate::options::Options;
     use crate::test_bed::{flush, open, put};
     use deuteron_device::{FaultKind, FaultPlan, Operation, SimulatedDisk};
@@ -339,26 +365,25 @@ mod tests {
     }
 
     /// The first bytes of an excerpt's nodes, newest first.
-    fn of(excerpt: Option<Excerpt>) -> Option<Vec<u8>> {
-        let excerpt = excerpt?;
-        Some(chain(excerpt.head()).map(|node| node.payload()[0]).collect())
+    fn of(excerpt: &Excerpt<'_>) -> Vec<u8> {
+        excerpt.payloads().map(|payload| payload[0]).collect()
     }
 
     #[test]
     fn an_excerpt_has_the_base_and_what_may_hold_the_key() {
         let disk = SimulatedDisk::new(1);
         let (llama, pages, _method) = scattered(&disk);
-        assert_eq!(of(llama.excerpt(pages[0], 1 << 3)), None, "there is room for the page");
+        assert_eq!(llama.excerpt(pages[0], 1 << 3, of), None, "there is room for the page");
         fill(&llama);
         let reads = disk.count(Operation::Read);
-        assert_eq!(of(llama.excerpt(pages[0], 1 << 3)), Some(vec![3, 0]));
+        assert_eq!(llama.excerpt(pages[0], 1 << 3, of), Some(vec![3, 0]));
         assert_eq!(disk.count(Operation::Read) - reads, 2);
-        assert_eq!(of(llama.excerpt(pages[1], 1 << 9)), Some(vec![0]));
-        assert_eq!(of(llama.excerpt(pages[2], 0)), Some(vec![5, 4, 3, 2, 1, 0]), "any may hold the key");
+        assert_eq!(llama.excerpt(pages[1], 1 << 9, of), Some(vec![0]));
+        assert_eq!(llama.excerpt(pages[2], 0, of), Some(vec![5, 4, 3, 2, 1, 0]), "any may hold the key");
         // What was put on it meanwhile is there, of whatever key.
         delta(&llama, pages[3], &[11; 40]);
         delta(&llama, pages[3], &[12; 40]);
-        assert_eq!(of(llama.excerpt(pages[3], 1 << 5)), Some(vec![12, 11, 5, 0]));
+        assert_eq!(llama.excerpt(pages[3], 1 << 5, of), Some(vec![12, 11, 5, 0]));
         let statistics = llama.statistics();
         assert_eq!((statistics.excerpts, statistics.fragments_spared, statistics.loads), (4, 4 + 5 + 4, 0));
     }
@@ -367,10 +392,10 @@ mod tests {
     fn a_page_that_was_read_lately_is_loaded() {
         let (llama, pages, _method) = scattered(&SimulatedDisk::new(2));
         fill(&llama);
-        assert!(llama.excerpt(pages[0], 2).is_some());
-        assert!(llama.excerpt(pages[0], 4).is_none());
+        assert!(llama.excerpt(pages[0], 2, |_| ()).is_some());
+        assert!(llama.excerpt(pages[0], 4, |_| ()).is_none());
         llama.load(pages[0]).unwrap();
-        assert!(llama.excerpt(pages[0], 2).is_none(), "it is in memory");
+        assert!(llama.excerpt(pages[0], 2, |_| ()).is_none(), "it is in memory");
     }
 
     #[test]
@@ -401,8 +426,8 @@ mod tests {
             std::mem::take(&mut self.more)
         }
 
-        fn take(&mut self, page: PageId, excerpt: &Excerpt) {
-            let nodes = chain(excerpt.head()).map(|node| node.payload()[0]).collect();
+        fn take(&mut self, page: PageId, excerpt: &Excerpt<'_>) {
+            let nodes = of(excerpt);
             let covered = (0..FRAGMENTS).filter(|layer| excerpt.covers(1 << layer)).collect();
             self.told.push((page, nodes, covered));
         }
@@ -413,7 +438,7 @@ mod tests {
         let disk = SimulatedDisk::new(3);
         let (llama, pages, _method) = scattered(&disk);
         fill(&llama);
-        assert!(llama.excerpt(pages[4], 2).is_some());
+        assert!(llama.excerpt(pages[4], 2, |_| ()).is_some());
         let bit = |layer: u8| 1 << layer;
         let keys = [
             (pages[0], bit(3)),
@@ -448,8 +473,8 @@ mod tests {
         let (llama, pages, _method) = scattered(&disk);
         fill(&llama);
         disk.set_faults(FaultPlan::new().fail(Operation::Read, 1, FaultKind::Refuse));
-        assert!(llama.excerpt(pages[0], 1 << 3).is_none());
-        assert!(llama.excerpt(pages[1], 1 << 3).is_some());
+        assert!(llama.excerpt(pages[0], 1 << 3, |_| ()).is_none());
+        assert!(llama.excerpt(pages[1], 1 << 3, |_| ()).is_some());
     }
 
     #[test]
@@ -465,7 +490,7 @@ mod tests {
         flush(&llama);
         evict(&llama);
         fill(&llama);
-        assert!(llama.excerpt(page, 1).is_some());
+        assert!(llama.excerpt(page, 1, |_| ()).is_some());
         assert_eq!(llama.statistics().fragments_spared, 0);
     }
 }

@@ -60,9 +60,21 @@ pub trait AccessMethod: Send + Sync {
         ANYTHING
     }
 
-    /// Whether this is the payload of a base of `page`, which is not in memory as a whole, with this descriptor. Called for each that is read, before anybody else sees it: of what
+    /// Whether this is the payload of a base with this descriptor. Called for each that is read, before anybody else sees it: of what
     /// passes the access method asks no more whether it is right. What is wrong, in words.
-    fn check_base(&self, page: PageId, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
+    fn check_base(&self, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
+        let _ = (descriptor, payload);
+        Ok(())
+    }
+
+    /// Whether such a base, which has passed that check, has its place in the tree as `page`, which is not in memory as a whole. Called before it becomes resident: of an
+    /// [excerpt](Llama::excerpt), which is shown to nobody else, it need not be known.
+    fn check_place(
+        &self,
+        page: PageId,
+        descriptor: PageDescriptor<'_>,
+        payload: &[u8],
+    ) -> Result<(), String> {
         let _ = (page, descriptor, payload);
         Ok(())
     }

@@ -232,8 +232,10 @@ impl Llama {
                             unreachable!("the fragment without a previous one is full");
                         };
                         let page = fragment.page();
-                        let checked =
-                            method.map_or(Ok(()), |method| method.check_base(page, descriptor, payload));
+                        let checked = method.map_or(Ok(()), |method| {
+                            method.check_base(descriptor, payload)?;
+                            method.check_place(page, descriptor, payload)
+                        });
                         checked.map_err(|found| self.no_node(address, found))?;
                         // Its kin were told of when it was flushed.
                         let node = OwnedNode::base(payload, descriptor, &[]);

@@ -281,7 +281,9 @@ impl Log {
         };
         self.condition.check()?;
         let recycled = self.window.recycle_step();
-        let stepped = flusher.step(self);
+        // F4: before anybody else can try.
+        let or_stop = |error: &LogError| self.condition.stop(error);
+        let stepped = flusher.step(self).inspect_err(or_stop);
         // A waker may do anything: also write the log, or wait for somebody who does.
         drop(flusher);
         let prepared = match stepped {
@@ -289,12 +291,21 @@ impl Log {
             Ok(Step::Worked) => return Ok(true),
             Ok(Step::Wrote { stable }) => {
                 self.waiters.wake(stable);
-                // Whoever else writes now prepares the next segment, too.
-                self.flusher.try_lock().map_or(Ok(false), |mut flusher| flusher.prepare_ahead(self, false))
+                match self.flusher.try_lock() {
+                    Ok(mut flusher) => {
+                        self.condition.check()?;
+                        flusher.prepare_ahead(self, false).inspect_err(or_stop)
+                    }
+                    // Whoever else writes now prepares the next segment, too.
+                    Err(_) => Ok(false),
+                }
             }
             Err(error) => Err(error),
         };
-        prepared.inspect_err(|error| self.stop(error))?;
+        if let Err(error) = prepared {
+            self.waiters.wake(u64::MAX);
+            return Err(error);
+        }
         Ok(true)
     }
 
@@ -523,5 +534,30 @@ mod tests {
             assert!(matches!(log.flush_step(), Err(LogError::Poisoned(_))));
             assert!(matches!(waiter.join().unwrap(), Err(LogError::Poisoned(_))));
         });
+    }
+
+    /// F4: also by another thread.
+    #[test]
+    fn what_could_not_be_written_is_not_tried_again_by_anybody() {
+        use deuteron_device::{FaultKind, FaultPlan, SimulatedDisk};
+        for round in 0..300 {
+            let disk = SimulatedDisk::new(round);
+            let options = LogOptions::tiny_for_tests();
+            let (log, _) =
+                Log::open(Arc::new(disk.directory()), &options, Epochs::new(), Lsn(0)..Lsn(0)).unwrap();
+            let lsn = log.append(&deuteron_log_record(7)).unwrap();
+            disk.set_faults(FaultPlan::new().fail(Operation::Write, 0, FaultKind::Refuse));
+            log.request_flush(log.tail_lsn());
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| while log.flush_step().is_ok() {});
+                }
+            });
+            assert!(log.stable_lsn() <= lsn, "{round}");
+        }
+    }
+
+    fn deuteron_log_record(transaction: u64) -> crate::Record<'static> {
+        crate::Record::Abort { transaction: deuteron_contract::TransactionId(transaction) }
     }
 }

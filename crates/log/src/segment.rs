@@ -249,7 +249,10 @@ impl Segments {
                 return Err(error);
             }
         };
-        self.directory.rename(&spare, &segment_name(base)).map_err(LogError::device("name a segment"))?;
+        if let Err(error) = self.directory.rename(&spare, &segment_name(base)) {
+            spares.push(spare);
+            return Err(LogError::device("name a segment")(error));
+        }
         self.sync_directory()?;
         self.files().insert(base, file.clone());
         let counter = if is_new { &self.created } else { &self.recycled };

@@ -19,7 +19,7 @@
 //!   `side` (no commit record below `eager_at`), in `waiting` (final timestamp at or above `horizon`), or in `ready`.
 //!   A value in pieces is held by its pieces' LSNs, in `pieces` until its large operation is met, and with that afterwards.
 //! - **P3** Progress is reported with `ready` empty, so it holds as [`Progress`] says. Each part only grows.
-//! - **P4** The redo scan start point is at or below `delayed_at` and every held operation, and only grows: what is
+//! - **P4** The redo scan start point is at or below `delayed_at` and every held operation (of one in pieces, its first: so one of whose pieces some lie below has been posted), and only grows: what is
 //!   held below `delayed_at` was met at or above the `delayed_at` of its time. In a replay it stays where it was: an operation of the round
 //!   that is held back may be all that is left of one below, or be that of pieces below.
 //! - **P5** An entry of `outcomes` lives until the delayed pass is through with the round of buffers that holds its commit record.
@@ -86,7 +86,7 @@ pub(crate) struct Passes {
     pub(crate) outcomes: Outcomes,
     side: SideBuffer,
     waiting: WaitingList,
-    /// The pieces met of large values whose operation has not been met yet.
+    /// The pieces met of large values whose operation has not been met yet, if the first was.
     pieces: ByTransaction<Vec<Lsn>>,
     /// Committed below the horizon, to be applied before anything is reported.
     ready: VecDeque<(Timestamp, Held)>,
@@ -487,9 +487,20 @@ impl Passes {
                     self.statistics.operations_left_in_log += u64::from(kept == Kept::LeftInLog);
                 }
             },
-            Entry::Piece { transaction, .. } => self.pieces.entry(transaction).or_default().push(lsn),
+            Entry::Piece { transaction, is_first: true, .. } => {
+                self.pieces.insert(transaction, vec![lsn]);
+            }
+            Entry::Piece { transaction, .. } => {
+                if let Some(pieces) = self.pieces.get_mut(&transaction) {
+                    pieces.push(lsn);
+                }
+            }
             Entry::Large { transaction, .. } => {
-                let mut lsns = self.pieces.remove(&transaction).unwrap_or_default();
+                // P4: it begins below where a recovery starts.
+                let Some(mut lsns) = self.pieces.remove(&transaction) else {
+                    self.statistics.operations_superseded += 1;
+                    return;
+                };
                 lsns.push(lsn);
                 match self.outcomes.committed_at(transaction) {
                     Some(timestamp) if timestamp < horizon => {

@@ -110,8 +110,9 @@ impl World {
         match value {
             Some(value) if value.len() > 20 => {
                 // In pieces, over several buffers perhaps; the proxy may be at work between them.
-                for bytes in value.chunks(1 + self.random.index(20)) {
-                    self.log.append(OwnedEntry::Piece { transaction, bytes: bytes.to_vec() });
+                for (number, bytes) in value.chunks(1 + self.random.index(20)).enumerate() {
+                    let is_first = number == 0;
+                    self.log.append(OwnedEntry::Piece { transaction, is_first, bytes: bytes.to_vec() });
                     if self.random.sometimes(15) {
                         self.log.flush();
                     }
@@ -231,10 +232,14 @@ impl World {
         let statistics = self.proxy.statistics();
         let buffer = self.log.buffers.iter().map(|buffer| buffer.end - buffer.start).max().unwrap_or(0) * 4;
         // Of operations left in the log, and of their pieces.
-        let lsns = self.log.buffers.iter().map(|buffer| buffer.entries.len() as u64).sum::<u64>() * 8;
-        let side = self.options.side_buffer_bytes_max as u64 + lsns;
+        let lsns = self.log.buffers.iter().map(|buffer| buffer.entries.len() as u64).sum::<u64>() * 16;
+        // What each transaction takes besides.
+        let parts = 400 * statistics.undecided_transactions;
+        let side = self.options.side_buffer_bytes_max as u64 + lsns + parts;
         assert!(statistics.side_buffer_bytes <= side, "{statistics:?}");
-        let waiting = self.options.waiting_list_bytes_max as u64 + buffer + side;
+        let entries =
+            self.log.buffers.iter().map(|buffer| buffer.entries.len() as u64).max().unwrap_or(0) * 4;
+        let waiting = self.options.waiting_list_bytes_max as u64 + buffer + 400 * entries + side;
         assert!(statistics.waiting_list_bytes <= waiting, "{statistics:?}");
     }
 

@@ -10,6 +10,9 @@ use deuteron_contract::{Record, TableId};
 /// Bytes of keys and values that wait at most, but for one value that is longer.
 pub(crate) const AHEAD_BYTES_MAX: usize = 1 << 20;
 
+/// Keys whose answers wait at most: each read that misses looks through them.
+pub(crate) const AHEAD_KEYS_MAX: usize = 256;
+
 /// Of one transaction.
 #[derive(Default)]
 pub(crate) struct Ahead {
@@ -32,7 +35,7 @@ impl Ahead {
     /// How many more bytes may wait, where there is memory for `limit`. All that waits makes room if that is less than a half.
     pub(crate) fn make_room(&mut self, limit: usize) -> usize {
         let bytes_max = limit.min(AHEAD_BYTES_MAX);
-        if self.bytes > bytes_max / 2 {
+        if self.bytes > bytes_max / 2 || self.answers.len() > AHEAD_KEYS_MAX / 2 {
             self.clear();
         }
         bytes_max - self.bytes
@@ -64,6 +67,12 @@ impl Ahead {
             self.clear();
         }
         (answer.generation == generation).then_some(answer.record)
+    }
+
+    /// How many answers wait.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(crate) fn len(&self) -> usize {
+        self.answers.len()
     }
 
     /// For the next transaction.

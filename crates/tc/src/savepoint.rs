@@ -19,7 +19,7 @@ use crate::read::Copied;
 use crate::schedule::point;
 use crate::transaction::Transaction;
 use crate::version::{Payload, Version, Written};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, clear};
 use deuteron_contract::{Lsn, Timestamp, TransactionId};
 
 /// A place in a transaction to which it can be rolled back; made by [`Transaction::savepoint`].
@@ -74,8 +74,8 @@ pub(crate) struct Savepoints {
 
 impl Savepoints {
     pub(crate) fn clear(&mut self) {
-        self.marks.clear();
-        self.undo.clear();
+        clear(&mut self.marks);
+        clear(&mut self.undo);
         self.relog = false;
     }
 
@@ -146,6 +146,7 @@ impl Transaction {
         self.check_active()?;
         let id = TransactionId(self.begin.0);
         let workspace = &mut **self.workspace;
+        workspace.held.add(size_of::<Mark>(), &workspace.core.account);
         let savepoints = &mut workspace.savepoints;
         let serial = savepoints.next_serial;
         savepoints.next_serial += 1;

@@ -1044,3 +1044,32 @@ fn what_was_read_to_be_changed_is_depended_on_though_the_change_is_given_up() {
         bed.settle();
     }
 }
+
+/// However many are open at a time: more than there are places for their workspaces.
+#[test]
+fn slots_of_writers_without_a_place_are_used_again() {
+    let bed = roomy();
+    for round in 0..100u32 {
+        let begun = (0..100u32).map(|number| {
+            let mut tx = bed.begin();
+            tx.put(TABLE, &number.to_be_bytes(), &round.to_be_bytes()).unwrap();
+            tx
+        });
+        for mut tx in begun.collect::<Vec<_>>() {
+            tx.commit().unwrap();
+        }
+        bed.settle();
+    }
+    let count = bed.tc().core.transactions.slots().count();
+    assert!(count < 1024, "{count}");
+}
+
+#[test]
+fn keys_that_are_named_ahead_are_remembered_up_to_a_few_hundred() {
+    let bed = roomy();
+    let keys: Vec<_> = (0..100_000u32).map(u32::to_be_bytes).collect();
+    let mut tx = bed.begin();
+    tx.prefetch(TABLE, &keys, &[] as &[[u8; 4]]);
+    assert!(tx.workspace.ahead.len() <= crate::ahead::AHEAD_KEYS_MAX);
+    assert!(keys.iter().all(|key| tx.get(TABLE, key).unwrap().is_none()));
+}

@@ -1,5 +1,6 @@
 //! [`Transaction`]: what one client reads and writes, together or not at all.
 
+use crate::ahead::AHEAD_KEYS_MAX;
 use crate::core::Core;
 use crate::error::{Conflict, ConflictCause, ConflictPlace, TcError};
 use crate::linked::Linked;
@@ -309,7 +310,7 @@ impl Transaction {
 
     /// Says which keys will be read and which will be written next: their ways from memory overlap, and what of the former this
     /// component has no record of is asked for from the data component, all at once. (A write needs no read.) Worth it for
-    /// two keys and more. A hint: it counts as no read and fails on nothing. It may block on storage.
+    /// two keys and more, up to a few hundred at a time. A hint: it counts as no read and fails on nothing. It may block on storage.
     pub fn prefetch<K: AsRef<[u8]>>(&mut self, table: TableId, reads: &[K], writes: &[K]) {
         let mut stored: Vec<&[u8]> = Vec::new();
         self.workspace.core.prefetch_keys(table, reads, writes, |key| stored.push(key));
@@ -321,6 +322,8 @@ impl Transaction {
 
     /// Asks the data component for `keys`, so that the reads which will miss them need not (R14).
     fn fetch_ahead(&mut self, table: TableId, keys: &[&[u8]]) {
+        // The others are asked for when they are read.
+        let keys = &keys[..keys.len().min(AHEAD_KEYS_MAX)];
         let Workspace { core, ahead, .. } = &mut **self.workspace;
         let bytes_max = ahead.make_room(core.account.budget() as usize / 64);
         // Before the data component is asked.

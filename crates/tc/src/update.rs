@@ -19,13 +19,15 @@ use crate::transaction_table::SlotIndex;
 use crate::workspace::{Observed, Workspace};
 use crate::write::{Logging, Top};
 use deuteron_contract::{TableId, Timestamp};
+use std::time::{Duration, Instant};
 
 /// Looks at a writer that is in the way, before it is worth letting go of the processor: about as long as that would take, some five
 /// microseconds.
 const LOOKS: u32 = 20;
 
-/// Pauses of the processor before each of them. Every look takes the line from the writer, who is about to write to it.
-const PAUSES: u32 = 10;
+/// Time between them. Every look takes the line from the writer, who is about to write to it. (In pauses of the processor it would be four times as long on some processors as
+/// on others.)
+const LOOK_EVERY: Duration = Duration::from_nanos(200);
 
 /// A chain of waiting transactions longer than this counts as a circle.
 const CHAIN_MAX: usize = 64;
@@ -183,11 +185,17 @@ impl Workspace {
     /// waits itself is not.
     fn ends_soon(&self, other: SlotIndex) -> bool {
         let slot = self.core.transactions.slot(other);
-        slot.waits_for().is_none()
-            && (0..LOOKS).any(|_| {
-                (0..PAUSES).for_each(|_| std::hint::spin_loop());
-                !matches!(slot.status.load(), Status::Active(_))
-            })
+        if slot.waits_for().is_some() {
+            return false;
+        }
+        let mut looked = Instant::now();
+        (0..LOOKS).any(|_| {
+            while looked.elapsed() < LOOK_EVERY {
+                std::hint::spin_loop();
+            }
+            looked = Instant::now();
+            !matches!(slot.status.load(), Status::Active(_))
+        })
     }
 
     fn wait_a_turn(&mut self, other: SlotIndex) -> Result<(), TcError> {

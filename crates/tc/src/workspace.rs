@@ -21,7 +21,7 @@ use crate::recycler::Recycler;
 use crate::savepoint::Savepoints;
 use crate::segment::Digest;
 use crate::statistics::Counts;
-use crate::sync::{AtomicPtr, Lost, Mutex, Ordering, Padded, lock};
+use crate::sync::{AtomicPtr, AtomicUsize, Lost, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::{Slot, SlotIndex};
 use crate::turnstile::{CONTENDS, Pass};
 use crate::version::Version;
@@ -333,7 +333,8 @@ impl Workspace {
                 self.spent.pop_front();
                 slot
             }
-            _ => self.core.transactions.allocate(),
+            // Those of workspaces that found no place are many, where many transactions are open.
+            _ => self.core.pool.spare_slot(&self.core),
         };
     }
 }
@@ -345,7 +346,8 @@ impl Drop for Workspace {
     }
 }
 
-fn clear<T>(vector: &mut Vec<T>) {
+/// Empties what is used again, unless it has become large.
+pub(crate) fn clear<T>(vector: &mut Vec<T>) {
     if vector.capacity() > CAPACITY_MAX {
         *vector = Vec::new();
     } else {
@@ -361,6 +363,8 @@ pub(crate) struct Pool {
     places: [Padded<AtomicPtr<Workspace>>; POOL],
     /// Slots of workspaces that found no place, with the epochs in which they were spent.
     slots: Mutex<VecDeque<(SlotIndex, u64)>>,
+    /// How many they are. Changed under the lock only.
+    slot_count: AtomicUsize,
     /// Of the places: found taken.
     pub(crate) lost: Lost,
 }
@@ -370,6 +374,7 @@ impl Pool {
         Pool {
             places: std::array::from_fn(|_| Padded(AtomicPtr::new(ptr::null_mut()))),
             slots: Mutex::new(VecDeque::new()),
+            slot_count: AtomicUsize::new(0),
             lost: Lost::new(),
         }
     }
@@ -414,20 +419,29 @@ impl Pool {
         let mut slots = lock(&pool.slots);
         slots.extend(workspace.spent.drain(..));
         slots.push_back((workspace.slot, workspace.core.epochs.current()));
+        pool.slot_count.store(slots.len(), Ordering::Relaxed);
         drop(slots);
         // The core may go with it.
         drop(workspace);
     }
 
     fn spare_slot(&self, core: &Core) -> SlotIndex {
-        let mut slots = lock(&self.slots);
-        match slots.front() {
-            Some(&(slot, epoch)) if core.epochs.is_quiescent(epoch) => {
-                slots.pop_front();
-                slot
-            }
-            _ => core.transactions.allocate(),
+        // Relaxed: one that has just come is found by the next.
+        if self.slot_count.load(Ordering::Relaxed) == 0 {
+            return core.transactions.allocate();
         }
+        let mut slots = lock(&self.slots);
+        let Some(&(slot, epoch)) = slots.front() else { return core.transactions.allocate() };
+        if !core.epochs.is_quiescent(epoch) {
+            if epoch == core.epochs.current() {
+                // Nobody else may.
+                core.epochs.advance();
+            }
+            return core.transactions.allocate();
+        }
+        slots.pop_front();
+        self.slot_count.store(slots.len(), Ordering::Relaxed);
+        slot
     }
 
     /// The component's last user is going, and keeps the core alive during the call: drops the workspaces, and with

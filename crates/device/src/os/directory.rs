@@ -225,7 +225,12 @@ impl Directory for OsDirectory {
     }
 
     fn lock_to_read(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
-        match self.lock_file(OFlags::RDONLY) {
+        // For reading only where it cannot be had otherwise: some file systems lock exclusively only what can be written.
+        let locked = match self.lock_file(OFlags::RDWR) {
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => self.lock_file(OFlags::RDONLY),
+            locked => locked,
+        };
+        match locked {
             Ok(file) => Ok(Box::new(file)),
             Err(Errno::NOENT) => Ok(Box::new(())),
             Err(error) => Err(lock_error(error)),
