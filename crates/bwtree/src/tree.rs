@@ -90,7 +90,7 @@ impl Tree {
         let (marks, merging, heir) = (Marks::default(), Mutex::default(), AtomicU64::new(0));
         let given_up = AtomicBool::new(false);
         // As long as none was looked at: a page for one that need not be looked at costs less than one that nobody looks at again.
-        let record_bytes = options.page_bytes_max as u64;
+        let record_bytes = u64::MAX;
         Tree {
             id,
             llama,

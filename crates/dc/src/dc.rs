@@ -24,6 +24,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, Weak};
 
+/// What a tree takes besides its index: itself, its histogram, and its place in the directory.
+const TREE_BYTES: u64 = size_of::<Tree>() as u64 + 512;
+
 /// Pages that are loaded at the same time: what a device takes at once.
 const LOADS_AT_ONCE: usize = 64;
 /// So many operations before their turn the bytes of one that is to be applied are asked for.
@@ -335,9 +338,9 @@ impl BwTreeDc {
         self.llama.marks()[END_OF_STABLE_LOG]
     }
 
-    /// Bytes that the indexes of all trees take.
+    /// Bytes that the trees take, with their indexes.
     fn index_bytes(&self) -> u64 {
-        self.tables.all().into_iter().map(Tree::index_bytes).sum()
+        self.tables.all().into_iter().map(|tree| TREE_BYTES + tree.index_bytes()).sum()
     }
 
     /// Counts anew what is taken from the pages' share of the budget.

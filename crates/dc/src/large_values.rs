@@ -33,7 +33,7 @@
 
 use crate::options::VALUE_BYTES_MAX;
 use crate::stored_value::{self, CHUNK_KEY_BYTES, LargeValue, StoredValue, ValueNumber, chunk_tree};
-use crate::sync::{Mutex, MutexGuard, yield_now};
+use crate::sync::{Mutex, MutexGuard, Ordering, yield_now};
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::{Tree, Upsert};
 use deuteron_contract::{DcError, Operation, Record, ScanBatch, ScanRequest, TableId};
@@ -333,7 +333,7 @@ impl BwTreeDc {
     // ---- removing -------------------------------------------------------------------------------------------
 
     /// Removes values to which nothing refers, and nothing durable will once all that is dirty is flushed; each with the LSN of its header.
-    /// The caller has claimed their numbers.
+    /// The caller has claimed their numbers. Those of which a part cannot be read stay, which is told at the end.
     pub(crate) fn remove_values(&self, table: TableId, values: &[(LargeValue, u64)]) -> Result<(), DcError> {
         let Some(tree) = self.live_tree(chunk_tree(table)) else { return Ok(()) };
         let removal = |large: &LargeValue, header_lsn: u64| Attempt {
@@ -343,14 +343,24 @@ impl BwTreeDc {
         };
         // What refers to something else.
         self.flush_dirty()?;
+        let mut damage = Ok(());
+        let mut removed = Vec::with_capacity(values.len());
         for (large, header_lsn) in values {
-            self.remove_chunks(tree, large, removal(large, *header_lsn))?;
+            match self.remove_chunks(tree, large, removal(large, *header_lsn)) {
+                // The others go all the same. Its header stays, and leads here again.
+                corrupt @ Err(DcError::Corrupt { .. }) => damage = damage.and(corrupt),
+                done => {
+                    done?;
+                    removed.push((large, header_lsn));
+                }
+            }
         }
         self.flush_dirty()?;
-        for (large, header_lsn) in values {
+        for (large, header_lsn) in removed {
             self.put(removal(large, *header_lsn), &large.number.header_key(), None)?;
+            self.sweeps.removed.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(())
+        damage
     }
 
     /// Most chunks are alone on their pages, which are emptied without being read.

@@ -225,21 +225,11 @@ impl BwTreeDc {
                 }
             }
         }
-        // One by one where one of them lies on a page that cannot be read.
-        let values: Vec<_> = dead.iter().map(|(value, _)| *value).collect();
-        let remove = |values: &[(LargeValue, u64)]| match self.remove_values(table, values) {
-            Err(corrupt @ DcError::Corrupt { .. }) => Ok(Some(corrupt)),
-            removed => {
-                removed?;
-                self.sweeps.removed.fetch_add(values.len() as u64, Ordering::Relaxed);
-                Ok(None)
-            }
-        };
-        if !values.is_empty() && remove(&values)?.is_some() {
-            for value in values.chunks(1) {
-                if let Some(corrupt) = remove(value)? {
-                    damage = damage.and(Err(corrupt));
-                }
+        if !dead.is_empty() {
+            let values: Vec<_> = dead.iter().map(|(value, _)| *value).collect();
+            match self.remove_values(table, &values) {
+                corrupt @ Err(DcError::Corrupt { .. }) => damage = damage.and(corrupt),
+                removed => removed?,
             }
         }
         drop(dead);

@@ -54,7 +54,7 @@ impl<T> Drop for Node<T> {
 /// All tables. Invariant **D1**: a slot goes from null to a child once, and the child is freed with its node only.
 pub(crate) struct TableDirectory {
     root: Node<Node<Node<Tree>>>,
-    /// Held while a table comes into being, which is rare. The identifiers so far, in order of creation.
+    /// Held while a table comes into being, which is rare. The identifiers so far, in order.
     identifiers: Mutex<Vec<u32>>,
 }
 
@@ -124,14 +124,13 @@ impl TableDirectory {
             Some(leaf) => leaf,
             None => node.set(second, Node::new(BITS[2])),
         };
-        identifiers.push(table);
+        identifiers.insert(identifiers.partition_point(|&other| other < table), table);
         leaf.set(third, tree)
     }
 
     /// All trees, by identifier.
     pub(crate) fn all(&self) -> Vec<&Tree> {
-        let mut identifiers = self.identifiers().clone();
-        identifiers.sort_unstable();
+        let identifiers = self.identifiers().clone();
         identifiers.into_iter().filter_map(|table| self.get(table)).collect()
     }
 }

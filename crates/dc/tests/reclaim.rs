@@ -225,8 +225,8 @@ fn a_crash_while_pages_are_merged_and_freed_loses_nothing() {
 /// Each page gets one delta, which makes it neither long nor due to be written in full.
 #[test]
 fn what_was_deleted_once_is_given_back_however_few_records_a_page_has() {
-    // Records of 16 KiB, one to a page; of 1 KiB, a few; of 100 bytes, deleted in sorted batches. In memory, and beyond it.
-    for (bytes, count, batch) in [(16 << 10, 200u64, 1), (1 << 10, 3_000, 1), (100, 20_000, 100)] {
+    // Records of 24 KiB, one to a page; of 1 KiB, a few; of 100 bytes, deleted in sorted batches. In memory, and beyond it.
+    for (bytes, count, batch) in [(24 << 10, 200u64, 1), (1 << 10, 3_000, 1), (100, 20_000, 100)] {
         for (memory_bytes, is_reopened) in [(1 << 20, false), (64 << 20, false), (1 << 20, true)] {
             let directory = Arc::new(MemoryDirectory::new());
             let options = DcOptions {

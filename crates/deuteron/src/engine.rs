@@ -504,9 +504,8 @@ impl Engine {
         };
         self.shares.settle(taken, self.directory.now());
         self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));
-        let budget = self.shares.tc_budget(dc);
-        self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(budget));
-        self.parts.tc.set_memory_budget(budget - waiting.min(budget / 2));
+        self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(self.shares.tc_budget(dc, 0)));
+        self.parts.tc.set_memory_budget(self.shares.tc_budget(dc, waiting));
     }
 
     fn checkpoint_is_due(&self) -> bool {

@@ -107,8 +107,10 @@ impl Shares {
 
     /// The transaction component's budget while pages and their tables take `dc_bytes`: they are left room to grow by an eighth of
     /// their share before they are noticed.
-    pub fn tc_budget(&self, dc_bytes: u64) -> u64 {
+    pub fn tc_budget(&self, dc_bytes: u64, waiting_bytes: u64) -> u64 {
         let share = self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8);
+        // What is granted has been reckoned with it.
+        let share = share - waiting_bytes.min(share / 2);
         share.max(self.tc_granted.load(Ordering::Relaxed)).min(self.tc_max)
     }
 
@@ -153,10 +155,10 @@ mod tests {
     fn the_shares_stay_within_the_memory_and_the_pool_is_shared() {
         for memory in [16 << 20, 100 << 20, 1 << 30, 64 << 30] {
             let shares = Shares::of(&Options::new().memory(memory));
-            let most = |dc: u64| shares.log as u64 + dc + shares.tc_budget(dc);
+            let most = |dc: u64| shares.log as u64 + dc + shares.tc_budget(dc, 0);
             assert!(most(shares.dc) <= memory as u64 && most(0) <= memory as u64, "{memory}");
-            assert_eq!(shares.tc_budget(shares.dc), shares.tc);
-            assert!(shares.tc_budget(0) > shares.tc);
+            assert_eq!(shares.tc_budget(shares.dc, 0), shares.tc);
+            assert!(shares.tc_budget(0, 0) > shares.tc);
         }
     }
 
@@ -174,7 +176,7 @@ mod tests {
     fn versions_take_no_more_than_they_may() {
         let options = Options::new().memory(1 << 30);
         let (all, few) = (Shares::of(&options), Shares::of(&options.version_memory(32 << 20)));
-        assert_eq!((few.tc_budget(few.dc), few.tc_budget(0)), (32 << 20, 32 << 20));
+        assert_eq!((few.tc_budget(few.dc, 0), few.tc_budget(0, 0)), (32 << 20, 32 << 20));
         assert_eq!(
             (few.log, few.dc, few.tc),
             (all.log, all.dc, all.tc),
@@ -197,7 +199,7 @@ mod tests {
             for _ in 0..steps {
                 // Each takes all that it may, though not at once.
                 dc = shares.dc_budget(0).min(dc + MEMORY / 64);
-                tc = shares.tc_budget(dc).min(tc + MEMORY / 64);
+                tc = shares.tc_budget(dc, 0).min(tc + MEMORY / 64);
                 most += 1;
                 let taken = Taken { all: tc + dc + idle_of(tc + dc), tc, dc };
                 shares.settle(taken, start + most * SETTLE_EVERY);
@@ -218,7 +220,7 @@ mod tests {
         let at = |times: u64| start + Duration::from_millis(100 * times);
         let there_is = there_is(&shares);
         let (tc, dc) = (shares.tc + 1000, shares.dc + 1000);
-        let budgets = || (shares.tc_budget(shares.dc), shares.dc_budget(0));
+        let budgets = || (shares.tc_budget(shares.dc, 0), shares.dc_budget(0));
         shares.settle(Taken { all: there_is - 2000, tc, dc }, at(0));
         assert_eq!(budgets(), (tc + 500, dc + 2000));
         shares.settle(Taken { all: there_is, tc, dc }, at(1) - Duration::from_millis(1));

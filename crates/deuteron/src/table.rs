@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Table {
     pub(crate) id: TableId,
     pub(crate) name: Arc<str>,
-    /// The identifier of the open database, so that a table of another one is told apart.
+    /// The number of the opening, so that a table of another database, or of an earlier opening of this one, is told apart.
     pub(crate) database: u64,
     /// Shared by all handles: whether the table was dropped.
     pub(crate) dropped: Arc<AtomicBool>,

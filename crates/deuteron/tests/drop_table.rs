@@ -156,7 +156,7 @@ fn a_scan_does_not_end_early_because_its_table_is_dropped() {
             }
         };
         assert!(found < 300, "more than one batch");
-        assert!(matches!(end, Some(Err(Error::TableDropped { table })) if table == "gone"));
+        assert!(matches!(&end, Some(Err(Error::TableDropped { table })) if table == "gone"), "{end:?}");
         // The transaction lives on.
         tx.put(&db.table("kept").unwrap(), b"key", b"value").unwrap();
         tx.commit().unwrap();

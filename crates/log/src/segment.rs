@@ -298,8 +298,14 @@ impl Segments {
             Ok(truncated)
         };
         let truncated = set_aside();
-        let kept = match truncated {
+        let kept = match &truncated {
             Ok(_) => self.spares_max.saturating_sub(spares.len()).min(surplus.len()),
+            // The log stops. Until it has, nobody is to write over what may have its old name again.
+            Err(LogError::Device { source, .. })
+                if source.operation == deuteron_device::Operation::SyncDirectory =>
+            {
+                return truncated;
+            }
             Err(_) => surplus.len(),
         };
         spares.extend(surplus.drain(..kept).map(|(spare, _)| spare));

@@ -16,9 +16,7 @@ impl<'r> From<Record<'r>> for Entry<'r> {
             Record::Delete { transaction, table, key } => {
                 Entry::Update { transaction, table, key, value: None }
             }
-            Record::Piece { transaction, before, bytes } => {
-                Entry::Piece { transaction, is_first: before == Lsn(0), bytes }
-            }
+            Record::Piece { transaction, bytes, .. } => Entry::Piece { transaction, bytes },
             Record::LargeUpsert { transaction, table, key, length, .. } => {
                 Entry::Large { transaction, table, key, length }
             }

@@ -40,8 +40,8 @@ impl Options {
         Options {
             lag_bytes: 256,
             batch_operations_max: 4,
-            side_buffer_bytes_max: 256,
-            waiting_list_bytes_max: 512,
+            side_buffer_bytes_max: 1 << 10,
+            waiting_list_bytes_max: 2 << 10,
             waiting_log_bytes_max: 2 << 30,
         }
     }

@@ -19,7 +19,7 @@
 //!   `side` (no commit record below `eager_at`), in `waiting` (final timestamp at or above `horizon`), or in `ready`.
 //!   A value in pieces is held by its pieces' LSNs, in `pieces` until its large operation is met, and with that afterwards.
 //! - **P3** Progress is reported with `ready` empty, so it holds as [`Progress`] says. Each part only grows.
-//! - **P4** The redo scan start point is at or below `delayed_at` and every held operation (of one in pieces, its first: so one of whose pieces some lie below has been posted), and only grows: what is
+//! - **P4** The redo scan start point is at or below `delayed_at` and every held operation , does not lie among the pieces of a large value, and only grows: what is
 //!   held below `delayed_at` was met at or above the `delayed_at` of its time. In a replay it stays where it was: an operation of the round
 //!   that is held back may be all that is left of one below, or be that of pieces below.
 //! - **P5** An entry of `outcomes` lives until the delayed pass is through with the round of buffers that holds its commit record.
@@ -86,8 +86,10 @@ pub(crate) struct Passes {
     pub(crate) outcomes: Outcomes,
     side: SideBuffer,
     waiting: WaitingList,
-    /// The pieces met of large values whose operation has not been met yet, if the first was.
+    /// The pieces met of large values whose operation has not been met yet.
     pieces: ByTransaction<Vec<Lsn>>,
+    /// Of large values that have been met the first piece and the operation, of those that may lie about the redo scan start point (P4).
+    spans: Vec<(Lsn, Lsn)>,
     /// Committed below the horizon, to be applied before anything is reported.
     ready: VecDeque<(Timestamp, Held)>,
     reported: Progress,
@@ -112,6 +114,7 @@ impl Proxy {
             side: SideBuffer::new(options.side_buffer_bytes_max),
             waiting: WaitingList::default(),
             pieces: ByTransaction::default(),
+            spans: Vec::new(),
             ready: VecDeque::new(),
             reported: Progress::default(),
             statistics: ProxyStatistics::default(),
@@ -487,21 +490,13 @@ impl Passes {
                     self.statistics.operations_left_in_log += u64::from(kept == Kept::LeftInLog);
                 }
             },
-            Entry::Piece { transaction, is_first: true, .. } => {
-                self.pieces.insert(transaction, vec![lsn]);
-            }
-            Entry::Piece { transaction, .. } => {
-                if let Some(pieces) = self.pieces.get_mut(&transaction) {
-                    pieces.push(lsn);
-                }
-            }
+            Entry::Piece { transaction, .. } => self.pieces.entry(transaction).or_default().push(lsn),
             Entry::Large { transaction, .. } => {
-                // P4: it begins below where a recovery starts.
-                let Some(mut lsns) = self.pieces.remove(&transaction) else {
-                    self.statistics.operations_superseded += 1;
-                    return;
-                };
+                let start = self.redo_scan_start_point();
+                let mut lsns = self.pieces.remove(&transaction).unwrap_or_default();
                 lsns.push(lsn);
+                self.spans.retain(|&(_, last)| last >= start);
+                self.spans.extend(lsns.first().map(|&first| (first, lsn)));
                 match self.outcomes.committed_at(transaction) {
                     Some(timestamp) if timestamp < horizon => {
                         self.ready.push_back((timestamp, Held::of_log(lsns)));
@@ -548,7 +543,13 @@ impl Passes {
         let pieces = self.pieces.values().filter_map(|pieces| pieces.first().copied()).min();
         let undecided = self.side.first_lsn().filter(|_| !is_planted(Canary::ForgetUndecided));
         let held = [undecided, self.waiting.first_lsn(), ready, pieces];
-        held.into_iter().flatten().fold(self.delayed_at, Lsn::min)
+        let mut start = held.into_iter().flatten().fold(self.delayed_at, Lsn::min);
+        // Nor among the pieces of one that has been posted: a recovery that begins there would find it, and not all of it.
+        while let Some(&(first, _)) = self.spans.iter().find(|&&(first, last)| first < start && start <= last)
+        {
+            start = first;
+        }
+        start
     }
 
     fn published(&self) -> Published {

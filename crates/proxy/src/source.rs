@@ -24,8 +24,6 @@ pub enum Entry<'a> {
     Piece {
         /// The transaction.
         transaction: TransactionId,
-        /// Whether it is the first of its value.
-        is_first: bool,
         /// The bytes that follow those of the pieces before.
         bytes: &'a [u8],
     },

@@ -110,9 +110,12 @@ impl World {
         match value {
             Some(value) if value.len() > 20 => {
                 // In pieces, over several buffers perhaps; the proxy may be at work between them.
-                for (number, bytes) in value.chunks(1 + self.random.index(20)).enumerate() {
-                    let is_first = number == 0;
-                    self.log.append(OwnedEntry::Piece { transaction, is_first, bytes: bytes.to_vec() });
+                for bytes in value.chunks(1 + self.random.index(20)) {
+                    self.log.append(OwnedEntry::Piece { transaction, bytes: bytes.to_vec() });
+                    let other = self.random.index(self.active.len());
+                    if other != at && self.active[other].to_install.is_none() && self.random.sometimes(30) {
+                        self.put(other);
+                    }
                     if self.random.sometimes(15) {
                         self.log.flush();
                     }
@@ -130,6 +133,14 @@ impl World {
                 self.log.append(OwnedEntry::Update { transaction, table, key: key.clone(), value });
             }
         }
+        self.active[at].to_install = Some((table, key));
+    }
+
+    /// Another transaction writes something short meanwhile.
+    fn put(&mut self, at: usize) {
+        let (table, key) = (TableId(1), vec![b'a' + self.random.below(7) as u8]);
+        let (transaction, value) = (TransactionId(self.active[at].id), Some(vec![self.random.next() as u8]));
+        self.log.append(OwnedEntry::Update { transaction, table, key: key.clone(), value });
         self.active[at].to_install = Some((table, key));
     }
 

@@ -165,8 +165,8 @@ fn sizes(random: &mut Random) -> Sizes {
     sizes.log.spare_segments_max = one_of(&[0, 1, 2]);
     sizes.proxy.lag_bytes = one_of(&[0, 256, 4 << 10, 16 << 10]) as u64;
     sizes.proxy.batch_operations_max = one_of(&[1, 4, 64]);
-    sizes.proxy.side_buffer_bytes_max = one_of(&[0, 256, 4 << 10]);
-    sizes.proxy.waiting_list_bytes_max = one_of(&[0, 512, 4 << 10]);
+    sizes.proxy.side_buffer_bytes_max = one_of(&[0, 1 << 10, 16 << 10]);
+    sizes.proxy.waiting_list_bytes_max = one_of(&[0, 2 << 10, 16 << 10]);
     sizes.dc.segment_bytes = one_of(&[64 << 10, 128 << 10]) as u64;
     sizes.dc.memory_bytes = one_of(&[16 << 10, 64 << 10, 256 << 10, 4 << 20]) as u64;
     sizes.dc.dirty_percent_max = one_of(&[1, 25, 100]) as u32;

@@ -32,10 +32,10 @@ struct Answer {
 }
 
 impl Ahead {
-    /// How many more bytes may wait, where there is memory for `limit`. All that waits makes room if that is less than a half.
-    pub(crate) fn make_room(&mut self, limit: usize) -> usize {
+    /// How many more bytes may wait, where there is memory for `limit`. All that waits makes room if that is less than a half, or for so many keys more there is none.
+    pub(crate) fn make_room(&mut self, limit: usize, keys: usize) -> usize {
         let bytes_max = limit.min(AHEAD_BYTES_MAX);
-        if self.bytes > bytes_max / 2 || self.answers.len() > AHEAD_KEYS_MAX / 2 {
+        if self.bytes > bytes_max / 2 || self.answers.len() + keys > AHEAD_KEYS_MAX {
             self.clear();
         }
         bytes_max - self.bytes
@@ -119,15 +119,15 @@ mod tests {
     #[test]
     fn what_waits_makes_room_for_more_than_half_of_what_may_wait() {
         let mut ahead = Ahead::default();
-        assert_eq!(ahead.make_room(usize::MAX), AHEAD_BYTES_MAX);
+        assert_eq!(ahead.make_room(usize::MAX, 1), AHEAD_BYTES_MAX);
         ahead.put(key(b"a"), 3, record(vec![0; AHEAD_BYTES_MAX / 2 - 1]));
-        assert_eq!(ahead.make_room(usize::MAX), AHEAD_BYTES_MAX / 2);
+        assert_eq!(ahead.make_room(usize::MAX, 1), AHEAD_BYTES_MAX / 2);
         ahead.put(key(b"b"), 3, record(vec![0; AHEAD_BYTES_MAX * 3]));
-        assert_eq!(ahead.make_room(usize::MAX), AHEAD_BYTES_MAX);
+        assert_eq!(ahead.make_room(usize::MAX, 1), AHEAD_BYTES_MAX);
         assert!(ahead.take(key(b"a"), 3).is_none());
         // With less memory less of them.
-        assert_eq!(ahead.make_room(1000), 1000);
+        assert_eq!(ahead.make_room(1000, 1), 1000);
         ahead.put(key(b"a"), 3, record(vec![0; 500]));
-        assert_eq!(ahead.make_room(1000), 1000);
+        assert_eq!(ahead.make_room(1000, 1), 1000);
     }
 }

@@ -205,6 +205,8 @@ impl Transaction {
         let workspace = &mut **self.workspace;
         let given_back = workspace.changes.rollback_to(changes);
         workspace.give_back(given_back);
+        let gone = workspace.savepoints.marks.len() - (savepoint.depth + 1);
+        workspace.held.subtract(gone * size_of::<Mark>(), &workspace.core.account);
         workspace.savepoints.marks.truncate(savepoint.depth + 1);
         workspace.restore(undo);
         match workspace.abort_writes_since(writes, ordinal, self.at) {

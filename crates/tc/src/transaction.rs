@@ -325,7 +325,7 @@ impl Transaction {
         // The others are asked for when they are read.
         let keys = &keys[..keys.len().min(AHEAD_KEYS_MAX)];
         let Workspace { core, ahead, .. } = &mut **self.workspace;
-        let bytes_max = ahead.make_room(core.account.budget() as usize / 64);
+        let bytes_max = ahead.make_room(core.account.budget() as usize / 64, keys.len());
         // Before the data component is asked.
         let hashed: Vec<_> = keys.iter().map(|key| core.table.key(table, key)).collect();
         let generations: Vec<_> = hashed.iter().map(|key| core.table.stripe(key.hash).generation()).collect();

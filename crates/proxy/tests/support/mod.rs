@@ -25,7 +25,6 @@ pub enum OwnedEntry {
     },
     Piece {
         transaction: TransactionId,
-        is_first: bool,
         bytes: Vec<u8>,
     },
     /// With the value that lies in its pieces.
@@ -51,9 +50,7 @@ impl OwnedEntry {
             OwnedEntry::Update { transaction, table, key, value } => {
                 Entry::Update { transaction: *transaction, table: *table, key, value: value.as_deref() }
             }
-            OwnedEntry::Piece { transaction, is_first, bytes } => {
-                Entry::Piece { transaction: *transaction, is_first: *is_first, bytes }
-            }
+            OwnedEntry::Piece { transaction, bytes } => Entry::Piece { transaction: *transaction, bytes },
             OwnedEntry::Large { transaction, table, key, value } => {
                 Entry::Large { transaction: *transaction, table: *table, key, length: value.len() as u64 }
             }
@@ -77,13 +74,8 @@ impl OwnedEntry {
     }
 }
 
-/// A piece, the first of its value or a later one.
-pub fn piece_of(transaction: u64, is_first: bool, bytes: &str) -> OwnedEntry {
-    OwnedEntry::Piece { transaction: TransactionId(transaction), is_first, bytes: bytes.as_bytes().to_vec() }
-}
-
 pub fn piece(transaction: u64, bytes: &str) -> OwnedEntry {
-    piece_of(transaction, true, bytes)
+    OwnedEntry::Piece { transaction: TransactionId(transaction), bytes: bytes.as_bytes().to_vec() }
 }
 
 pub fn large(transaction: u64, key: &str, value: &str) -> OwnedEntry {
