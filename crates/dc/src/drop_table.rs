@@ -94,12 +94,11 @@ impl BwTreeDc {
             self.dropped_mut().entry(tree.0).or_insert_with(|| Dropped::new(false));
             self.tables.get(tree.0).into_iter().for_each(Tree::give_up);
         }
-        self.sweeps.end(table);
-        self.settle()?;
-        // It may have come into being meanwhile: what comes from now on is born so.
+        // They may have come into being meanwhile; what comes from now on is born so.
         self.tables.await_creation();
         trees.iter().filter_map(|tree| self.tables.get(tree.0)).for_each(Tree::give_up);
-        Ok(())
+        self.sweeps.end(table);
+        self.settle()
     }
 
     /// An image is durable that remembers this: the tables that are dropped by it may be emptied.

@@ -6,10 +6,10 @@
 use crate::engine::Engine;
 use crate::handle::Handle;
 use crate::{Durability, Error, RetryPolicy, Table, Transaction, TransactionOptions};
-use deuteron_contract::TableId;
 use deuteron_contract::catalogue::{
     DROPPED_PREFIX, NAME_BYTES_MAX, NAME_PREFIX, NEXT, decode_id, dropped_key, is_name, name_key,
 };
+use deuteron_contract::{TableId, Timestamp};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -22,7 +22,10 @@ pub struct Catalogue {
 
 #[derive(Default)]
 struct Known {
-    tables: HashMap<String, Table>,
+    /// Each with when somebody has seen it under that name last.
+    tables: HashMap<String, (Timestamp, Table)>,
+    /// Loaded since the database was opened: when; `None` as long as that is not known.
+    loaded: HashMap<TableId, Option<Timestamp>>,
     /// Dropped since the database was opened, with the names that they had.
     dropped: HashMap<TableId, String>,
 }
@@ -41,24 +44,46 @@ impl Catalogue {
         engine.usable()?;
         check_name(name)?;
         loop {
-            if let Some(table) = self.known().tables.get(name) {
+            if let Some((_, table)) = self.known().tables.get(name) {
                 return Ok(table.clone());
             }
-            let id = Self::look_up_or_create(engine, name)?;
-            let table = Table::new(id, name, engine.number());
-            let mut known = self.known_mut();
-            // Unless it was dropped since it was looked up.
-            if !known.dropped.contains_key(&id) {
-                return Ok(known.tables.entry(name.to_owned()).or_insert(table).clone());
+            let (id, seen) = Self::look_up_or_create(engine, name)?;
+            // Else it was dropped since it was looked up.
+            if let Some(table) = self.keep(engine, name, id, seen) {
+                return Ok(table);
             }
         }
+    }
+
+    /// Remembers that the table `id` was seen under `name`; `None` if it has been dropped since.
+    fn keep(&self, engine: &Engine, name: &str, id: TableId, seen: Timestamp) -> Option<Table> {
+        let mut known = self.known_mut();
+        let Known { tables, loaded, dropped } = &mut *known;
+        if dropped.contains_key(&id) {
+            return None;
+        }
+        match tables.get_mut(name) {
+            Some((at, table)) if table.id == id => {
+                *at = seen.max(*at);
+                return Some(table.clone());
+            }
+            // Whoever has dropped this one has yet to say so.
+            Some((at, _)) if *at > seen => return None,
+            Some((_, older)) => older.dropped.store(true, Ordering::Release),
+            None => {}
+        }
+        // A load that is about to be known of was before it was seen.
+        let since = loaded.get(&id).map_or(Timestamp(0), |since| since.unwrap_or(seen));
+        let table = Table { since, ..Table::new(id, name, engine.number()) };
+        tables.insert(name.to_owned(), (seen, table.clone()));
+        Some(table)
     }
 
     /// Drops the table `name`.
     pub fn drop_table(&self, engine: &Arc<Engine>, name: &str) -> Result<(), Error> {
         engine.usable()?;
         check_name(name)?;
-        let id = Self::change(engine, |transaction, catalogue| {
+        let (id, _) = Self::change(engine, |transaction, catalogue| {
             let Some(value) = transaction.get(catalogue, &name_key(name))? else {
                 return Err(Error::NoSuchTable { table: name.to_owned() });
             };
@@ -70,7 +95,7 @@ impl Catalogue {
         {
             let mut known = self.known_mut();
             known.dropped.insert(id, name.to_owned());
-            if let Some(table) = known.tables.get(name).filter(|table| table.id == id) {
+            if let Some((_, table)) = known.tables.get(name).filter(|(_, table)| table.id == id) {
                 table.dropped.store(true, Ordering::Release);
                 known.tables.remove(name);
             }
@@ -83,6 +108,7 @@ impl Catalogue {
     fn finish_drop(engine: &Arc<Engine>, id: TableId) -> Result<(), Error> {
         engine.dc().drop_table(id)?;
         Self::change(engine, |transaction, catalogue| transaction.delete(catalogue, &dropped_key(id)))
+            .map(drop)
     }
 
     /// Finishes what a crash has interrupted.
@@ -115,8 +141,8 @@ impl Catalogue {
     /// The name of the table `id` among those looked up or dropped so far, for messages.
     pub fn name_of(&self, id: TableId) -> String {
         let known = self.known();
-        match known.tables.values().find(|table| table.id == id) {
-            Some(table) => table.name.to_string(),
+        match known.tables.values().find(|(_, table)| table.id == id) {
+            Some((_, table)) => table.name.to_string(),
             None if id == TableId::CATALOGUE => "the catalogue".to_owned(),
             None => known.dropped.get(&id).cloned().unwrap_or_else(|| format!("number {id}")),
         }
@@ -133,7 +159,8 @@ impl Catalogue {
             .collect()
     }
 
-    fn look_up_or_create(engine: &Arc<Engine>, name: &str) -> Result<TableId, Error> {
+    /// The table `name`, and as of when.
+    fn look_up_or_create(engine: &Arc<Engine>, name: &str) -> Result<(TableId, Timestamp), Error> {
         Self::change(engine, |transaction, catalogue| {
             if let Some(value) = transaction.get(catalogue, &name_key(name))? {
                 return Self::decode(&value);
@@ -157,37 +184,54 @@ impl Catalogue {
             transaction.put(catalogue, &dropped_key(id), &[])?;
             Ok(id)
         })
+        .map(|(id, _)| id)
     }
 
-    /// Gives table `id` its name, durably.
+    /// Gives the loaded table `id` its name, durably.
     ///
     /// # Errors
     /// As [`Catalogue::reserve`].
-    pub fn publish(engine: &Arc<Engine>, name: &str, id: TableId) -> Result<(), Error> {
+    pub fn publish(&self, engine: &Arc<Engine>, name: &str, id: TableId) -> Result<Table, Error> {
+        self.known_mut().loaded.insert(id, None);
         let published = Self::change(engine, |transaction, catalogue| {
             Self::refuse_existing(transaction, catalogue, name)?;
             transaction.delete(catalogue, &dropped_key(id))?;
             transaction.put(catalogue, &name_key(name), &id.0.to_le_bytes())
         });
-        if let Err(Error::TableExists { .. }) = &published {
-            Self::finish_drop(engine, id)?;
+        match published {
+            Ok(((), at)) => {
+                self.known_mut().loaded.insert(id, Some(at));
+                // If it has been dropped already, then it has been there all the same.
+                Ok(self.keep(engine, name, id, at).unwrap_or_else(|| {
+                    let table = Table::new(id, name, engine.number());
+                    table.dropped.store(true, Ordering::Release);
+                    table
+                }))
+            }
+            Err(error) => {
+                if let Error::TableExists { .. } = &error {
+                    Self::finish_drop(engine, id)?;
+                }
+                Err(error)
+            }
         }
-        published
     }
 
     /// Runs `body` on the catalogue as a transaction that is durable whatever the database's default: operations of a
-    /// new table may be made durable by others.
+    /// new table may be made durable by others. What it returns, and when it has committed.
     fn change<T>(
         engine: &Arc<Engine>,
         mut body: impl FnMut(&mut Transaction, &Table) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    ) -> Result<(T, Timestamp), Error> {
         let catalogue = Self::own_table(engine);
         let options = TransactionOptions::new().durability(Durability::Sync);
         RetryPolicy::default().run(|_| {
             let mut transaction = Transaction::begin_now(&Handle::new(engine), options, None);
             let value = body(&mut transaction, &catalogue)?;
-            transaction.commit()?;
-            Ok(value)
+            let ticket = transaction.commit_async()?;
+            let at = ticket.timestamp();
+            ticket.wait()?;
+            Ok((value, at))
         })
     }
 

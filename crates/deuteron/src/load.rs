@@ -66,8 +66,7 @@ impl TableLoad {
         let TableLoad { engine, name, id, load } = self;
         engine.usable()?;
         engine.without_checkpoints(|| Ok(load.finish()?))?;
-        Catalogue::publish(&engine, &name, id)?;
-        engine.catalogue().table(&engine, &name)
+        engine.catalogue().publish(&engine, &name, id)
     }
 }
 

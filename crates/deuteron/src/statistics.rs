@@ -201,7 +201,7 @@ pub(crate) struct Waits {
 }
 
 /// The causes of conflicts, in the order in which they are reported.
-const CAUSES: [ConflictCause; 10] = [
+const CAUSES: [ConflictCause; 11] = [
     ConflictCause::WriteWrite,
     ConflictCause::ReadChanged,
     ConflictCause::RangeChanged,
@@ -212,6 +212,7 @@ const CAUSES: [ConflictCause; 10] = [
     ConflictCause::MemoryShort,
     ConflictCause::TimestampOrder,
     ConflictCause::TableDropped,
+    ConflictCause::TableLoaded,
 ];
 
 /// Why transactions have been aborted that met no other, in the order in which they are reported.
@@ -321,7 +322,7 @@ mod tests {
         ];
         errors.iter().for_each(|error| counters.count(error));
         counters.count_deadline();
-        let counts = counters.by_cause(21);
+        let counts = counters.by_cause(22);
         let names: std::collections::BTreeSet<_> = counts.iter().map(|(name, _)| name).collect();
         assert_eq!((names.len(), counts.len()), (CAUSES.len() + OTHER_CAUSES.len() + 1, names.len()));
         assert!(

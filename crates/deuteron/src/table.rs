@@ -1,6 +1,6 @@
 //! [`Table`]: a handle of a table.
 
-use deuteron_contract::TableId;
+use deuteron_contract::{TableId, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,6 +21,8 @@ pub struct Table {
     pub(crate) name: Arc<str>,
     /// The number of the opening, so that a table of another database, or of an earlier opening of this one, is told apart.
     pub(crate) database: u64,
+    /// When it was loaded, if that was in this opening: its records have been there always, for all that they say themselves.
+    pub(crate) since: Timestamp,
     /// Shared by all handles: whether the table was dropped.
     pub(crate) dropped: Arc<AtomicBool>,
 }
@@ -36,7 +38,7 @@ impl Eq for Table {}
 
 impl Table {
     pub(crate) fn new(id: TableId, name: &str, database: u64) -> Table {
-        Table { id, name: name.into(), database, dropped: Arc::default() }
+        Table { id, name: name.into(), database, since: Timestamp(0), dropped: Arc::default() }
     }
 
     pub(crate) fn is_dropped(&self) -> bool {

@@ -6,7 +6,8 @@ use crate::record::{Recorder, Recording};
 use crate::{Cancellation, Durability, Error, Isolation, KeyRange, Scan, Table, Ticket};
 use deuteron_contract::Timestamp;
 use deuteron_history::Outcome;
-use deuteron_tc::{BeginOptions, ScanCursor, TcError};
+use deuteron_tc::{BeginOptions, Conflict, ConflictCause, ConflictPlace, ScanCursor, TcError};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -134,6 +135,8 @@ pub struct Transaction {
     durability: Durability,
     deadline: Option<Instant>,
     pub(crate) attempt: u32,
+    /// Whether it reads the past that its options say.
+    is_past: bool,
     /// What it does, if that is recorded. Reads go on in functions of their own then, out of the way of the others.
     pub(crate) recording: Option<Box<Recording>>,
 }
@@ -169,6 +172,7 @@ impl Transaction {
             engine: Arc::clone(engine),
             deadline: options.deadline,
             attempt: 1,
+            is_past: options.as_of.is_some(),
             recording: None,
         }
     }
@@ -574,7 +578,7 @@ impl Transaction {
         self.engine.usable()
     }
 
-    pub(crate) fn usable(&self, table: &Table) -> Result<(), Error> {
+    pub(crate) fn usable(&mut self, table: &Table) -> Result<(), Error> {
         self.engine.usable()?;
         if table.database != self.engine.number() {
             return Err(Error::ForeignTable { table: table.name.to_string() });
@@ -582,6 +586,23 @@ impl Transaction {
         if table.is_dropped() {
             return Err(Error::TableDropped { table: table.name.to_string() });
         }
+        if table.since > self.inner.timestamp() && self.inner.isolation() != Isolation::ReadCommitted {
+            return Err(self.precedes(table));
+        }
         Ok(())
+    }
+
+    /// The transaction reads as of a moment at which the table had not been loaded, and must not see what is in it.
+    #[cold]
+    fn precedes(&mut self, table: &Table) -> Error {
+        let (own, since) = (self.inner.timestamp(), table.since);
+        if self.is_past {
+            return Error::NotRetained { wanted: own, oldest: Some(since), newest: self.engine.tc().now() };
+        }
+        self.inner.give_up();
+        let place = ConflictPlace::Range { lower: Bound::Unbounded, upper: Bound::Unbounded };
+        let cause = ConflictCause::TableLoaded;
+        let conflict = Conflict { table: table.id, place, cause, own, other: Some(since) };
+        self.engine.error(TcError::Conflict(Box::new(conflict)))
     }
 }

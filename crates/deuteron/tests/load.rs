@@ -1,7 +1,7 @@
 //! Loads of new tables and compaction, as transactions meet them.
 
 use deuteron::device::{CrashPolicy, FaultPlan, MemoryDirectory, SimulatedDisk};
-use deuteron::{Db, Error, Options, Table};
+use deuteron::{ConflictCause, Db, Error, Isolation, Options, Table, TransactionOptions};
 use std::sync::Arc;
 
 fn key(number: u32) -> Vec<u8> {
@@ -28,11 +28,14 @@ fn a_loaded_table_is_read_scanned_updated_and_recovered() {
     let disk = SimulatedDisk::new(1);
     let open = || Options::tiny_for_tests().open_in(Arc::new(disk.directory())).expect("opens");
     let db = open();
-    // A transaction that began before sees all of it or nothing.
+    // A transaction that began before does not see it.
     let mut earlier = db.begin();
     assert_eq!(db.tables().expect("lists"), Vec::<String>::new());
     let table = load(&db, 800).expect("loads");
-    assert!([0, 800].contains(&earlier.scan(&table, ..).expect("scans").count()));
+    let refused = earlier.scan(&table, ..).map(drop);
+    assert!(
+        matches!(refused, Err(Error::Conflict(conflict)) if conflict.cause == ConflictCause::TableLoaded)
+    );
     drop(earlier);
     assert_eq!(count(&db, &table), 800);
     db.transact(|tx| {
@@ -122,4 +125,56 @@ fn compaction_gives_back_what_deletes_have_left() {
     assert_eq!(count(&db, &table), 1001);
     assert!(db.check().expect("checks").problems.is_empty());
     db.close().expect("closes");
+}
+
+/// Its records say that they have been there always: who began before it must not see them, or would have read the future.
+#[test]
+fn a_transaction_that_began_before_a_load_does_not_see_it() {
+    let options = Options::tiny_for_tests().retention(std::time::Duration::from_secs(3600));
+    let db = options.open_in(Arc::new(MemoryDirectory::new())).unwrap();
+    let other = db.table("other").unwrap();
+    let mut early = db.begin();
+    assert_eq!(early.get(&other, b"x").unwrap(), None);
+    let mut committed = db.begin_with(TransactionOptions::new().isolation(Isolation::ReadCommitted)).unwrap();
+    let then = db.timestamp();
+    db.transact(|tx| tx.put(&other, b"x", b"1")).unwrap();
+    let mut load = db.load_table("loaded").unwrap();
+    load.push(b"k", b"v").unwrap();
+    let loaded = load.finish().unwrap();
+    for handle in [&loaded, &db.table("loaded").unwrap()] {
+        let Err(Error::Conflict(conflict)) = early.get(handle, b"k") else {
+            panic!("it has seen the future")
+        };
+        assert_eq!((conflict.cause, &conflict.table[..]), (ConflictCause::TableLoaded, "loaded"));
+    }
+    assert!(matches!(early.commit(), Err(Error::Aborted | Error::Conflict(_))));
+    let mut past = db.begin_with(TransactionOptions::new().as_of(then)).unwrap();
+    assert!(matches!(past.get(&loaded, b"k"), Err(Error::NotRetained { .. })));
+    assert_eq!(past.get(&other, b"x").unwrap(), None);
+    // Who reads what is committed sees what is.
+    assert_eq!(committed.get(&loaded, b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    assert_eq!(db.begin().get(&loaded, b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    drop((past, committed));
+    db.close().unwrap();
+}
+
+#[test]
+fn a_table_that_is_dropped_while_its_load_ends_does_not_come_back() {
+    for round in 0..60u64 {
+        let db = Options::new().memory(64 << 20).open_in(Arc::new(MemoryDirectory::new())).unwrap();
+        let mut load = db.load_table("t").unwrap();
+        load.push(b"k", b"v").unwrap();
+        let finished = std::thread::scope(|scope| {
+            let finishing = scope.spawn(|| load.finish());
+            std::thread::sleep(std::time::Duration::from_micros(10 * (round % 10)));
+            while let Err(error) = db.drop_table("t") {
+                assert!(matches!(error, Error::NoSuchTable { .. }), "{error}");
+            }
+            finishing.join().unwrap()
+        });
+        assert!(db.tables().unwrap().is_empty());
+        let table = finished.unwrap();
+        assert!(matches!(db.begin().get(&table, b"k"), Err(Error::TableDropped { .. })));
+        db.close().unwrap();
+    }
 }

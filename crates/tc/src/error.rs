@@ -33,6 +33,8 @@ pub enum ConflictCause {
     TimestampOrder,
     /// It had to commit later than it began, and by then a table that it had read was dropped.
     TableDropped,
+    /// It began before a table was loaded in which it wants to read or write. The transaction component knows nothing of loads: its user refuses such.
+    TableLoaded,
 }
 
 impl ConflictCause {
@@ -53,6 +55,7 @@ impl ConflictCause {
             ConflictCause::MemoryShort => "memory-short",
             ConflictCause::TimestampOrder => "timestamp-order",
             ConflictCause::TableDropped => "table-dropped",
+            ConflictCause::TableLoaded => "table-loaded",
         }
     }
 }
@@ -298,6 +301,7 @@ mod tests {
             MemoryShort,
             TimestampOrder,
             TableDropped,
+            TableLoaded,
         ];
         let words: std::collections::BTreeSet<&str> = causes.iter().map(|cause| cause.name()).collect();
         assert_eq!(words.len(), causes.len());

@@ -209,7 +209,12 @@ impl Transaction {
         workspace.held.subtract(gone * size_of::<Mark>(), &workspace.core.account);
         workspace.savepoints.marks.truncate(savepoint.depth + 1);
         workspace.restore(undo);
-        match workspace.abort_writes_since(writes, ordinal, self.at) {
+        let aborted = workspace.abort_writes_since(writes, ordinal, self.at);
+        // Who looks for large ones that could give way finds no more in it than there is.
+        let written = workspace.written_bytes;
+        let is_much = workspace.core.account.is_much(written);
+        workspace.slot().set_written(if is_much { written } else { 0 });
+        match aborted {
             Ok(()) => {}
             Err(RefreshFailure::Error(error)) => {
                 self.roll_back();
