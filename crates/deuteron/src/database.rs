@@ -372,7 +372,7 @@ impl Db {
     }
 
     /// Begins to load a new table from records in ascending key order: full pages are written at once, past the log, in one pass.
-    /// Nobody sees the table before [`TableLoad::finish`] has returned, and a crash before leaves no table. Transactions that began before are refused there, with a conflict.
+    /// Nobody sees the table before [`TableLoad::finish`] has returned, and a crash before leaves no table. Transactions that began before are refused there, with a conflict; those that were declared to read only find it empty.
     ///
     /// # Errors
     /// [`Error::TableExists`], [`Error::TableName`], [`Error::Closed`], [`Error::Poisoned`], or what a commit may return.

@@ -4,12 +4,15 @@ use crate::deadline::Watch;
 use crate::handle::Handle;
 use crate::record::{Recorder, Recording};
 use crate::{Cancellation, Durability, Error, Isolation, KeyRange, Scan, Table, Ticket};
-use deuteron_contract::Timestamp;
+use deuteron_contract::{TableId, Timestamp};
 use deuteron_history::Outcome;
 use deuteron_tc::{BeginOptions, Conflict, ConflictCause, ConflictPlace, ScanCursor, TcError};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// A table that nobody has: the last of the identifiers.
+const NOWHERE: TableId = TableId((1 << 31) - 1);
 
 /// Options of one transaction.
 ///
@@ -135,8 +138,8 @@ pub struct Transaction {
     durability: Durability,
     deadline: Option<Instant>,
     pub(crate) attempt: u32,
-    /// Whether it reads the past that its options say.
-    is_past: bool,
+    /// Whether it was declared to read only.
+    is_reader: bool,
     /// What it does, if that is recorded. Reads go on in functions of their own then, out of the way of the others.
     pub(crate) recording: Option<Box<Recording>>,
 }
@@ -172,7 +175,7 @@ impl Transaction {
             engine: Arc::clone(engine),
             deadline: options.deadline,
             attempt: 1,
-            is_past: options.as_of.is_some(),
+            is_reader: options.read_only || options.as_of.is_some(),
             recording: None,
         }
     }
@@ -244,13 +247,13 @@ impl Transaction {
         key: &[u8],
         reader: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>, Error> {
-        self.usable(table)?;
+        let id = self.usable(table)?;
         if self.recording.is_some() {
-            return self.get_recorded(table, key, reader);
+            return self.get_recorded((table, id), key, reader);
         }
         let is_watched = self.deadline.is_some();
         self.run(|tx| {
-            tx.get_with(table.id, key, |value| {
+            tx.get_with(id, key, |value| {
                 // What the reader does, perhaps with other transactions, is not under this one's deadline.
                 let _unwatched = is_watched.then(|| Watch::new(None));
                 reader(value)
@@ -261,11 +264,11 @@ impl Transaction {
     #[cold]
     fn get_recorded<R>(
         &mut self,
-        table: &Table,
+        (table, id): (&Table, TableId),
         key: &[u8],
         reader: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>, Error> {
-        let value = self.run(|tx| tx.get_with(table.id, key, <[u8]>::to_vec))?;
+        let value = self.run(|tx| tx.get_with(id, key, <[u8]>::to_vec))?;
         self.record(|recording| recording.read(table, key, value.as_deref()));
         Ok(value.as_deref().map(reader))
     }
@@ -299,9 +302,9 @@ impl Transaction {
         table: &Table,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        self.usable(table)?;
+        let id = self.usable(table)?;
         let mut values = Vec::with_capacity(keys.len());
-        self.run(|tx| tx.get_many(table.id, keys, |_, value| values.push(value.map(<[u8]>::to_vec))))?;
+        self.run(|tx| tx.get_many(id, keys, |_, value| values.push(value.map(<[u8]>::to_vec))))?;
         self.record(|recording| {
             for (key, value) in keys.iter().zip(&values) {
                 recording.read(table, key.as_ref(), value.as_deref());
@@ -393,11 +396,10 @@ impl Transaction {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn scan(&mut self, table: &Table, range: impl KeyRange) -> Result<Scan<'_>, Error> {
-        self.usable(table)?;
+        let id = self.usable(table)?;
         let (lower, upper) = range.key_bounds();
         let recorded = self.recording.as_mut().map(|recording| recording.range(table, &lower, &upper));
-        let table = table.id;
-        Ok(Scan::new(self, table, (lower, upper), recorded))
+        Ok(Scan::new(self, id, (lower, upper), recorded))
     }
 
     /// Reads the next batch of a scan, of so many entries at most; `false` at its end.
@@ -578,7 +580,9 @@ impl Transaction {
         self.engine.usable()
     }
 
-    pub(crate) fn usable(&mut self, table: &Table) -> Result<(), Error> {
+    /// The table in which to look for what is wanted of this one.
+    #[inline]
+    pub(crate) fn usable(&mut self, table: &Table) -> Result<TableId, Error> {
         self.engine.usable()?;
         if table.database != self.engine.number() {
             return Err(Error::ForeignTable { table: table.name.to_string() });
@@ -586,23 +590,22 @@ impl Transaction {
         if table.is_dropped() {
             return Err(Error::TableDropped { table: table.name.to_string() });
         }
-        if table.since > self.inner.timestamp() && self.inner.isolation() != Isolation::ReadCommitted {
-            return Err(self.precedes(table));
-        }
-        Ok(())
+        if table.since > self.inner.timestamp() { self.before(table) } else { Ok(table.id) }
     }
 
-    /// The transaction reads as of a moment at which the table had not been loaded, and must not see what is in it.
+    /// The transaction reads as of a moment at which the table had not been loaded: there is nothing in it. Who might still have to commit later begins again.
     #[cold]
-    fn precedes(&mut self, table: &Table) -> Error {
-        let (own, since) = (self.inner.timestamp(), table.since);
-        if self.is_past {
-            return Error::NotRetained { wanted: own, oldest: Some(since), newest: self.engine.tc().now() };
+    fn before(&mut self, table: &Table) -> Result<TableId, Error> {
+        if self.inner.isolation() == Isolation::ReadCommitted && !self.is_reader {
+            return Ok(table.id);
+        }
+        if self.is_reader {
+            return Ok(NOWHERE);
         }
         self.inner.give_up();
         let place = ConflictPlace::Range { lower: Bound::Unbounded, upper: Bound::Unbounded };
-        let cause = ConflictCause::TableLoaded;
-        let conflict = Conflict { table: table.id, place, cause, own, other: Some(since) };
-        self.engine.error(TcError::Conflict(Box::new(conflict)))
+        let (cause, own, other) = (ConflictCause::TableLoaded, self.inner.timestamp(), Some(table.since));
+        let conflict = Conflict { table: table.id, place, cause, own, other };
+        Err(self.engine.error(TcError::Conflict(Box::new(conflict))))
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::effect::{Effect, Value, shown};
 use deuteron::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Which table: a name that is used again means another one.
 pub type Generation = u32;
@@ -234,6 +234,8 @@ pub struct History {
     entries: Vec<Entry>,
     acknowledged: usize,
     notes: Vec<Note>,
+    /// When tables were loaded.
+    loaded: BTreeMap<Generation, Timestamp>,
 }
 
 impl History {
@@ -259,6 +261,11 @@ impl History {
         self.acknowledged = self.acknowledged.max(number);
     }
 
+    /// A table was loaded, at this time or a little before, and since whoever begins sees it.
+    pub fn loaded(&mut self, table: Generation, at: Timestamp) {
+        self.loaded.insert(table, at);
+    }
+
     /// All commits are durable.
     pub fn acknowledge_all(&mut self) {
         self.acknowledged = self.entries.len();
@@ -275,16 +282,28 @@ impl History {
         // Readers that share a timestamp see the same, and go in the order of their begins.
         notes.sort_by_key(|note| (note.at, note.place, note.began));
         let mut state = self.base.clone();
-        // What was loaded has the timestamp before all others; nobody could have looked before. Whoever has seen a table that was dropped
-        // comes before that.
-        let tables = self.entries.iter().filter(|entry| !matches!(entry, Entry::Writes(_)));
-        tables.into_iter().try_for_each(|entry| state.apply(entry))?;
+        // Whoever has seen a table that was dropped comes before that; and whoever has begun before it was loaded finds nothing in it.
+        let mut loads = VecDeque::new();
+        for entry in &self.entries {
+            match entry {
+                Entry::Writes(_) => {}
+                Entry::Create(name, generation, records) if self.loaded.contains_key(generation) => {
+                    state.names.insert(name.clone(), *generation);
+                    loads.push_back((self.loaded[generation], *generation, records));
+                }
+                entry => state.apply(entry)?,
+            }
+        }
         let mut latest_begin = 0;
         for note in &notes {
             if note.ended < latest_begin {
                 return Err(format!("the place of {} contradicts real time", note.at));
             }
             latest_begin = latest_begin.max(note.began);
+            while let Some((_, table, records)) = loads.pop_front_if(|(at, ..)| *at <= note.at) {
+                let records = records.iter().map(|(key, value)| ((table, key.clone()), value.clone()));
+                state.records.extend(records);
+            }
             for observation in &note.observations {
                 observation.check(&state).map_err(|problem| format!("at {}: {problem}", note.at))?;
             }

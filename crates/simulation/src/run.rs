@@ -278,6 +278,8 @@ impl World<'_> {
         let generation = self.generations;
         let loaded = load.finish();
         let table = self.changed_catalogue(Entry::Create(name, generation, records), loaded)?;
+        let now = self.db().timestamp();
+        self.history.loaded(generation, now);
         self.slots[index].table = Some((generation, table));
         Ok(())
     }
