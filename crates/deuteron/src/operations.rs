@@ -241,10 +241,10 @@ impl Transaction {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn delete_range(&mut self, table: &Table, range: impl KeyRange) -> Result<u64, Error> {
-        self.usable(table)?;
+        let id = self.usable(table)?;
         let (lower, upper) = range.key_bounds();
         let recorded = self.recording.as_mut().map(|recording| recording.range(table, &lower, &upper));
-        let mut cursor = ScanCursor::new(table.id, lower, upper, Direction::Forward);
+        let mut cursor = ScanCursor::new(id, lower, upper, Direction::Forward);
         let (mut deleted, mut key) = (0, Vec::new());
         while self.scan_next(&mut cursor, usize::MAX)? {
             for index in 0..self.inner.scanned(Direction::Forward).len() {

@@ -596,13 +596,15 @@ impl Transaction {
     /// The transaction reads as of a moment at which the table had not been loaded: there is nothing in it. Who might still have to commit later begins again.
     #[cold]
     fn before(&mut self, table: &Table) -> Result<TableId, Error> {
-        if self.inner.isolation() == Isolation::ReadCommitted && !self.is_reader {
+        if self.inner.isolation() == Isolation::ReadCommitted {
             return Ok(table.id);
         }
         if self.is_reader {
             return Ok(NOWHERE);
         }
-        self.inner.give_up();
+        if !self.inner.give_up() {
+            return Err(Error::Aborted);
+        }
         let place = ConflictPlace::Range { lower: Bound::Unbounded, upper: Bound::Unbounded };
         let (cause, own, other) = (ConflictCause::TableLoaded, self.inner.timestamp(), Some(table.since));
         let conflict = Conflict { table: table.id, place, cause, own, other };

@@ -135,18 +135,20 @@ fn a_transaction_that_began_before_a_load_does_not_see_it() {
     let other = db.table("other").unwrap();
     let mut early = db.begin();
     assert_eq!(early.get(&other, b"x").unwrap(), None);
-    let mut committed = db.begin_with(TransactionOptions::new().isolation(Isolation::ReadCommitted)).unwrap();
+    let read_committed = TransactionOptions::new().isolation(Isolation::ReadCommitted);
+    let mut committed = db.begin_with(read_committed).unwrap();
+    let mut declared = db.begin_with(read_committed.read_only(true)).unwrap();
+    let mut reader = db.begin_with(TransactionOptions::new().read_only(true)).unwrap();
     let then = db.timestamp();
     db.transact(|tx| tx.put(&other, b"x", b"1")).unwrap();
     let mut load = db.load_table("loaded").unwrap();
     load.push(b"k", b"v").unwrap();
     let loaded = load.finish().unwrap();
-    for handle in [&loaded, &db.table("loaded").unwrap()] {
-        let Err(Error::Conflict(conflict)) = early.get(handle, b"k") else {
-            panic!("it has seen the future")
-        };
-        assert_eq!((conflict.cause, &conflict.table[..]), (ConflictCause::TableLoaded, "loaded"));
-    }
+    let Err(Error::Conflict(conflict)) = early.get(&db.table("loaded").unwrap(), b"k") else {
+        panic!("it has seen the future")
+    };
+    assert_eq!((conflict.cause, &conflict.table[..]), (ConflictCause::TableLoaded, "loaded"));
+    assert!(matches!(early.get(&loaded, b"k"), Err(Error::Aborted)));
     assert!(matches!(early.commit(), Err(Error::Aborted | Error::Conflict(_))));
     let mut past = db.begin_with(TransactionOptions::new().as_of(then)).unwrap();
     // There was nothing in it.
@@ -155,9 +157,13 @@ fn a_transaction_that_began_before_a_load_does_not_see_it() {
     assert!(past.scan(&loaded, ..).unwrap().next().is_none());
     assert_eq!(past.get(&other, b"x").unwrap(), None);
     // Who reads what is committed sees what is.
-    assert_eq!(committed.get(&loaded, b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    for tx in [&mut committed, &mut declared] {
+        assert_eq!(tx.get(&loaded, b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    }
+    assert_eq!(reader.get(&loaded, b"k").unwrap(), None);
+    assert_eq!(reader.delete_range(&loaded, ..).unwrap(), 0);
     assert_eq!(db.begin().get(&loaded, b"k").unwrap().as_deref(), Some(&b"v"[..]));
-    drop((past, committed));
+    drop((past, committed, declared, reader));
     db.close().unwrap();
 }
 

@@ -430,8 +430,7 @@ impl Pool {
         if self.slot_count.load(Ordering::Relaxed) == 0 {
             return core.transactions.allocate();
         }
-        // Who is at it will leave some.
-        let Ok(mut slots) = self.slots.try_lock() else { return core.transactions.allocate() };
+        let mut slots = lock(&self.slots);
         let Some(&(slot, epoch)) = slots.front() else { return core.transactions.allocate() };
         if !core.epochs.is_quiescent(epoch) {
             if epoch == core.epochs.current() {
