@@ -252,7 +252,7 @@ mod tests {
             check_base(payload, descriptor.low_key)
         }
 
-        fn check_place(&self, page: PageId, _: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
+        fn check_place(&self, _: u32, page: PageId, payload: &[u8]) -> Result<(), String> {
             self.0.upgrade().map_or(Ok(()), |tree| tree.check_place(page, payload))
         }
     }

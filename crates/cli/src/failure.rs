@@ -108,48 +108,51 @@ impl Failure {
     }
 }
 
-/// Which exit status an error is, and what to do about it.
-fn advice(error: &Error) -> (Kind, Option<&'static str>) {
-    match error {
-        Error::Conflict(_) => (Kind::TryAgain, Some("run the command again: the other transaction is done")),
-        Error::InUse { .. } => (Kind::TryAgain, Some("close the other process, or wait until it is done")),
-        Error::TableExists { .. } => (Kind::Failed, Some("load into a table of another name")),
-        Error::OutOfOrder { .. } => {
-            (Kind::Failed, Some("nothing was loaded; sort the input by key, or import it without --sorted"))
-        }
-        Error::Exists { .. } => (Kind::Failed, Some("give another name, or remove what is there")),
-        Error::NotFound { .. } => {
-            (Kind::NotFound, Some("mind the path; put, import and shell create a database"))
-        }
-        Error::NothingAt { .. } => (Kind::NotFound, Some("mind the path")),
-        Error::DurabilityUnknown { .. } => (
-            Kind::Failed,
-            Some(
-                "it has happened, unless a crash undoes it: look whether it is there before it is done again",
-            ),
-        ),
-        Error::NotADatabase { .. } => (Kind::Failed, Some("give a directory of its own to the database")),
-        Error::UnknownFormat { .. } => {
-            (Kind::Failed, Some("use the version of this program that wrote the database, or a newer one"))
-        }
-        Error::Corrupt { .. } => (
-            Kind::Damage,
-            Some("restore a backup; `deuteron salvage` says what is damaged and writes what is not to files"),
-        ),
-        Error::DiskFull { .. } => {
-            (Kind::Failed, Some("make room on the disk and run it again; nothing acknowledged is lost"))
-        }
-        Error::Poisoned { .. } => {
-            (Kind::Failed, Some("look after the device, then open the database again: it recovers"))
-        }
-        Error::InvalidOption { .. } => (Kind::Usage, None),
-        _ => (Kind::Failed, None),
-    }
-}
-
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let (kind, hint) = advice(&error);
+        let (kind, hint) = match &error {
+            Error::Conflict(_) => {
+                (Kind::TryAgain, Some("run the command again: the other transaction is done"))
+            }
+            Error::InUse { .. } => {
+                (Kind::TryAgain, Some("close the other process, or wait until it is done"))
+            }
+            Error::TableExists { .. } => (Kind::Failed, Some("load into a table of another name")),
+            Error::OutOfOrder { .. } => (
+                Kind::Failed,
+                Some("nothing was loaded; sort the input by key, or import it without --sorted"),
+            ),
+            Error::Exists { .. } => (Kind::Failed, Some("give another name, or remove what is there")),
+            Error::NotFound { .. } => {
+                (Kind::NotFound, Some("mind the path; put, import and shell create a database"))
+            }
+            Error::NothingAt { .. } => (Kind::NotFound, Some("mind the path")),
+            Error::DurabilityUnknown { .. } => (
+                Kind::Failed,
+                Some(
+                    "it has happened, unless a crash undoes it: look whether it is there before it is done again",
+                ),
+            ),
+            Error::NotADatabase { .. } => (Kind::Failed, Some("give a directory of its own to the database")),
+            Error::UnknownFormat { .. } => (
+                Kind::Failed,
+                Some("use the version of this program that wrote the database, or a newer one"),
+            ),
+            Error::Corrupt { .. } => (
+                Kind::Damage,
+                Some(
+                    "restore a backup; `deuteron salvage` says what is damaged and writes what is not to files",
+                ),
+            ),
+            Error::DiskFull { .. } => {
+                (Kind::Failed, Some("make room on the disk and run it again; nothing acknowledged is lost"))
+            }
+            Error::Poisoned { .. } => {
+                (Kind::Failed, Some("look after the device, then open the database again: it recovers"))
+            }
+            Error::InvalidOption { .. } => (Kind::Usage, None),
+            _ => (Kind::Failed, None),
+        };
         let mut failure = match std::error::Error::source(&error) {
             Some(source) => Self::because(error.to_string(), source),
             None => Self::new(Kind::Failed, error.to_string()),

@@ -19,14 +19,9 @@ impl AccessMethod for BwTreeDc {
         deuteron_bwtree::check_base(payload, descriptor.low_key)
     }
 
-    fn check_place(
-        &self,
-        page: PageId,
-        descriptor: PageDescriptor<'_>,
-        payload: &[u8],
-    ) -> Result<(), String> {
+    fn check_place(&self, tree: u32, page: PageId, payload: &[u8]) -> Result<(), String> {
         // There is none yet of a table that is being loaded. The cleaner may move its pages all the same.
-        self.tree_of(descriptor.tree).map_or(Ok(()), |tree| tree.check_place(page, payload))
+        self.tree_of(tree).map_or(Ok(()), |tree| tree.check_place(page, payload))
     }
 
     fn check_delta(&self, payload: &[u8], base: Option<&[u8]>) -> Result<(), String> {

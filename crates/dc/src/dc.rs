@@ -220,7 +220,9 @@ impl BwTreeDc {
         self.tables.get(table.0).filter(|tree| !tree.is_given_up())
     }
 
-    pub(crate) fn tree(&self, table: TableId) -> &Tree {
+    /// The tree of a table that is written to, a new one if there is none. `None` if the table was dropped: nobody can ask for it any more, but a replay may
+    /// bring what was written to it.
+    pub(crate) fn tree_to_write(&self, table: TableId) -> Option<&Tree> {
         let create = || {
             let tree = Tree::create(Arc::clone(&self.llama), table.0, self.options.tree.clone());
             // Dropped since somebody has looked.
@@ -229,7 +231,12 @@ impl BwTreeDc {
             }
             tree
         };
-        self.tables.get_or_create(table.0, create)
+        let tree = match self.tables.get(table.0) {
+            Some(tree) => tree,
+            None if self.is_dropped(table) => return None,
+            None => self.tables.get_or_create(table.0, create),
+        };
+        (!tree.is_given_up()).then_some(tree)
     }
 
     /// Bytes of memory that pages take, of the budget [`DcOptions::memory_bytes`](crate::DcOptions).

@@ -208,14 +208,11 @@ impl BwTreeDc {
 
     /// Gives a key of the chunk tree a value, or takes it away.
     fn put(&self, attempt: Attempt, key: &[u8], value: Option<&[u8]>) -> Result<(), DcError> {
-        let table = chunk_tree(attempt.table);
-        if self.is_dropped(table) {
-            return Ok(());
-        }
+        let Some(tree) = self.tree_to_write(chunk_tree(attempt.table)) else { return Ok(()) };
         let bytes = key.len() + value.map_or(0, <[u8]>::len);
         self.applied_bytes.change(bytes, 0);
         let upsert = Upsert { key, value, stamp: attempt.number.stamp, lsn: attempt.lsn };
-        self.upsert_all(self.tree(table), &[upsert])
+        self.upsert_all(tree, &[upsert])
     }
 
     /// Makes durable everything that has been applied so far, without a checkpoint.

@@ -53,15 +53,7 @@ impl BwTreeDc {
 
     /// Applies upserts, which are sorted by key, to a table, unless it was dropped.
     fn upsert_live(&self, table: TableId, upserts: &[Upsert<'_>]) -> Result<(), DcError> {
-        let tree = match self.tables.get(table.0) {
-            Some(tree) if !tree.is_given_up() => tree,
-            // Nobody can ask for it any more. A replay may bring it.
-            _ if self.is_dropped(table) => return Ok(()),
-            _ => match self.tree(table) {
-                tree if tree.is_given_up() => return Ok(()),
-                tree => tree,
-            },
-        };
+        let Some(tree) = self.tree_to_write(table) else { return Ok(()) };
         self.upsert_all(tree, upserts)?;
         self.sweeps.note(table, upserts.len());
         Ok(())

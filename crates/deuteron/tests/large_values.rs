@@ -3,6 +3,9 @@
 use deuteron::device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
 use deuteron::{Db, Error, Options, restore_in};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 fn open(directory: Arc<dyn Directory>) -> Result<Db, Error> {
     Options::tiny_for_tests().open_in(directory)
@@ -206,4 +209,41 @@ fn a_value_of_64_mib_is_written_read_and_recovered_and_a_small_memory_says_what_
     db.transact(|tx| tx.put(&table, b"large", &bytes[..4 << 20])).expect("commits");
     assert!(read(&db, b"large").as_deref() == Some(&bytes[..4 << 20]));
     db.close().expect("closes");
+}
+
+/// The redo start is that of a small write which lies among the pieces of a large one that has committed.
+#[test]
+fn a_database_opens_though_a_long_value_begins_before_its_redo_start() {
+    for round in 0..12u64 {
+        let directory = Arc::new(MemoryDirectory::new());
+        let open =
+            || Options::new().memory(64 << 20).open_in(Arc::<MemoryDirectory>::clone(&directory)).unwrap();
+        let db = open();
+        let table = db.table("table").unwrap();
+        let value: Vec<u8> = (0..6u32 << 20).map(|byte| (byte / 1000) as u8).collect();
+        let begun = AtomicBool::new(false);
+        let small = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut large = db.begin();
+                begun.store(true, Ordering::SeqCst);
+                large.put(&table, b"large", &value).unwrap();
+                large.commit().unwrap();
+            });
+            while !begun.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_micros(150 * round));
+            let mut small = db.begin();
+            small.put(&table, b"small", b"1").unwrap();
+            small
+        });
+        db.checkpoint().unwrap();
+        db.close().unwrap();
+        drop((small, table));
+        let db = open();
+        let table = db.table("table").unwrap();
+        assert!(db.begin().get(&table, b"large").unwrap() == Some(value), "{round}");
+        assert_eq!(db.begin().get(&table, b"small").unwrap(), None);
+        db.close().unwrap();
+    }
 }

@@ -67,15 +67,10 @@ pub trait AccessMethod: Send + Sync {
         Ok(())
     }
 
-    /// Whether such a base, which has passed that check, has its place in the tree as `page`, which is not in memory as a whole. Called before it becomes resident: of an
+    /// Whether such a base, which has passed that check, has its place in this tree as `page`, which is not in memory as a whole. Called before it becomes resident: of an
     /// [excerpt](Llama::excerpt), which is shown to nobody else, it need not be known.
-    fn check_place(
-        &self,
-        page: PageId,
-        descriptor: PageDescriptor<'_>,
-        payload: &[u8],
-    ) -> Result<(), String> {
-        let _ = (page, descriptor, payload);
+    fn check_place(&self, tree: u32, page: PageId, payload: &[u8]) -> Result<(), String> {
+        let _ = (tree, page, payload);
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use crate::clean::Cleaning;
 use crate::excerpt::Lately;
 use crate::files::SegmentHolds;
 use crate::filling::Filling;
+use crate::flash_address::FlashAddress;
 use crate::flush::{AccessMethod, Flusher};
 use crate::flush_buffer::{MARKS, STREAMS};
 use crate::free_list::FreeList;
@@ -502,6 +503,22 @@ impl Llama {
         // A sixteenth and a block are left for headers, lengths, adoptions and padding.
         let fragment = self.store.segments.fragment_bytes_max() as usize;
         fragment - fragment / 16 - 4096
+    }
+
+    /// About how many bytes the fragments of `page` take on flash.
+    ///
+    /// # Panics
+    /// If `page` was never allocated.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert_eq!(llama.stored_bytes(llama.allocate()), 0);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn stored_bytes(&self, page: PageId) -> u64 {
+        self.table.guessed_fragments(page).iter().map(FlashAddress::length).sum()
     }
 
     /// Why the store accepts no more work: the first write or sync that failed.

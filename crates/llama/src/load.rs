@@ -234,7 +234,7 @@ impl Llama {
                         let page = fragment.page();
                         let checked = method.map_or(Ok(()), |method| {
                             method.check_base(descriptor, payload)?;
-                            method.check_place(page, descriptor, payload)
+                            method.check_place(descriptor.tree, page, payload)
                         });
                         checked.map_err(|found| self.no_node(address, found))?;
                         // Its kin were told of when it was flushed.

@@ -36,22 +36,6 @@ impl Llama {
         self.table.is_unreadable(page)
     }
 
-    /// About how many bytes the fragments of `page` take on flash.
-    ///
-    /// # Panics
-    /// If `page` was never allocated.
-    ///
-    /// ```
-    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
-    /// # let options = deuteron_llama::Options::default();
-    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
-    /// assert_eq!(llama.stored_bytes(llama.allocate()), 0);
-    /// # Ok::<(), deuteron_llama::LlamaError>(())
-    /// ```
-    pub fn stored_bytes(&self, page: PageId) -> u64 {
-        self.table.guessed_fragments(page).iter().map(FlashAddress::length).sum()
-    }
-
     /// The pages that could not be read when somebody tried last, and are there still.
     ///
     /// ```

@@ -540,12 +540,13 @@ mod tests {
     #[test]
     fn what_could_not_be_written_is_not_tried_again_by_anybody() {
         use deuteron_device::{FaultKind, FaultPlan, SimulatedDisk};
+        let abort = crate::Record::Abort { transaction: deuteron_contract::TransactionId(7) };
         for round in 0..300 {
             let disk = SimulatedDisk::new(round);
             let options = LogOptions::tiny_for_tests();
             let (log, _) =
                 Log::open(Arc::new(disk.directory()), &options, Epochs::new(), Lsn(0)..Lsn(0)).unwrap();
-            let lsn = log.append(&deuteron_log_record(7)).unwrap();
+            let lsn = log.append(&abort).unwrap();
             disk.set_faults(FaultPlan::new().fail(Operation::Write, 0, FaultKind::Refuse));
             log.request_flush(log.tail_lsn());
             std::thread::scope(|scope| {
@@ -555,9 +556,5 @@ mod tests {
             });
             assert!(log.stable_lsn() <= lsn, "{round}");
         }
-    }
-
-    fn deuteron_log_record(transaction: u64) -> crate::Record<'static> {
-        crate::Record::Abort { transaction: deuteron_contract::TransactionId(transaction) }
     }
 }

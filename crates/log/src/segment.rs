@@ -25,7 +25,7 @@ use crate::block::{BLOCK, Mismatch, SegmentHeader};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{LogError, LogOptions};
 use deuteron_contract::Lsn;
-use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode};
+use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, OpenMode, Operation};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -275,7 +275,7 @@ impl Segments {
     /// Gives up the segments that end at or below `upto`; how many.
     ///
     /// # Errors
-    /// The device's. After [`deuteron_device::Operation::SyncDirectory`] the log must stop; after a failed renaming the segment
+    /// The device's. After [`Operation::SyncDirectory`] the log must stop; after a failed renaming the segment
     /// that failed and those above it are still there; after a failed removal there are more spares than there should be.
     pub(crate) fn truncate(&self, upto: u64) -> Result<usize, LogError> {
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
@@ -301,9 +301,7 @@ impl Segments {
         let kept = match &truncated {
             Ok(_) => self.spares_max.saturating_sub(spares.len()).min(surplus.len()),
             // The log stops. Until it has, nobody is to write over what may have its old name again.
-            Err(LogError::Device { source, .. })
-                if source.operation == deuteron_device::Operation::SyncDirectory =>
-            {
+            Err(LogError::Device { source, .. }) if source.operation == Operation::SyncDirectory => {
                 return truncated;
             }
             Err(_) => surplus.len(),
@@ -372,7 +370,7 @@ pub(crate) fn parse_name(name: &str, suffix: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use deuteron_device::simulated::Moment;
-    use deuteron_device::{CrashPolicy, FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
+    use deuteron_device::{CrashPolicy, FaultKind, FaultPlan, MemoryDirectory, SimulatedDisk};
 
     fn segments(directory: &MemoryDirectory) -> Segments {
         let found = Found::list(directory, true).unwrap();

@@ -19,7 +19,7 @@
 //!   `side` (no commit record below `eager_at`), in `waiting` (final timestamp at or above `horizon`), or in `ready`.
 //!   A value in pieces is held by its pieces' LSNs, in `pieces` until its large operation is met, and with that afterwards.
 //! - **P3** Progress is reported with `ready` empty, so it holds as [`Progress`] says. Each part only grows.
-//! - **P4** The redo scan start point is at or below `delayed_at` and every held operation , does not lie among the pieces of a large value, and only grows: what is
+//! - **P4** The redo scan start point is at or below `delayed_at` and every held operation, does not lie among the pieces of a large value, and only grows: what is
 //!   held below `delayed_at` was met at or above the `delayed_at` of its time. In a replay it stays where it was: an operation of the round
 //!   that is held back may be all that is left of one below, or be that of pieces below.
 //! - **P5** An entry of `outcomes` lives until the delayed pass is through with the round of buffers that holds its commit record.

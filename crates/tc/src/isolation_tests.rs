@@ -3,7 +3,7 @@
 
 use crate::counted::stores;
 use crate::schedule;
-use crate::test_bed::{Bed, TABLE, all, bed, roomy, tiny};
+use crate::test_bed::{Bed, TABLE, all, bed, get, roomy, tiny};
 use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
 use deuteron_contract::{Direction, TableId, Timestamp};
 use deuteron_log::LogOptions;
@@ -14,11 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 const READ_ONLY: BeginOptions = BeginOptions { isolation: Isolation::Serializable, read_only: true };
 const SNAPSHOT: BeginOptions = BeginOptions { isolation: Isolation::Snapshot, read_only: false };
 const READ_COMMITTED: BeginOptions = BeginOptions { isolation: Isolation::ReadCommitted, read_only: false };
-
-fn get(tx: &mut Transaction, key: &str) -> Option<String> {
-    let value = tx.get(TABLE, key.as_bytes()).unwrap();
-    value.map(|value| String::from_utf8(value).unwrap())
-}
 
 fn retaining(options: TcOptions) -> Arc<Bed> {
     bed(

@@ -140,6 +140,8 @@ mod model_tests;
 #[cfg(all(test, not(loom)))]
 mod read_tests;
 #[cfg(all(test, not(loom)))]
+mod scan_tests;
+#[cfg(all(test, not(loom)))]
 mod scenario_tests;
 #[cfg(all(test, not(loom)))]
 mod schedule_tests;

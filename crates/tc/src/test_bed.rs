@@ -8,7 +8,9 @@ use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
 use deuteron_log::{Log, LogOptions};
 use deuteron_proxy::{Progress, Proxy, ProxyHost};
-use deuteron_tc::{BeginOptions, Entry, Host, Stall, TcError, TcOptions, Transaction, TransactionComponent};
+use deuteron_tc::{
+    BeginOptions, ConflictCause, Entry, Host, Stall, TcError, TcOptions, Transaction, TransactionComponent,
+};
 use std::error::Error;
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock, Weak};
@@ -166,4 +168,30 @@ impl Bed {
 /// Everything in the table as the transaction sees it.
 pub fn all(tx: &mut Transaction, direction: Direction) -> Result<Vec<Entry>, TcError> {
     tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, direction).collect()
+}
+
+/// Which conflict it was.
+pub fn cause<T: std::fmt::Debug>(result: Result<T, TcError>) -> ConflictCause {
+    match result.expect_err("a conflict") {
+        TcError::Conflict(conflict) => conflict.cause,
+        other => panic!("{other}"),
+    }
+}
+
+/// A value that is text.
+pub fn get(tx: &mut Transaction, key: &str) -> Option<String> {
+    let value = tx.get(TABLE, key.as_bytes()).unwrap();
+    value.map(|value| String::from_utf8(value).unwrap())
+}
+
+pub fn put(tx: &mut Transaction, key: &str, value: &str) {
+    tx.put(TABLE, key.as_bytes(), value.as_bytes()).unwrap();
+}
+
+/// The keys from `lower` up to before `upper`, as text.
+pub fn keys(tx: &mut Transaction, lower: &str, upper: &str) -> Vec<String> {
+    let (lower, upper) = (Bound::Included(lower.as_bytes()), Bound::Excluded(upper.as_bytes()));
+    tx.scan(TABLE, lower, upper, Direction::Forward)
+        .map(|entry| String::from_utf8(entry.unwrap().0).unwrap())
+        .collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::options::ConcurrencyControl;
 use crate::sync::Ordering;
-use crate::test_bed::{Bed, TABLE, bed, roomy};
+use crate::test_bed::{Bed, TABLE, bed, cause, roomy};
 use crate::version::{Payload, Version};
 use crate::{
     BeginOptions, ConflictCause, Host, Isolation, ScanCursor, Stall, TcError, TcOptions, Transaction,
@@ -17,13 +17,6 @@ use deuteron_epoch::Epochs;
 use deuteron_log::{Log, LogOptions};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
-
-fn cause<T: std::fmt::Debug>(result: Result<T, TcError>) -> ConflictCause {
-    match result.expect_err("a conflict") {
-        TcError::Conflict(conflict) => conflict.cause,
-        other => panic!("{other}"),
-    }
-}
 
 fn with(options: TcOptions) -> Arc<Bed> {
     let options = TcOptions { memory_bytes: 16 << 20, ..options };
