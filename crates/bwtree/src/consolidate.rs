@@ -71,7 +71,7 @@ impl Tree {
             && self.heir.load(Ordering::SeqCst) != page.0
             && let Some(split) = Split::new(&merged)
         {
-            return self.split(page, snapshot, &split, guard);
+            return self.split(page, snapshot, &chain.base, &split, guard);
         }
         self.install_merged(page, snapshot, &merged, guard)
     }
@@ -151,9 +151,15 @@ impl Tree {
         &self,
         page: PageId,
         snapshot: Snapshot<'_>,
+        base: &Run<'_>,
         split: &Split<'_, '_>,
         guard: &Guard<'_>,
     ) -> Consolidation {
+        // The last part, which is not held, must end where the index says: this page may have been split off from its right neighbour a moment
+        // ago (U2). If the neighbour is another by now, so is the chain, and the split fails.
+        if let Some(high) = base.high() {
+            self.post(high, base.right(), guard);
+        }
         let rights: Vec<PageId> = split.parts()[1..].iter().map(|_| self.llama.allocate()).collect();
         // All but the last part have a right neighbour that the index does not know. Held before they can be
         // flushed, that is before they are installed.
@@ -255,6 +261,32 @@ mod tests {
         fn check_place(&self, _: u32, page: PageId, payload: &[u8]) -> Result<(), String> {
             self.0.upgrade().map_or(Ok(()), |tree| tree.check_place(page, payload))
         }
+    }
+
+    /// The left page of a split that nobody has been told of is split again. The last part of that, which is not held, is evicted, and must not
+    /// take what belongs behind it.
+    #[test]
+    fn a_page_that_is_split_again_before_its_split_is_posted_ends_where_it_ends() {
+        let bed = Bed::new(2000);
+        bed.at_interruptions(|bed| {
+            let splits = bed.tree.statistics().leaf_splits;
+            // Descending, so that the left part of the split just made is the leftmost page; below the key that is being written.
+            for key in (0..bed.lowest() - 1).rev().take(40) {
+                bed.write(key);
+                if bed.tree.statistics().leaf_splits > splits {
+                    break;
+                }
+            }
+            bed.evict();
+            // What belongs behind it comes first: who passes it in memory posts where it ends.
+            let lowest = bed.lowest();
+            (lowest..lowest + 60).rev().filter(|&key| bed.is_known(key)).for_each(|key| bed.write(key));
+        });
+        for _ in 0..20 {
+            let lowest = bed.lowest();
+            bed.write(lowest - 1);
+        }
+        bed.verify();
     }
 
     #[test]

@@ -48,10 +48,18 @@ impl Bed {
         self.known[key].store(stamp, Ordering::Relaxed);
     }
 
+    /// The lowest key that there is, or how many there may be.
+    pub(crate) fn lowest(&self) -> usize {
+        (0..self.known.len()).find(|&key| self.is_known(key)).unwrap_or(self.known.len())
+    }
+
+    pub(crate) fn is_known(&self, key: usize) -> bool {
+        self.known.get(key).is_some_and(|stamp| stamp.load(Ordering::Relaxed) > 0)
+    }
+
     /// Writes every key that there is again.
     pub(crate) fn rewrite(&self) {
-        let there = |&key: &usize| self.known[key].load(Ordering::Relaxed) > 0;
-        (0..self.known.len()).filter(there).for_each(|key| self.write(key));
+        (0..self.known.len()).filter(|&key| self.is_known(key)).for_each(|key| self.write(key));
     }
 
     pub(crate) fn delete(&self, key: usize) {
