@@ -210,16 +210,16 @@ impl Llama {
         let mut left = wanted;
         let moved = loop {
             let next = || std::iter::from_fn(|| left.pop()).find(|&page| self.table.wants_rewrite(page));
-            let prepared = |Written { bytes, unread, begun, .. }: Written| {
+            let prepared = |Written { bytes, unread, begun, found_no_room, .. }: Written| {
                 // Rows that the ordinary flush has left, too.
                 while self.prepare_left() {}
                 // Those that somebody else is reading.
                 let wanted = unread.iter().filter(|&&page| self.table.wants_rewrite(page));
                 wanted.for_each(|&page| self.load_for_flush(page));
-                (bytes, [unread, begun].concat())
+                (bytes > 0 || found_no_room, [unread, begun].concat())
             };
             match self.flush_in_turn(Turn::Awaited, stream, next).map(prepared) {
-                Ok((0, unread)) if unread.is_empty() => break Ok(()),
+                Ok((false, unread)) if unread.is_empty() => break Ok(()),
                 Ok((_, unread)) => left.extend(unread),
                 Err(error) => break Err(error),
             }
@@ -249,5 +249,41 @@ impl Llama {
         let now = segments.indexes_at(flusher.image_start);
         let then = segments.indexes_at(flusher.scan_start());
         occupied > allowed && flusher.accounts.dead(then).count() > flusher.accounts.dead(now).count()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::flush::FlushProgress;
+    use crate::options::Options;
+    use crate::test_bed::{flush, open, put};
+    use std::thread;
+
+    /// Has `flush` join a buffer that somebody else seals before the first page is put into it.
+    fn sealed_by_another<T: Send>(llama: &Llama, flush: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            // Taken between the two.
+            let begun = llama.begun(Stream::Fresh as usize);
+            let flushing = scope.spawn(flush);
+            while !llama.filling.try_read().is_ok_and(|filling| !filling.is_sealed() && filling.seal()) {
+                thread::yield_now();
+            }
+            drop(begun);
+            flushing.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn who_finds_his_buffer_sealed_goes_on_with_the_next() {
+        let llama = open(Options::tiny_for_tests());
+        let page = llama.allocate();
+        put(&llama, page, b"page");
+        let flushed = sealed_by_another(&llama, || llama.flush_step().unwrap());
+        assert!(matches!(flushed, FlushProgress::Wrote { pages: 1, .. }), "{flushed:?}");
+        flush(&llama);
+        llama.table.set_rewrite(page);
+        sealed_by_another(&llama, || llama.move_pages(Stream::Fresh, &[page]).unwrap());
+        assert!(!llama.table.wants_rewrite(page));
     }
 }

@@ -152,8 +152,8 @@ pub(crate) struct Written {
     pub(crate) skipped: Vec<PageId>,
     /// Pages that must be read before, and whose rows are left for [`Llama::prepare_left`], or in the making.
     pub(crate) unread: Vec<PageId>,
-    /// Whether it has ended because a buffer had no room for the next.
-    found_no_room: bool,
+    /// Whether it has ended because a buffer had no room for the next, or was full before there was a next.
+    pub(crate) found_no_room: bool,
 }
 
 impl Batch {
@@ -495,15 +495,18 @@ impl Llama {
         Ok(())
     }
 
-    /// Puts pages into the buffer until it is sealed, or there are none but such as must be read before. The length of a fragment for which there was no
-    /// room, if that is so.
+    /// Puts pages into the buffer until it is full, or there are none but such as must be read before. The length of a fragment for which there was no
+    /// room, if that is so; 0 of one that was not looked at.
     fn fill(
         &self,
         joined: &mut Joined<'_>,
         batch: &mut Batch,
         next: &mut dyn FnMut() -> Option<PageId>,
     ) -> Result<Option<u64>, LlamaError> {
-        while joined.filling.used() < self.options.flush_buffer_bytes as u64 && !joined.filling.is_sealed() {
+        loop {
+            if joined.filling.used() >= self.options.flush_buffer_bytes as u64 || joined.filling.is_sealed() {
+                return Ok(Some(0));
+            }
             let page = match batch.stack.last() {
                 Some(&page) => page,
                 None => match next() {
@@ -512,7 +515,7 @@ impl Llama {
                         batch.stack.push(page);
                         page
                     }
-                    None => break,
+                    None => return Ok(None),
                 },
             };
             let is_waiting = batch.waiting.contains(&page);
@@ -533,7 +536,7 @@ impl Llama {
                 // Nothing is read meanwhile. It is alone: what was never flushed is in memory, and so are its adopters.
                 Marshalled::Load => {
                     if !self.leave_row(page) {
-                        break;
+                        return Ok(None);
                     }
                     batch.unread.push(page);
                     batch.stack.pop();
@@ -551,7 +554,6 @@ impl Llama {
                 }
             }
         }
-        Ok(None)
     }
 
     /// Has `method` asked to consolidate long pages before they are written in full, and for the filters of deltas. Once per store.
