@@ -248,19 +248,14 @@ impl Engine {
         if !changed && !always {
             return Ok(());
         }
+        let unless_done = Unpersisted(&self.changed);
         let ceiling = self.stamps.higher_ceiling();
-        match self.component.redo_scan_start_point(Lsn(ceiling)) {
-            Ok(()) => {
-                self.stamps.raised(ceiling);
-                turn.tell();
-                self.settling.store(changed, Ordering::Relaxed);
-                Ok(())
-            }
-            Err(error) => {
-                self.changed.store(true, Ordering::SeqCst);
-                Err(self.failed(error.into()))
-            }
-        }
+        self.component.redo_scan_start_point(Lsn(ceiling)).map_err(|error| self.failed(error.into()))?;
+        std::mem::forget(unless_done);
+        self.stamps.raised(ceiling);
+        turn.tell();
+        self.settling.store(changed, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether a persist would have something to do.
@@ -353,6 +348,15 @@ impl Engine {
 
     pub(crate) fn value_bytes_max(&self) -> usize {
         self.component.value_bytes_max()
+    }
+}
+
+/// Sets the mark again unless it is forgotten: also if a panic has kept what was changed from becoming durable.
+struct Unpersisted<'e>(&'e AtomicBool);
+
+impl Drop for Unpersisted<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

@@ -1,7 +1,8 @@
-//! Who waits for whom: closing for the calls that are under way, and writers for no backup.
+//! Who waits for whom: closing for the calls that are under way, writers for no backup, and nobody for who has panicked.
 
 use deuteron_store::device::{DeviceError, Directory, File, MemoryDirectory, OpenMode};
 use deuteron_store::{Error, Options, Store};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
@@ -195,4 +196,24 @@ fn the_first_write_after_an_opening_does_not_wait_for_the_copy_of_a_backup() {
     // It comes during the copy, or while the backup makes durable what was written before.
     write_during_backup(Doing::Read);
     write_during_backup(Doing::Rename);
+}
+
+#[test]
+fn what_a_panic_has_kept_from_becoming_durable_is_not_taken_for_durable() {
+    let directory = Arc::new(Watched::default());
+    let store = open(directory.clone()).expect("opens");
+    fill(&store, "t", 300).expect("writes");
+    let images = Arc::new(AtomicUsize::new(0));
+    let begun = Arc::clone(&images);
+    directory.watch(move |doing| {
+        let panics = doing == Doing::Rename && begun.fetch_add(1, Ordering::SeqCst) == 0;
+        assert!(!panics, "as the test wants it");
+    });
+    catch_unwind(AssertUnwindSafe(|| store.persist())).expect_err("it has panicked");
+    assert_eq!(images.load(Ordering::SeqCst), 1);
+    let persisted = store.persist();
+    assert!(
+        persisted.is_err() || images.load(Ordering::SeqCst) > 1,
+        "nothing was done, and that is called durable"
+    );
 }

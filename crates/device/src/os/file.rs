@@ -79,8 +79,10 @@ impl OsFile {
     /// Some file systems accept `O_DIRECT` at open and refuse each transfer. An access that we know to be aligned
     /// and that is refused as invalid is repeated once without it.
     fn with_fallback(&self, mut access: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+        // Before: another access may find out at the same time.
+        let was_direct = self.direct.load(Ordering::Relaxed);
         match access() {
-            Err(error) if is_invalid(&error) && self.direct.load(Ordering::Relaxed) => {
+            Err(error) if is_invalid(&error) && was_direct => {
                 let flags = rustix::fs::fcntl_getfl(&self.descriptor)?;
                 rustix::fs::fcntl_setfl(&self.descriptor, flags - OFlags::DIRECT)?;
                 self.direct.store(false, Ordering::Relaxed);
@@ -199,5 +201,35 @@ impl File for OsFile {
 
     fn length(&self) -> Result<u64, DeviceError> {
         self.length_now().map_err(|source| self.opened.error(Operation::Length, 0, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OpenMode;
+
+    #[test]
+    fn two_accesses_that_find_out_at_once_that_there_is_no_direct_io_are_both_repeated() {
+        let descriptor = OwnedFd::from(tempfile::tempfile().unwrap());
+        let opened = Opened::new("file", OpenMode::ReadWrite, true);
+        let file = OsFile::new(opened, descriptor, true, Arc::default());
+        let refused = || Err(io::Error::from(Errno::INVAL));
+        let mut attempts = 0;
+        let twice = file.with_fallback(|| {
+            attempts += 1;
+            if attempts > 1 {
+                return Ok(());
+            }
+            let mut refusals = 0;
+            file.with_fallback(|| {
+                refusals += 1;
+                if refusals == 1 { refused() } else { Ok(()) }
+            })?;
+            refused()
+        });
+        assert!(twice.is_ok() && attempts == 2, "{twice:?} after {attempts}");
+        // Now there is no reason to try again.
+        assert!(file.with_fallback(refused).is_err());
     }
 }
