@@ -135,6 +135,11 @@ impl Flusher {
             unsynced.sync().map_err(LogError::device("sync the buffer before"))?;
         }
         let segment = segments.base_of(base);
+        let (last_part, next) = (segments.last_part(segment), segment + segments.shape().segment_bytes);
+        if successor > last_part && log.opened_at < last_part && segments.get(next).is_none() {
+            // Who opens the log next needs room to write, too.
+            segments.prepare(next)?;
+        }
         let file = match &self.segment {
             Some((current, file)) if *current == segment => file,
             _ => {
@@ -172,25 +177,15 @@ impl Flusher {
         }
     }
 
-    /// Prepares the next segment once more than half of the current one is used, so that a full disk is noticed while
-    /// there is still room for the transactions that are under way.
+    /// Prepares the segment that is due, if it is not there.
     pub(crate) fn prepare_ahead(&mut self, log: &Log, is_idle: bool) -> Result<bool, LogError> {
         let segments: &Segments = &log.segments;
-        let segment_bytes = segments.shape().segment_bytes;
-        let base = segments.base_of(self.position);
-        let into = self.position - base;
-        let wanted = match into {
-            0 => base,
-            _ if into > segment_bytes / 2 => base + segment_bytes,
-            _ => return Ok(false),
-        };
+        let Some(due) = segments.due_at(self.position) else { return Ok(false) };
         let is_retry = log.condition.is_space_low();
-        if segments.newest().is_some_and(|newest| newest >= wanted)
-            || (is_retry && !is_idle && !self.next.is_multiple_of(RETRY_EVERY))
-        {
+        if is_retry && !is_idle && !self.next.is_multiple_of(RETRY_EVERY) {
             return Ok(false);
         }
-        match segments.prepare(wanted) {
+        match segments.prepare(due) {
             Ok(_) => {
                 log.condition.set_space_low(false);
                 Ok(true)

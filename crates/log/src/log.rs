@@ -42,7 +42,7 @@ pub struct Log {
     record_bytes_max: usize,
     pub(crate) incarnation: u64,
     /// Where this opening of the log began to write.
-    opened_at: u64,
+    pub(crate) opened_at: u64,
     /// Somebody waits for everything below to be durable.
     pub(crate) requested: Padded<AtomicU64>,
     pub(crate) waiters: StableWaiters,
@@ -93,6 +93,9 @@ impl Log {
         let ring_bytes = options.ring_bytes as u64;
         let segment_bytes = segments.shape().segment_bytes;
         let buffer_bytes_max = options.buffer_bytes_max as u64;
+        let condition = Condition::default();
+        // The opening has tried.
+        condition.set_space_low(segments.due_at(tail).is_some());
         Log {
             ring: Ring::new(options.ring_bytes),
             buffers: Buffers::new(
@@ -103,7 +106,7 @@ impl Log {
                 ring_bytes.min(segment_bytes),
             ),
             window: MemoryWindow::new(tail, ring_bytes, buffer_bytes_max, epochs),
-            condition: Condition::default(),
+            condition,
             record_bytes_max: options.record_bytes_max(),
             incarnation,
             opened_at: tail,

@@ -35,6 +35,9 @@ use std::time::Instant;
 const PIECES: u64 = 16;
 const PIECE_BYTES_MAX: u64 = 4 << 20;
 
+/// So large a part of a segment, one of so many, is kept for those who open the log on a full disk: each opening writes a block.
+const LAST_PART: u64 = 16;
+
 /// What all segments of a log have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -171,6 +174,24 @@ impl Segments {
         self.files().keys().next().copied()
     }
 
+    /// Which segment is to be there when the log has come to `position`: the one after this, once more than half of this one is used, so
+    /// that a full disk is noticed while there is still room for the transactions that are under way.
+    pub(crate) fn due_at(&self, position: u64) -> Option<u64> {
+        let base = self.base_of(position);
+        let due = match position - base {
+            0 => base,
+            used if used > self.shape.segment_bytes / 2 => base + self.shape.segment_bytes,
+            _ => return None,
+        };
+        self.newest().is_none_or(|newest| newest < due).then_some(due)
+    }
+
+    /// Where the last part of a segment begins, which is written to only if the next one is there, or by a log that has been opened in it.
+    pub(crate) fn last_part(&self, segment: u64) -> u64 {
+        let reserve = (self.shape.segment_bytes / LAST_PART).next_multiple_of(BLOCK);
+        segment + self.shape.segment_bytes - reserve
+    }
+
     /// The base of the newest segment.
     pub(crate) fn newest(&self) -> Option<u64> {
         self.files().keys().next_back().copied()
@@ -211,7 +232,8 @@ impl Segments {
     }
 
     /// Discards what was left over when the log was last open: spares, and the segments from `tail` on, which hold no
-    /// buffer; if one starts right there it is made anew.
+    /// buffer; if one starts right there it is made anew. The one that is due at `tail` is made of the room of those that have gone, if
+    /// there is so much.
     ///
     /// None of them is trusted, because an earlier process may have seen a sync of them fail, and then neither
     /// their length nor their name need be what they seem.
@@ -222,14 +244,29 @@ impl Segments {
             self.directory.remove(&name).map_err(LogError::device("remove an unused segment"))?;
         }
         self.files().retain(|&base, _| base <= tail);
-        if self.base_of(tail) == tail {
-            // Renamed over the old file, so that at no time there is none: it may be the only one that says how far
-            // the log has come.
-            self.make(tail, &mut spares)?;
-            Ok(())
-        } else {
-            self.sync_directory()
+        if self.base_of(tail) != tail {
+            self.sync_directory()?;
+            return match self.due_at(tail).map(|due| self.make(due, &mut spares)) {
+                Some(Err(error)) if !error.is_full() => Err(error),
+                _ => Ok(()),
+            };
         }
+        // Renamed over the old file, so that at no time there is none: it may be the only one that says how far
+        // the log has come.
+        match self.make(tail, &mut spares) {
+            Err(error) if error.is_full() && self.start().is_some_and(|start| start < tail) => {
+                // The segment before says it, too.
+                if self.files().remove(&tail).is_none() {
+                    return Err(error);
+                }
+                self.directory
+                    .remove(&segment_name(tail))
+                    .map_err(LogError::device("remove an unused segment"))?;
+                self.make(tail, &mut spares)?;
+            }
+            made => drop(made?),
+        }
+        Ok(())
     }
 
     fn make(&self, base: u64, spares: &mut Vec<String>) -> Result<Arc<dyn File>, LogError> {

@@ -6,7 +6,7 @@ mod harness;
 mod lives;
 
 use deuteron_contract::Lsn;
-use deuteron_device::{CrashPolicy, FaultKind, FaultPlan, Operation, SimulatedDisk};
+use deuteron_device::{CrashPolicy, Directory, FaultKind, FaultPlan, Operation, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use deuteron_log::{AppendError, LogError, LogOptions};
 use harness::{Owned, Pair, check_recovery, upsert};
@@ -160,8 +160,51 @@ fn full_disk_is_noticed_with_room_to_commit() {
     let acknowledged = pair.acknowledged;
     let Pair { log, options, model, .. } = pair;
     drop(log);
+    // It opens on the full disk, and what an opening writes has room; with space it goes on by itself.
+    let mut pair = Pair::open(Arc::new(disk.directory()), options, model, acknowledged, Lsn(0)).unwrap();
+    pair.commit(number + 1).unwrap();
+    pair.flush_all().unwrap();
+    assert_eq!(pair.append(upsert(number, 1000)).unwrap_err(), AppendError::DiskFull);
     disk.set_capacity(None);
-    Pair::open(std::sync::Arc::new(disk.directory()), options, model, acknowledged, Lsn(0)).unwrap();
+    pair.flush_step().unwrap();
+    pair.append(upsert(number, 1000)).unwrap();
+}
+
+/// The last segment is full to its end, and the next, which had been prepared, is not to be trusted after an opening.
+#[test]
+fn a_log_whose_last_segment_is_full_opens_on_a_full_disk() {
+    let disk = SimulatedDisk::new(1);
+    let options = LogOptions::tiny_for_tests();
+    let mut pair = Pair::create(Arc::new(disk.directory()), options.clone()).unwrap();
+    let mut number = 0;
+    while !pair.log.stable_lsn().0.is_multiple_of(options.segment_bytes) || number == 0 {
+        number += 1;
+        pair.append(upsert(number, 10)).unwrap();
+        pair.flush_all().unwrap();
+        while pair.proxy_step(true) {}
+    }
+    for is_there in [true, false] {
+        let tail = pair.log.stable_lsn();
+        let next = format!("log-{:016x}.seg", tail.0);
+        let Pair { log, model, acknowledged, .. } = pair;
+        drop(log);
+        if !is_there {
+            disk.directory().remove(&next).unwrap();
+        }
+        disk.set_capacity(Some(disk.used_bytes()));
+        let opened =
+            Pair::open(Arc::new(disk.directory()), options.clone(), model.clone(), acknowledged, Lsn(0));
+        if !is_there {
+            // Somebody else has taken its room.
+            let Err(error) = opened else { panic!("opened without room") };
+            assert!(error.is_full(), "{error}");
+            disk.set_capacity(None);
+            Pair::open(Arc::new(disk.directory()), options, model, acknowledged, Lsn(0)).unwrap();
+            return;
+        }
+        pair = opened.unwrap();
+        assert_eq!(pair.log.stable_lsn(), tail);
+    }
 }
 
 #[test]
