@@ -23,6 +23,7 @@
 
 use crate::Tree;
 use crate::chain::WholeChain;
+use crate::interruption::{Moment, strike};
 use crate::page::merge::Merge;
 use crate::page::run::Run;
 use crate::page::split::Split;
@@ -96,6 +97,7 @@ impl Tree {
         merged: &Merged<'_, '_>,
         guard: &Guard<'_>,
     ) -> Consolidation {
+        strike(Moment::Step);
         let installed = scratch::with(merged.bytes(), |bytes| {
             merged.write(bytes);
             debug_assert!(Run::verify(bytes).is_ok());
@@ -165,6 +167,7 @@ impl Tree {
         // flushed, that is before they are installed.
         let held = || std::iter::once(page).chain(rights.iter().copied()).take(rights.len());
         held().for_each(|left| self.llama.hold(left));
+        strike(Moment::Step);
         for (index, &right) in (1..).zip(&rights) {
             let base = self.with_part(split, index, &rights, |bytes, descriptor| {
                 OwnedNode::base_with_slack(bytes, descriptor, &[], self.slack_bytes(snapshot))
@@ -172,6 +175,7 @@ impl Tree {
             let free = self.llama.snapshot(right, guard);
             self.llama.install(right, free, base, guard).expect("nobody else knows the new page");
         }
+        strike(Moment::Step);
         let installed = self.with_part(split, 0, &rights, |bytes, descriptor| {
             self.llama.install_base(
                 page,
@@ -188,10 +192,10 @@ impl Tree {
             rights.iter().for_each(|&right| self.abandon(right, guard));
             return Consolidation::Lost;
         }
-        #[cfg(all(test, not(loom)))]
-        crate::interruption::strike();
+        strike(Moment::Split);
         for ((part, &right), left) in split.parts()[1..].iter().zip(&rights).zip(held()) {
             self.post(&part.low, right, guard);
+            strike(Moment::Step);
             self.llama.release(left);
         }
         self.counters.leaf_splits.add(rights.len() as u64);

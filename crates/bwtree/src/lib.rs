@@ -43,8 +43,9 @@ mod counters;
 mod drop;
 mod error;
 mod index;
-#[cfg(all(test, not(loom)))]
 mod interruption;
+#[cfg(all(test, not(loom)))]
+mod interruption_tests;
 mod marks;
 mod merging;
 mod options;

@@ -32,6 +32,7 @@
 use crate::chain::{WholeChain, base_of};
 use crate::consolidate::Consolidation;
 use crate::error::Miss;
+use crate::interruption::{Moment, strike};
 use crate::marks::Reason;
 use crate::page::Joined;
 use crate::page::merge::Merge;
@@ -133,6 +134,7 @@ impl Tree {
             self.mark_if_sparse(bytes);
             OwnedNode::heir(bytes, self.descriptor(left_chain.base.low()), &[], &[right])
         });
+        strike(Moment::Step);
         self.llama.install(left, snapshot, base, guard).is_ok()
     }
 
@@ -271,20 +273,22 @@ impl Tree {
 
     /// Merges `right`, which begins at `low`, into `left`. `false` if that is not possible now; then nothing has changed.
     fn merge(&self, left: PageId, low: &[u8], right: PageId, guard: &Guard<'_>) -> bool {
+        strike(Moment::Step);
         let is_settled = self.llama.is_settled(left) && self.llama.is_settled(right);
         if !is_settled || !self.index.begin_removal(low, right, guard) {
             return false;
         }
         self.llama.hold(left);
         self.llama.hold(right);
+        strike(Moment::Step);
         self.heir.store(left.0, Ordering::SeqCst);
         let merged = self.merge_held(left, low, right, guard);
         if merged {
-            #[cfg(all(test, not(loom)))]
-            crate::interruption::strike();
+            strike(Moment::Merged);
             // Step 4. G5 would not hold any more if a page that is gone stayed in the index.
             assert!(self.index.remove(low, right, guard), "a merged page has become a first child (G3)");
         }
+        strike(Moment::Step);
         self.index.end_removal();
         self.heir.store(0, Ordering::SeqCst);
         self.llama.release(right);
@@ -303,8 +307,10 @@ impl Tree {
     /// Steps 1 to 3.
     fn merge_held(&self, left: PageId, low: &[u8], right: PageId, guard: &Guard<'_>) -> bool {
         let renewed = (0..ATTEMPTS).any(|_| self.renew(left, low, right, guard));
+        strike(Moment::Step);
         let Some(sealed) = renewed.then(|| self.seal(low, right, guard)).flatten() else { return false };
         loop {
+            strike(Moment::Step);
             let snapshot = self.llama.snapshot(left, guard);
             let head = snapshot.head().expect("a held page with a new base stays in memory");
             let base = base_of(head).expect("and it stays whole");
@@ -338,6 +344,7 @@ impl Tree {
                 // If right is split after this, its chain is another, and the seal fails.
                 self.post(high, base.right(), guard);
             }
+            strike(Moment::Step);
             if let Ok(sealed) = self.llama.seal(right, snapshot, guard) {
                 return sealed.head();
             }

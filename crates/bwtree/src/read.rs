@@ -2,6 +2,7 @@
 
 use crate::chain::{self, Lookup, base_of};
 use crate::error::Miss;
+use crate::interruption::{Moment, strike};
 use crate::merging::Heir;
 use crate::page::key::KeyParts;
 use crate::page::run::RecordRef;
@@ -34,6 +35,7 @@ impl Tree {
                 page = self.index.find(key, guard);
                 continue;
             };
+            strike(Moment::Step);
             let mut found = chain::lookup(head, key);
             if matches!(found, Lookup::Sealed) {
                 match self.heir_of(page, head, guard)? {
@@ -172,6 +174,7 @@ impl Tree {
             return Err(Miss(left));
         }
         self.counters.separators_helped.add(1);
+        strike(Moment::Step);
         self.post(separator, right, guard);
         Ok(right)
     }

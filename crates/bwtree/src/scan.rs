@@ -11,6 +11,7 @@
 
 use crate::chain::{WholeChain, base_of};
 use crate::error::Miss;
+use crate::interruption::{Moment, strike};
 use crate::merging::Heir;
 use crate::page::merge::Merge;
 use crate::page::run::{RecordRef, Run};
@@ -168,6 +169,7 @@ impl Tree {
                 break;
             }
             let chain = self.leaf(cursor, sibling, guard)?;
+            strike(Moment::Step);
             let mut merge = Merge::new(chain.base, chain.deltas(), 0);
             merge.restrict(as_slice(&cursor.lower), as_slice(&cursor.upper));
             let to_the_end = merge.visit(cursor.reverse, |record| {

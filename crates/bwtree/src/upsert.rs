@@ -24,6 +24,7 @@
 use crate::chain;
 use crate::consolidate::Consolidation;
 use crate::error::Miss;
+use crate::interruption::{Moment, strike};
 use crate::merging::Heir;
 use crate::page::batch::{Batch, Upsert};
 use crate::search::compare;
@@ -140,12 +141,14 @@ impl Tree {
             }
             let stamp_below = target.head.map_or(u64::MAX, chain::newest_stamp);
             let write = |bytes: &mut [u8]| batch.write(bytes, stamp_below);
+            strike(Moment::Step);
             let Some(installed) =
                 self.llama.install_delta(target.page, target.snapshot, batch.bytes(), write, guard)
             else {
                 self.counters.upserts_lost.add(1);
                 continue;
             };
+            strike(Moment::Step);
             if !target.whole {
                 self.counters.blind_deltas.add(1);
                 self.mark_deletes(&target, &operations[..batch.operations()], guard);
@@ -335,6 +338,7 @@ impl Tree {
                 }
             } else {
                 // U2. If another page is named, the way here was outdated, or led past a seal.
+                strike(Moment::Step);
                 let (named, until) = self.index.route(key, guard);
                 if named == page {
                     return Ok(Target { page, snapshot, head, until, whole: false });

@@ -17,6 +17,7 @@
 //!   under which a cell was met it is not given out again, so this is exact.
 //! - **M2** A parent is split at a child only after that was seen not frozen, and after the parent was read. Step 2 replaces the
 //!   parent after step 1. So right is not made a first child after step 2, and step 4 takes it out.
+//!   A node that was thawed is not what a belated helper saw frozen, which looks once more before step 3.
 //! - **M3** Who needs to know all separators posted so far ([`Index::exact`]) does not take a frozen node's word after step 3. Other
 //!   searches may: what a frozen node holds leads to the right leaf, or to the left of it. Leaves that are taken out
 //!   of the index later were still there when such a search met the way to the frozen node, which was before step 4; so its guard
@@ -98,7 +99,10 @@ impl Index {
             }
         }
         let Some(left) = self.place_before(low, node.level(), guard) else { return };
-        if left.node.right() == word && !left.node.is_frozen() {
+        // Who comes late may have seen it before it was thawed, and changed since, and step 2 found it in another parent. If it is still what was seen
+        // it has been all the time (X1), and step 2 came after step 1.
+        let is_current = || frozen.cell.load(Ordering::Acquire) == frozen.current;
+        if left.node.right() == word && !left.node.is_frozen() && is_current() {
             self.replace(left.cell, left.current, InnerNode::build(&joined(left.node, node)), guard);
         }
     }
@@ -210,4 +214,33 @@ fn joined<'n>(left: InnerNode<'n>, right: InnerNode<'n>) -> InnerParts<'n> {
     parts.separators.extend(other.separators);
     parts.children.extend(other.children);
     InnerParts { high: other.high, right: other.right, ..parts }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use deuteron_epoch::Epochs;
+    use deuteron_llama::PageId;
+
+    /// Step 3 comes late, of a node that has been thawed and changed since, and is in the middle of its parent again.
+    #[test]
+    fn a_merge_is_not_finished_with_what_a_node_held_before_it_was_thawed() {
+        let epochs = Epochs::new();
+        let guard = epochs.pin();
+        let key = |number: u64| if number == 0 { Vec::new() } else { number.to_be_bytes().to_vec() };
+        let leaves: Vec<_> = (0..9).map(|number| (key(10 * number), PageId(number + 1))).collect();
+        let index = Index::from_leaves(&leaves, 4);
+        let right = index.place(&key(30), 1, &guard).unwrap();
+        assert!(right.node.low() == key(30), "three leaves to a node");
+        let frozen = index.freeze(&right, &guard).unwrap();
+        assert!(index.replace(right.cell, frozen.current, InnerNode::build(&frozen.node.parts()), &guard));
+        index.post_if(&key(35), PageId(20), &|| true, &guard);
+        index.finish(&frozen, &guard);
+        let mut found = Vec::new();
+        let mut from = Some(Vec::new());
+        while let Some(low) = from {
+            from = index.some_leaves(&low, &guard, |_, page| found.push(page.0));
+        }
+        assert_eq!(found, [1, 2, 3, 4, 20, 5, 6, 7, 8, 9]);
+    }
 }

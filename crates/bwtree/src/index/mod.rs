@@ -39,6 +39,7 @@ mod merge;
 mod loom_tests;
 
 use crate::counters::Counter;
+use crate::interruption::{Moment, strike};
 use crate::sync::{AtomicU64, Ordering};
 use cells::{Cell, Cells};
 use deuteron_epoch::{Guard, prefetch};
@@ -488,6 +489,7 @@ impl Index {
 
     /// Replaces the node of `cell` by `new` if it is still `current`.
     fn replace(&self, cell: &Cell, current: *mut u64, new: Words, guard: &Guard<'_>) -> bool {
+        strike(Moment::Step);
         let words = new.len();
         let new = into_raw(new);
         // Release publishes the node; pairs with the acquiring loads of cells.
@@ -553,6 +555,7 @@ impl Index {
         self.count_bytes(right_words);
         self.splits.fetch_add(1, Ordering::Relaxed);
         let word = cell_word(right_cell);
+        strike(Moment::Step);
         self.post_at(parts.level + 1, separator, word, &|| self.is_open(word, guard), guard);
         true
     }
