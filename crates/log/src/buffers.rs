@@ -355,20 +355,27 @@ impl Buffers {
         true
     }
 
-    /// An LSN above everything reserved before the call.
+    /// An LSN above everything reserved before the call, and none that nobody has reached: who waits until all below is stable must not wait
+    /// for more than there is.
     pub(crate) fn tail(&self) -> u64 {
+        let mut patience = Patience::new();
         loop {
             let number = self.active.load(Ordering::Acquire);
             let slot = self.slot(number);
             let extent = Extent::unpack(slot.extent.load(Ordering::Acquire));
             let tail = match slot.word.open_offset(extent.limit) {
-                Some(offset) => extent.base + u64::from(offset),
-                None => self.successor(number).unwrap_or(extent.end()),
+                Some(offset) => Some(extent.base + u64::from(offset)),
+                // Who seals it is about to say where the next begins.
+                None => self.successor(number),
             };
             // Else the slot may have changed between the looks.
-            if self.active.load(Ordering::Acquire) == number {
+            if let Some(tail) = tail
+                && self.active.load(Ordering::Acquire) == number
+            {
                 return tail;
             }
+            // Whatever it says: he goes on.
+            let _ = patience.wait();
         }
     }
 
@@ -517,6 +524,23 @@ mod loom_tests {
                 reservation.leave();
             }
             assert!(buffers.active.load(Ordering::Acquire) <= 1);
+        });
+    }
+
+    /// While a buffer is being sealed the tail is where its records end, or where the next begins.
+    #[test]
+    fn the_tail_is_not_beyond_what_is_reached_while_a_buffer_is_sealed() {
+        model(2, |shared, thread| {
+            let (buffers, window) = &*shared;
+            if thread == 1 {
+                if buffers.opened(1).is_some() {
+                    let tail = buffers.tail();
+                    assert!([64, 72, 4096].contains(&tail), "{tail}");
+                }
+            } else if let Ok(reservation) = buffers.reserve(8, window) {
+                reservation.leave();
+                buffers.seal(1);
+            }
         });
     }
 
