@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The tables that have been looked up so far. Identifiers are never reused, so an entry stays true until it is dropped.
+/// The tables that have been looked up so far. Identifiers are never reused, so an entry stays true until somebody drops the table.
 #[derive(Default)]
 pub struct Catalogue {
     known: RwLock<Known>,
@@ -28,6 +28,35 @@ struct Known {
     loaded: HashMap<TableId, Option<Timestamp>>,
     /// Dropped since the database was opened, with the names that they had.
     dropped: HashMap<TableId, String>,
+    /// By name, how many are about to drop the table. Others see that it is gone as soon as one of them has committed, before
+    /// that one, which waits to be durable, says so here: the catalogue itself must be asked.
+    dropping: HashMap<String, usize>,
+}
+
+impl Known {
+    /// The table that certainly has this name.
+    fn table(&self, name: &str) -> Option<&Table> {
+        let (_, table) = self.tables.get(name).filter(|_| !self.dropping.contains_key(name))?;
+        Some(table)
+    }
+}
+
+/// Somebody is about to drop the table of this name, until it goes.
+struct Dropping<'c> {
+    catalogue: &'c Catalogue,
+    name: &'c str,
+}
+
+impl Drop for Dropping<'_> {
+    fn drop(&mut self) {
+        let mut known = self.catalogue.known_mut();
+        if let Some(count) = known.dropping.get_mut(self.name) {
+            *count -= 1;
+            if *count == 0 {
+                known.dropping.remove(self.name);
+            }
+        }
+    }
 }
 
 impl Catalogue {
@@ -44,7 +73,7 @@ impl Catalogue {
         engine.usable()?;
         check_name(name)?;
         loop {
-            if let Some((_, table)) = self.known().tables.get(name) {
+            if let Some(table) = self.known().table(name) {
                 return Ok(table.clone());
             }
             let (id, seen) = Self::look_up_or_create(engine, name)?;
@@ -58,7 +87,7 @@ impl Catalogue {
     /// Remembers that the table `id` was seen under `name`; `None` if it has been dropped since.
     fn keep(&self, engine: &Engine, name: &str, id: TableId, seen: Timestamp) -> Option<Table> {
         let mut known = self.known_mut();
-        let Known { tables, loaded, dropped } = &mut *known;
+        let Known { tables, loaded, dropped, .. } = &mut *known;
         if dropped.contains_key(&id) {
             return None;
         }
@@ -79,10 +108,16 @@ impl Catalogue {
         Some(table)
     }
 
+    fn begin_drop<'c>(&'c self, name: &'c str) -> Dropping<'c> {
+        *self.known_mut().dropping.entry(name.to_owned()).or_default() += 1;
+        Dropping { catalogue: self, name }
+    }
+
     /// Drops the table `name`.
     pub fn drop_table(&self, engine: &Arc<Engine>, name: &str) -> Result<(), Error> {
         engine.usable()?;
         check_name(name)?;
+        let dropping = self.begin_drop(name);
         let (id, _) = Self::change(engine, |transaction, catalogue| {
             let Some(value) = transaction.get(catalogue, &name_key(name))? else {
                 return Err(Error::NoSuchTable { table: name.to_owned() });
@@ -100,6 +135,7 @@ impl Catalogue {
                 known.tables.remove(name);
             }
         }
+        drop(dropping);
         engine.tc().drop_table(id);
         Self::finish_drop(engine, id)
     }

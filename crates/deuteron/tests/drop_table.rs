@@ -1,8 +1,13 @@
 //! Dropping a table through the database: names, handles, space, and a crash at every I/O.
 
 use deuteron::device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
-use deuteron::{ConflictCause, Db, Error, Options, Table, Transaction, TransactionOptions};
-use std::sync::Arc;
+use deuteron::{Background, ConflictCause, Db, Error, Options, Table, Transaction, TransactionOptions};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 fn open(directory: Arc<dyn Directory>) -> Result<Db, Error> {
     Options::tiny_for_tests().open_in(directory)
@@ -180,6 +185,74 @@ fn the_past_of_a_dropped_table_is_dropped_with_it() {
         // Another table, which there was not then.
         assert_eq!(tx.scan(&db.table("gone").unwrap(), ..).unwrap().count(), 0);
     }
+    db.close().unwrap();
+}
+
+/// Keeps the thread that writes the log, which has called it, until the other end of the channel is dropped.
+struct Holds {
+    called: Sender<()>,
+    released: Mutex<Receiver<()>>,
+}
+
+impl Wake for Holds {
+    fn wake(self: Arc<Self>) {
+        self.called.send(()).expect("is awaited");
+        let _ = self.released.lock().expect("no panic").recv();
+    }
+}
+
+/// Nothing more becomes durable until what is returned is dropped.
+fn hold_log(db: &Db, table: &Table) -> Sender<()> {
+    let ((called, calls), (release, released)) = (mpsc::channel(), mpsc::channel());
+    let waker = Waker::from(Arc::new(Holds { called, released: Mutex::new(released) }));
+    loop {
+        let mut tx = db.begin();
+        tx.put(table, b"held", b"").unwrap();
+        let mut ticket = tx.commit_async().unwrap();
+        // Unless it was durable before anybody waited for it.
+        if Pin::new(&mut ticket).poll(&mut Context::from_waker(&waker)).is_pending() {
+            calls.recv().unwrap();
+            return release;
+        }
+    }
+}
+
+/// The drop has committed, and waits to be durable: whoever has been told that the table is gone must not be given it again.
+#[test]
+fn a_table_of_which_somebody_has_heard_that_it_is_gone_is_another_one() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let options = || Options::new().memory(32 << 20).background(Background::Threads);
+    let db = options().open_in(directory.clone()).unwrap();
+    let (kept, old) = (db.table("kept").unwrap(), db.table("x").unwrap());
+    db.transact(|tx| tx.put(&old, b"old", b"1")).unwrap();
+    let release = hold_log(&db, &kept);
+    std::thread::scope(|scope| {
+        let (returned, returns) = mpsc::channel();
+        // One of them drops it. The other hears of that first, as it has nothing to wait for.
+        for _ in 0..2 {
+            let (db, returned) = (&db, returned.clone());
+            scope.spawn(move || returned.send(db.drop_table("x")).unwrap());
+        }
+        assert!(matches!(returns.recv().unwrap(), Err(Error::NoSuchTable { table }) if table == "x"));
+        let (opened, opens) = mpsc::channel();
+        let another = &db;
+        scope.spawn(move || opened.send(another.table("x")).unwrap());
+        // A new table waits for the log.
+        let early = opens.recv_timeout(Duration::from_millis(100));
+        assert!(returns.try_recv().is_err(), "the drop is not durable yet");
+        drop(release);
+        returns.recv().unwrap().unwrap();
+        let new = early.or_else(|_| opens.recv()).unwrap().unwrap();
+        assert_ne!(new, old);
+        assert_eq!(count(&db, "x").unwrap(), 0);
+        db.transact(|tx| tx.put(&new, b"new", b"2")).unwrap();
+        assert!(matches!(db.begin().get(&old, b"old"), Err(Error::TableDropped { .. })));
+        assert_eq!(db.table("x").unwrap(), new);
+    });
+    db.close().unwrap();
+    let db = options().open_in(directory).unwrap();
+    assert_eq!(count(&db, "x").unwrap(), 1);
+    assert_eq!(db.begin().get(&db.table("x").unwrap(), b"new").unwrap().as_deref(), Some(&b"2"[..]));
     db.close().unwrap();
 }
 
