@@ -151,11 +151,12 @@ impl Rows {
     }
 
     pub(super) fn write(&mut self, line: &str) -> Outcome {
-        self.lines.write_all(line.as_bytes()).map_err(|error| Failure::output(&error))
+        self.lines.write_all(line.as_bytes()).map_err(|error| self.lines.get_ref().failure(&error))
     }
 
-    pub(super) fn finish(self) -> Outcome {
-        let target = self.lines.into_inner().map_err(|error| Failure::output(error.error()))?;
+    pub(super) fn finish(mut self) -> Outcome {
+        self.lines.flush().map_err(|error| self.lines.get_ref().failure(&error))?;
+        let (target, _) = self.lines.into_parts();
         target.finish()
     }
 }
@@ -163,7 +164,7 @@ impl Rows {
 /// Where the records go. A file appears under its name only when it is complete; what is there and is none, as a pipe or a device, is written to as it is.
 pub(super) enum Target {
     Standard(std::io::StdoutLock<'static>),
-    Special(File),
+    Special { file: File, path: PathBuf },
     File { file: File, partial: PathBuf, path: PathBuf, complete: bool },
 }
 
@@ -174,7 +175,7 @@ impl Target {
         }
         if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
             return match File::options().write(true).open(path) {
-                Ok(file) => Ok(Self::Special(file)),
+                Ok(file) => Ok(Self::Special { file, path: path.into() }),
                 Err(error) => Err(Failure::because(format!("cannot open {}", path.display()), &error)),
             };
         }
@@ -195,10 +196,20 @@ impl Target {
         }
     }
 
+    /// It could not be written. Who reads standard output may have seen enough; whoever has named a file wants all of it.
+    fn failure(&self, error: &std::io::Error) -> Failure {
+        match self {
+            Self::Standard(_) => Failure::output(error),
+            Self::Special { path, .. } | Self::File { path, .. } => {
+                Failure::because(format!("cannot write {}", path.display()), error)
+            }
+        }
+    }
+
+    /// All has been written.
     fn finish(mut self) -> Outcome {
         match &mut self {
-            Self::Standard(output) => output.flush().map_err(|error| Failure::output(&error)),
-            Self::Special(file) => file.flush().map_err(|error| Failure::output(&error)),
+            Self::Standard(_) | Self::Special { .. } => Ok(()),
             Self::File { file, partial, path, complete } => {
                 file.sync_all().and_then(|()| std::fs::rename(&*partial, &*path)).map_err(|error| {
                     Failure::because(format!("cannot complete {}", path.display()), &error)
@@ -214,14 +225,14 @@ impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Self::Standard(output) => output.write(bytes),
-            Self::Special(file) | Self::File { file, .. } => file.write(bytes),
+            Self::Special { file, .. } | Self::File { file, .. } => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         match self {
             Self::Standard(output) => output.flush(),
-            Self::Special(file) | Self::File { file, .. } => file.flush(),
+            Self::Special { file, .. } | Self::File { file, .. } => file.flush(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `import` and `export`.
 
 use crate::support::{Said, Scratch, run, run_with_input, words};
+use std::io::Read;
 use std::path::Path;
 
 fn import(db: &Path, file: &Path, options: &[&str]) -> Said {
@@ -153,6 +154,26 @@ fn output_that_cannot_be_written_is_an_error_and_a_reader_that_left_is_none() {
     drop(reader.stdout.take());
     let output = reader.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+}
+
+#[test]
+fn a_pipe_with_a_name_whose_reader_left_has_not_taken_the_export() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    let rows: String = (0..20_000).map(|number| format!("key-{number:05},{number}\n")).collect();
+    import(&db, &scratch.file("in.csv", rows), &["--no-header"]).ok();
+    let pipe = scratch.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for options in [&["--format", "csv"][..], &["--format", "csv", "--salvage"]] {
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::File::open(pipe).unwrap().read_exact(&mut [0]).unwrap()
+        });
+        let said = export(&db, &[&[pipe.to_str().unwrap()], options].concat());
+        let said = said.fails(1, &format!("cannot write {}", pipe.display())).fails(1, "Broken pipe");
+        assert!(!said.err.contains("exported"), "{said:?}");
+        reader.join().unwrap();
+    }
 }
 
 #[test]
