@@ -2,8 +2,8 @@
 
 use deuteron::device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
 use deuteron::{
-    Background, ConflictCause, Db, Durability, Error, Isolation, Options, RetryPolicy, Table, Transaction,
-    TransactionOptions,
+    Background, ConflictCause, Db, Durability, Error, Isolation, Options, RetryPolicy, Savepoint, Table,
+    Transaction, TransactionOptions,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,6 +85,34 @@ fn what_comes_into_a_deleted_range_is_a_conflict_or_comes_later() {
         .expect("scans");
     assert_eq!(left, [b"a".to_vec(), b"c".to_vec()]);
     assert_eq!(db.transact(|tx| tx.delete_range(&table, &b"x"[..]..&b"b"[..])).expect("empty"), 0);
+}
+
+/// Whose writes are still there.
+fn refuses(mut tx: Transaction, table: &Table, foreign: &Savepoint) {
+    tx.put(table, b"k", b"kept").expect("writes");
+    assert!(matches!(tx.rollback_to(foreign), Err(Error::NoSavepoint)));
+    assert_eq!(tx.get(table, b"k").expect("reads").as_deref(), Some(&b"kept"[..]));
+    tx.commit().expect("commits");
+}
+
+#[test]
+fn a_savepoint_of_another_transaction_is_none_though_all_was_alike_until_then() {
+    let (one, other) = (open(Options::tiny_for_tests()), open(Options::tiny_for_tests()));
+    let begin = |(db, _): &(Db, Table)| {
+        let mut tx = db.begin();
+        let savepoint = tx.savepoint().expect("is active");
+        (tx, savepoint)
+    };
+    let ((_first, foreign), (second, _own)) = (begin(&one), begin(&other));
+    refuses(second, &other.1, &foreign);
+    // A reader of the past, as of the moment at which a writer has begun.
+    let (db, table) = open(Options::tiny_for_tests().retention(Duration::from_secs(3600)));
+    let mut writer = db.begin();
+    let past = TransactionOptions::new().as_of(writer.timestamp());
+    let mut reader = db.begin_with(past).expect("is retained");
+    let foreign = reader.savepoint().expect("is active");
+    writer.savepoint().expect("is active");
+    refuses(writer, &table, &foreign);
 }
 
 #[test]

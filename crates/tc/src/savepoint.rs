@@ -21,13 +21,18 @@ use crate::transaction::Transaction;
 use crate::version::{Payload, Version, Written};
 use crate::workspace::{Workspace, clear};
 use deuteron_contract::{Lsn, Timestamp, TransactionId};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Of the next savepoint. Of the whole process, as transactions have the same id in several databases, and so has a reader in the past.
+/// An atomic of std's, also for loom and shuttle: all that counts is that no number comes twice.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// A place in a transaction to which it can be rolled back; made by [`Transaction::savepoint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint {
     transaction: TransactionId,
     depth: usize,
-    /// Different for each savepoint of a transaction.
+    /// Different for each savepoint of the process.
     serial: u64,
 }
 
@@ -67,7 +72,6 @@ impl Undo {
 pub(crate) struct Savepoints {
     marks: Vec<Mark>,
     undo: Vec<Undo>,
-    next_serial: u64,
     /// Something that was rolled back is in the log under the transaction's id.
     pub(crate) relog: bool,
 }
@@ -148,8 +152,7 @@ impl Transaction {
         let workspace = &mut **self.workspace;
         workspace.held.add(size_of::<Mark>(), &workspace.core.account);
         let savepoints = &mut workspace.savepoints;
-        let serial = savepoints.next_serial;
-        savepoints.next_serial += 1;
+        let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         savepoints.marks.push(Mark {
             serial,
             writes: workspace.writes.len(),
