@@ -156,7 +156,7 @@ impl Ticket {
     /// Blocks until the commit is durable, or `end`, or the thread is unparked and `is_wanted` says no.
     fn wait_while(&mut self, end: Option<Instant>, is_wanted: impl Fn() -> bool) -> Result<bool, Error> {
         let Some(record) = self.record else { return Ok(true) };
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let waker = unpark();
         let mut begun = None;
         loop {
             if let Poll::Ready(outcome) = self.engine.poll_stable(record, &waker) {
@@ -187,6 +187,19 @@ impl Wake for Unpark {
     }
 }
 
+thread_local! {
+    /// One for all waits of the thread: if it asks again for what it has given up waiting for, it is seen to wait already, and does
+    /// not stand once more among those whom the log looks through.
+    static UNPARK: Arc<Unpark> = Arc::new(Unpark(thread::current()));
+}
+
+/// Wakes the calling thread.
+fn unpark() -> Waker {
+    // The thread may be about to end, and what it keeps be gone already.
+    let unpark = UNPARK.try_with(Arc::clone).unwrap_or_else(|_| Arc::new(Unpark(thread::current())));
+    Waker::from(unpark)
+}
+
 impl Future for Ticket {
     type Output = Result<(), Error>;
 
@@ -198,5 +211,53 @@ impl Future for Ticket {
                 polled.map_err(|error| self.unknown(Some(error)))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use deuteron_device::MemoryDirectory;
+    use std::sync::Barrier;
+
+    /// Keeps the thread that writes the log, which has called it, from the first time that somebody else comes to the barrier until
+    /// the second.
+    struct Holds(Barrier);
+
+    impl Wake for Holds {
+        fn wake(self: Arc<Self>) {
+            self.0.wait();
+            self.0.wait();
+        }
+    }
+
+    #[test]
+    fn who_asks_again_and_again_waits_once() {
+        let options = Options::new().memory(32 << 20);
+        let db = options.open_in(Arc::new(MemoryDirectory::new())).unwrap();
+        let table = db.table("t").unwrap();
+        let commit = || {
+            let mut tx = db.begin();
+            tx.put(&table, b"k", b"v").unwrap();
+            tx.commit_async().unwrap()
+        };
+        let holds = Arc::new(Holds(Barrier::new(2)));
+        let waker = Waker::from(Arc::clone(&holds));
+        // Until one is not durable before it is asked for.
+        while Pin::new(&mut commit()).poll(&mut Context::from_waker(&waker)).is_ready() {}
+        holds.0.wait();
+        let (mut ticket, cancelled) = (commit(), Cancellation::new());
+        cancelled.cancel();
+        let mut is_durable = false;
+        for _ in 0..1000 {
+            is_durable |= ticket.wait_timeout(Duration::ZERO).unwrap();
+            is_durable |= ticket.wait_unless(&cancelled).unwrap();
+        }
+        let waiters = UNPARK.with(Arc::strong_count) - 1;
+        holds.0.wait();
+        assert_eq!((waiters, is_durable), (1, false));
+        assert!(ticket.wait_timeout(Duration::MAX).unwrap());
+        db.close().unwrap();
     }
 }
