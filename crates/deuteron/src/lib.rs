@@ -77,7 +77,9 @@ pub use error::{Conflict, Error};
 pub use load::TableLoad;
 pub use lookahead::Lookahead;
 pub use observed::DataComponentObserver;
-pub use options::{Background, Durability, Duty, MEMORY_BYTES_MIN, Options, VERSION_MEMORY_BYTES_MIN};
+pub use options::{
+    Background, Durability, Duty, MEMORY_BYTES_MIN, Options, VERSION_MEMORY_BYTES_MIN, WRITER_LOG_BYTES_MIN,
+};
 pub use processors::Processors;
 pub use recovery::{RecoveryPlan, recovery_plan, recovery_plan_in};
 pub use retry::RetryPolicy;

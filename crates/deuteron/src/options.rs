@@ -87,6 +87,9 @@ pub const MEMORY_BYTES_MIN: usize = 16 << 20;
 /// The least that can be set by [`Options::version_memory`], in bytes.
 pub const VERSION_MEMORY_BYTES_MIN: usize = 2 << 20;
 
+/// The least that can be set by [`Options::writer_log_max`], in bytes: room for the longest key and a value, twice.
+pub const WRITER_LOG_BYTES_MIN: u64 = 16 << 10;
+
 impl Options {
     /// The defaults: 1 GiB of memory, durable commits, created if missing, threads of its own.
     ///
@@ -241,7 +244,8 @@ impl Options {
     }
 
     /// Asks the data component for a checkpoint whenever this many bytes of log lie behind the last. It bounds
-    /// both the log on disk and the time that recovery takes.
+    /// both the log on disk and the time that recovery takes. However few bytes are said, transactions are bounded by
+    /// [`WRITER_LOG_BYTES_MIN`] at the least ([`Options::writer_log_max`]).
     ///
     /// ```
     /// let options = deuteron::Options::new().checkpoint_every(256 << 20);
@@ -257,14 +261,16 @@ impl Options {
     /// so with a conflict ([`crate::ConflictCause::LogPinned`]), which a retry may help, or, if nearly all of it is what it has
     /// written itself, with [`crate::Error::TransactionTooLarge`]. A reader for whose sake more than that cannot be cut loses its
     /// snapshot ([`crate::ConflictCause::SnapshotTooOld`]), and so does the past that [`Options::retention`] keeps. The default is
-    /// four times what [`Options::checkpoint_every`] says.
+    /// four times what [`Options::checkpoint_every`] says, and not under the least.
+    ///
+    /// At least [`WRITER_LOG_BYTES_MIN`]; checked by [`Options::open`]. The longest value has half of it.
     ///
     /// ```
     /// let options = deuteron::Options::new().writer_log_max(1 << 30);
     /// # let _ = options;
     /// ```
     pub fn writer_log_max(mut self, log_bytes: u64) -> Self {
-        self.writer_log_bytes = Some(log_bytes.max(1));
+        self.writer_log_bytes = Some(log_bytes);
         self
     }
 
@@ -275,7 +281,8 @@ impl Options {
     }
 
     pub(crate) fn writer_log_bytes_max(&self) -> u64 {
-        self.writer_log_bytes.unwrap_or(self.checkpoint_log_bytes.saturating_mul(4))
+        self.writer_log_bytes
+            .unwrap_or_else(|| self.checkpoint_log_bytes.saturating_mul(4).max(WRITER_LOG_BYTES_MIN))
     }
 
     /// Keeps what the database was for this long, so that [`TransactionOptions::as_of`] can read it; not at all by
@@ -376,6 +383,7 @@ impl Options {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(self, path: impl AsRef<Path>) -> Result<Db, Error> {
+        self.check()?;
         let path = path.as_ref();
         if !self.create_if_missing && !path.is_dir() {
             return Err(Error::NotFound { path: path.display().to_string() });
@@ -397,23 +405,28 @@ impl Options {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn open_in(self, directory: Arc<dyn Directory>) -> Result<Db, Error> {
-        if self.memory_bytes < MEMORY_BYTES_MIN {
-            return Err(Error::InvalidOption {
-                option: "memory",
-                reason: format!("{} bytes is under the least, {MEMORY_BYTES_MIN}", self.memory_bytes),
-            });
-        }
-        if let Some(bytes) = self.version_memory_bytes.filter(|bytes| *bytes < VERSION_MEMORY_BYTES_MIN) {
-            return Err(Error::InvalidOption {
-                option: "version_memory",
-                reason: format!("{bytes} bytes is under the least, {VERSION_MEMORY_BYTES_MIN}"),
-            });
-        }
+        self.check()?;
         if let Some(processors) = &self.background_processors {
             // Now, and not after a long recovery.
             processors.run(|| Ok(()))?;
         }
         engine::Engine::open(directory, self).map(Db::from_engine)
+    }
+
+    /// Whether a database works with them.
+    fn check(&self) -> Result<(), Error> {
+        let versions = self.version_memory_bytes.map(|bytes| bytes as u64);
+        for (option, bytes, least) in [
+            ("memory", Some(self.memory_bytes as u64), MEMORY_BYTES_MIN as u64),
+            ("version_memory", versions, VERSION_MEMORY_BYTES_MIN as u64),
+            ("writer_log_max", self.writer_log_bytes, WRITER_LOG_BYTES_MIN),
+        ] {
+            if let Some(bytes) = bytes.filter(|bytes| *bytes < least) {
+                let reason = format!("{bytes} bytes is under the least, {least}");
+                return Err(Error::InvalidOption { option, reason });
+            }
+        }
+        Ok(())
     }
 }
 

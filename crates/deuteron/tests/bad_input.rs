@@ -3,7 +3,7 @@
 use deuteron::device::{Directory, MemoryDirectory};
 use deuteron::{
     Background, Db, Durability, Error, FORMAT_VERSION, Options, RetryPolicy, TransactionOptions,
-    VERSION_MEMORY_BYTES_MIN,
+    VERSION_MEMORY_BYTES_MIN, WRITER_LOG_BYTES_MIN,
 };
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -152,6 +152,38 @@ fn too_little_memory_is_refused() {
     let few = Options::new().version_memory(VERSION_MEMORY_BYTES_MIN - 1);
     let refused = few.open_in(Arc::new(MemoryDirectory::new()));
     assert!(matches!(refused, Err(Error::InvalidOption { option: "version_memory", .. })));
+}
+
+#[test]
+fn too_little_log_for_a_transaction_is_refused_before_anything_is_created() {
+    let few = || small().writer_log_max(WRITER_LOG_BYTES_MIN - 1);
+    let directory = Arc::new(MemoryDirectory::new());
+    let refused = few().open_in(Arc::clone(&directory) as Arc<dyn Directory>);
+    assert!(matches!(refused, Err(Error::InvalidOption { option: "writer_log_max", .. })));
+    assert!(directory.list().expect("lists").is_empty());
+    let scratch = tempfile::tempdir().expect("a directory");
+    let path = scratch.path().join("db");
+    assert!(matches!(few().open(&path), Err(Error::InvalidOption { option: "writer_log_max", .. })));
+    assert!(!path.exists());
+}
+
+#[test]
+fn with_the_least_log_for_a_transaction_and_the_most_checkpoints_a_database_works() {
+    for options in [
+        small().checkpoint_every(1),
+        small().writer_log_max(WRITER_LOG_BYTES_MIN),
+        Options::tiny_for_tests().checkpoint_every(1),
+    ] {
+        let db = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+        let table = db.table(&"n".repeat(255)).expect("creates");
+        let refused = db.transact(|tx| tx.put(&table, b"long", &vec![0; 1 << 20]));
+        let Err(Error::ValueSize { limit, .. }) = refused else { panic!("{refused:?}") };
+        let (key, longest) = ([7; 4096], vec![9; limit]);
+        db.transact(|tx| tx.put(&table, &key, &longest)).expect("commits");
+        db.checkpoint().expect("takes a checkpoint");
+        assert_eq!(db.transact(|tx| tx.get(&table, &key)).expect("reads"), Some(longest));
+        db.close().expect("closes");
+    }
 }
 
 #[test]
