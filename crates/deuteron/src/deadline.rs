@@ -4,7 +4,7 @@
 //! meanwhile is under no deadline.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 std::thread_local! {
     static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -31,6 +31,11 @@ pub fn has_passed(now: Instant) -> bool {
     DEADLINE.get().is_some_and(|deadline| now >= deadline)
 }
 
+/// So much of a wait of this length as is left until the thread's deadline.
+pub fn until(wait: Duration, now: Instant) -> Duration {
+    DEADLINE.get().map_or(wait, |deadline| wait.min(deadline.saturating_duration_since(now)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +51,14 @@ mod tests {
         assert!(has_passed(Instant::now()));
         drop(outer);
         assert!(!has_passed(Instant::now()));
+    }
+
+    #[test]
+    fn nobody_waits_beyond_a_deadline() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        assert_eq!(until(second, now), second);
+        let _watch = Watch::new(Some(now + 3 * second / 2));
+        let left = [0, 1, 2].map(|seconds| until(second, now + seconds * second));
+        assert_eq!(left, [second, second / 2, Duration::ZERO]);
     }
 }

@@ -8,7 +8,7 @@ use crate::statistics::Waits;
 use deuteron_tc::{Host, Stall};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A transaction that waits for another yields so often before it sleeps: most are about to end.
 const YIELDS_MAX: u32 = 4;
@@ -48,16 +48,18 @@ impl StallHost {
         drop(self.engine.set(Arc::downgrade(engine)));
     }
 
-    /// Waits, or does what is waited for.
-    fn wait(&self, engine: &Engine, reason: Stall) -> Result<(), String> {
+    /// Waits from `now` on, or does what is waited for.
+    fn wait(&self, engine: &Engine, reason: Stall, now: Instant) -> Result<(), String> {
         // Without threads of the database's own, whoever waits may be the only one who works: he would wait for himself.
         let sleeps = engine.has_threads();
         match reason {
             Stall::Writer { number, since, turn } if sleeps && turn >= YIELDS_MAX => {
                 self.writers(number).wait(since, WRITER_WAIT_MAX);
             }
-            Stall::Turn { number, since } if sleeps => self.writers(number).wait(since, TURN_WAIT_MAX),
-            Stall::Front if sleeps => thread::sleep(FRONT_WAIT),
+            Stall::Turn { number, since } if sleeps => {
+                self.writers(number).wait(since, deadline::until(TURN_WAIT_MAX, now));
+            }
+            Stall::Front if sleeps => thread::sleep(deadline::until(FRONT_WAIT, now)),
             Stall::Writer { .. } | Stall::Turn { .. } | Stall::Front => thread::yield_now(),
             _ => {
                 let _work_of_others = deadline::Watch::new(None);
@@ -78,7 +80,7 @@ impl Host for StallHost {
         if deadline::has_passed(begun) {
             return Err("the deadline of the transaction has passed".into());
         }
-        let outcome = self.wait(&engine, reason);
+        let outcome = self.wait(&engine, reason, begun);
         let times = match reason {
             Stall::Writer { .. } => &self.waits.writer,
             Stall::Turn { .. } | Stall::Front => &self.waits.turn,
@@ -110,7 +112,6 @@ pub fn processor_time() -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
     #[test]
     fn the_time_of_a_thread_is_what_it_had_a_processor_for() {

@@ -102,7 +102,8 @@ impl TransactionOptions {
     }
 
     /// The latest moment at which the transaction goes on: after it every operation, and every wait for room in one, fails
-    /// with [`Error::DeadlineExceeded`], and the transaction is aborted. A [`Transaction::commit`] that has committed, but
+    /// with [`Error::DeadlineExceeded`], and the transaction is aborted. A begin that waits for its turn then waits no longer, and the
+    /// first operation fails. A [`Transaction::commit`] that has committed, but
     /// not become durable by then, returns [`Error::DurabilityUnknown`]. An operation that does not have to wait may end
     /// a little later than this.
     ///
@@ -164,6 +165,8 @@ impl Transaction {
     ) -> Self {
         let TransactionOptions { isolation, read_only, .. } = options;
         let recording = recorder.map(|recorder| Box::new(recorder.begin()));
+        // It may have to wait for its turn. If the deadline passes meanwhile the first operation is told.
+        let _watch = options.deadline.map(|deadline| Watch::new(Some(deadline)));
         let inner = engine.tc().begin_with(BeginOptions { isolation, read_only });
         Self { recording, ..Self::over(inner, engine, options) }
     }

@@ -12,16 +12,20 @@
 //! of active threads changes slowly, as in Dice's Malthusian locks. If it had had the place for all that time, it waits for something
 //! else than a processor, as for its client, and another place is opened.
 //!
+//! Who may not wait any longer, by what the host says, leaves the queue without a place. If it is not at the front yet it leaves its number behind,
+//! and whoever makes the next one the front passes over the numbers of those that have gone.
+//!
 //! # Invariants
 //!
 //! - **Q1** The turnstile decides when a transaction begins and nothing else: without it, or with any number inside, all rules hold.
 //! - **Q2** At most as many transactions that nobody has robbed are inside as there are places.
-//! - **Q3** Whoever is in the queue enters: the front after a bounded number of looks, whatever those inside do; then the next is
-//!   the front, and is told. An owner that never ends is robbed once, and costs the others no more than that.
+//! - **Q3** Whoever stays in the queue enters: the front after a bounded number of looks, whatever those inside do; then the next that is
+//!   still there is the front, and is told. An owner that never ends is robbed once, and costs the others no more than that.
 
 use crate::host::{Host, Stall};
 use crate::schedule::point;
-use crate::sync::{AtomicU32, AtomicU64, Lost, Ordering, Padded};
+use crate::sync::{AtomicU32, AtomicU64, Lost, Mutex, Ordering, Padded, lock};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[cfg(not(loom))]
@@ -61,9 +65,11 @@ pub(crate) struct Turnstile {
     places: [Padded<AtomicU64>; PLACES],
     /// How many places are open, times [`ONE`].
     limit: Padded<AtomicU32>,
-    /// How many have come to the queue, and the number of the one at its front.
+    /// How many have come to the queue, and the number of the one at its front, which changes under the lock of those that have gone.
     arrived: AtomicU64,
     front: AtomicU64,
+    /// The numbers of those behind the front that have left the queue.
+    gone: Mutex<BTreeSet<u64>>,
     /// Of the places, by those who go in.
     pub(crate) lost: Lost,
 }
@@ -75,6 +81,7 @@ impl Turnstile {
             limit: Padded(AtomicU32::new(LIMIT_MAX)),
             arrived: AtomicU64::new(0),
             front: AtomicU64::new(0),
+            gone: Mutex::new(BTreeSet::new()),
             lost: Lost::new(),
         }
     }
@@ -83,13 +90,11 @@ impl Turnstile {
         (self.limit.0.load(Ordering::Relaxed) / ONE).clamp(1, PLACES as u32) as usize
     }
 
-    /// Goes in, and waits for that if it has to. Those who begin their search at different places get on best.
+    /// Goes in, and waits for that if it has to; `None` if the host says that it is not to wait any longer. Those who begin their search
+    /// at different places get on best.
     #[inline]
-    pub(crate) fn enter(&self, start: usize, token: u64, host: &dyn Host) -> Pass {
-        match self.try_enter(start, token) {
-            Some(pass) => pass,
-            None => self.queue(start, token, host),
-        }
+    pub(crate) fn enter(&self, start: usize, token: u64, host: &dyn Host) -> Option<Pass> {
+        self.try_enter(start, token).or_else(|| self.queue(start, token, host))
     }
 
     fn try_enter(&self, start: usize, token: u64) -> Option<Pass> {
@@ -105,9 +110,9 @@ impl Turnstile {
     }
 
     #[cold]
-    fn queue(&self, start: usize, token: u64, host: &dyn Host) -> Pass {
+    fn queue(&self, start: usize, token: u64, host: &dyn Host) -> Option<Pass> {
         let turn = self.arrived.fetch_add(1, Ordering::SeqCst);
-        let mut number = turn as u32;
+        let number = turn as u32;
         loop {
             // First the count, then the look, then the wait: a change in between ends the wait.
             let since = host.ends(number);
@@ -115,16 +120,25 @@ impl Turnstile {
             if self.front.load(Ordering::SeqCst) == turn {
                 break;
             }
-            // Whatever the host says of waiting, the ones before go on.
-            let _ = host.stalled(Stall::Turn { number, since });
+            if host.stalled(Stall::Turn { number, since }).is_err() {
+                self.give_up(turn, host);
+                return None;
+            }
             std::hint::spin_loop();
         }
+        let pass = self.enter_from_front(start, token, number, host);
+        self.pass_on(turn, host);
+        pass
+    }
+
+    /// At the front of the queue, with this number.
+    fn enter_from_front(&self, start: usize, token: u64, number: u32, host: &dyn Host) -> Option<Pass> {
         let mut looks = 0;
         // The place that will be taken if none becomes free, unless places open or close meanwhile; and whose it is.
         let mut first = None;
-        let pass = loop {
+        loop {
             if let Some(pass) = self.try_enter(start, token) {
-                break pass;
+                return Some(pass);
             }
             let place = number as usize % self.open();
             if looks == LOOKS_MAX {
@@ -133,17 +147,37 @@ impl Turnstile {
                     // It waits for something else, or is long: there is room for one more.
                     self.open_parts(ONE);
                 }
-                break Pass { place, token };
+                return Some(Pass { place, token });
             }
             first.get_or_insert_with(|| (place, self.places[place].0.load(Ordering::Relaxed)));
             looks += 1;
             point();
-            let _ = host.stalled(Stall::Front);
-        };
-        self.front.store(turn + 1, Ordering::SeqCst);
-        number = number.wrapping_add(1);
-        host.ended(number);
-        pass
+            host.stalled(Stall::Front).ok()?;
+        }
+    }
+
+    /// The front, who came as number `turn`, leaves the queue: the next that is still there is the front, and is told.
+    fn pass_on(&self, turn: u64, host: &dyn Host) {
+        let mut next = turn + 1;
+        let mut gone = lock(&self.gone);
+        while gone.remove(&next) {
+            next += 1;
+        }
+        self.front.store(next, Ordering::SeqCst);
+        drop(gone);
+        host.ended(next as u32);
+    }
+
+    /// Who came as number `turn` leaves the queue, wherever it is.
+    fn give_up(&self, turn: u64, host: &dyn Host) {
+        let mut gone = lock(&self.gone);
+        // Nobody else takes it from the front, and all behind it wait for that.
+        if self.front.load(Ordering::SeqCst) != turn {
+            gone.insert(turn);
+            return;
+        }
+        drop(gone);
+        self.pass_on(turn, host);
     }
 
     /// Gives the place back, if nobody has taken it.
@@ -214,9 +248,9 @@ mod tests {
     #[test]
     fn the_front_of_the_queue_takes_the_place_of_one_that_never_leaves() {
         let (turnstile, looks) = (narrow(), Looks::default());
-        let idle = turnstile.enter(3, 1, &looks);
+        let idle = turnstile.enter(3, 1, &looks).expect("a free place");
         assert_eq!(looks.0.load(Order::Relaxed), 0);
-        let robber = turnstile.enter(4, 2, &looks);
+        let robber = turnstile.enter(4, 2, &looks).expect("it takes one");
         assert_eq!(looks.0.load(Order::Relaxed), LOOKS_MAX);
         assert_eq!(robber, Pass { place: idle.place, token: 2 });
         turnstile.leave(idle);
@@ -244,7 +278,7 @@ mod tests {
         let turnstile = narrow();
         turnstile.places[0].0.store(1, Ordering::Relaxed);
         let pass = turnstile.enter(0, 2, &Busy(&turnstile, AtomicU32::new(0)));
-        assert_eq!((pass, turnstile.open()), (Pass { place: 0, token: 2 }, 1));
+        assert_eq!((pass, turnstile.open()), (Some(Pass { place: 0, token: 2 }), 1));
     }
 
     /// Closes all places but one at the first look.
@@ -266,7 +300,7 @@ mod tests {
         turnstile.arrived.store(1, Ordering::SeqCst);
         turnstile.front.store(1, Ordering::SeqCst);
         let pass = turnstile.enter(0, 3, &Closing(&turnstile));
-        assert_eq!((pass, turnstile.open()), (Pass { place: 0, token: 3 }, 1));
+        assert_eq!((pass, turnstile.open()), (Some(Pass { place: 0, token: 3 }), 1));
     }
 
     #[test]
@@ -284,7 +318,7 @@ mod tests {
     fn who_comes_back_at_once_gets_in_without_a_look_at_the_queue() {
         let (turnstile, looks) = (narrow(), Looks::default());
         for token in 1..100 {
-            turnstile.leave(turnstile.enter(token as usize, token, &looks));
+            turnstile.leave(turnstile.enter(token as usize, token, &looks).expect("a free place"));
         }
         assert_eq!((looks.0.load(Order::Relaxed), turnstile.arrived.load(Ordering::SeqCst)), (0, 0));
     }
@@ -310,7 +344,7 @@ mod tests {
     #[test]
     fn everybody_enters_in_the_end_whoever_stays() {
         let (turnstile, looks) = (narrow(), Looks::default());
-        let idle = turnstile.enter(0, u64::MAX, &looks);
+        let idle = turnstile.enter(0, u64::MAX, &looks).expect("a free place");
         std::thread::scope(|scope| {
             for thread in 1..=8u64 {
                 let (turnstile, looks) = (&turnstile, &looks);
@@ -318,7 +352,7 @@ mod tests {
                     for round in 0..200 {
                         let pass = turnstile.enter(thread as usize, thread << 32 | round, looks);
                         std::thread::yield_now();
-                        turnstile.leave(pass);
+                        turnstile.leave(pass.expect("in its turn"));
                     }
                 });
             }
@@ -380,11 +414,77 @@ mod tests {
     fn the_next_in_the_queue_is_told_that_it_is_the_front() {
         let (turnstile, heard) = (narrow(), Heard::default());
         for token in 1..5 {
-            turnstile.enter(0, token, &heard);
+            turnstile.enter(0, token, &heard).expect("in its turn");
         }
         // The first found a free place, and the third the one that the second had opened; these two were at the front at once.
         assert_eq!(*heard.0.lock().unwrap(), [(1, true), (2, true)]);
         assert_eq!(turnstile.front.load(Ordering::SeqCst), 2);
+    }
+
+    /// Does not wait.
+    #[derive(Default)]
+    struct Hurried(Heard);
+
+    impl Host for Hurried {
+        fn stalled(&self, _: Stall) -> Result<(), String> {
+            Err("it is late".into())
+        }
+
+        fn ended(&self, number: u32) {
+            self.0.ended(number);
+        }
+    }
+
+    #[test]
+    fn those_that_give_up_are_passed_over_and_whoever_is_behind_them_is_told() {
+        let (turnstile, hurried) = (narrow(), Hurried::default());
+        let inside = turnstile.try_enter(0, 1).expect("a free place");
+        let told = || std::mem::take(&mut *hurried.0.0.lock().unwrap());
+        let gives_up = || turnstile.enter(0, 2, &hurried).is_none() && told().is_empty();
+        let waits = || turnstile.arrived.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(waits(), 0, "the front");
+        assert!(gives_up() && gives_up());
+        assert_eq!(waits(), 3);
+        assert!(gives_up());
+        turnstile.pass_on(0, &hurried);
+        assert_eq!((told(), turnstile.front.load(Ordering::SeqCst)), (vec![(3, true)], 3));
+        assert!(gives_up());
+        turnstile.pass_on(3, &hurried);
+        assert_eq!((told(), turnstile.front.load(Ordering::SeqCst)), (vec![(6, true)], 6), "nobody is left");
+        assert!(lock(&turnstile.gone).is_empty());
+        // Who comes is the front at once, and may give up there, too, or just before it knows.
+        assert_eq!(turnstile.enter(0, 2, &hurried), None);
+        assert_eq!(told(), [(7, true)]);
+        assert_eq!(waits(), 7);
+        turnstile.give_up(7, &hurried);
+        assert_eq!((told(), turnstile.front.load(Ordering::SeqCst)), (vec![(8, true)], 8));
+        turnstile.leave(inside);
+        assert!(turnstile.enter(0, 3, &hurried).is_some(), "who finds a free place does not have to wait");
+    }
+
+    #[test]
+    fn those_that_wait_enter_however_many_give_up() {
+        let (turnstile, looks) = (narrow(), Looks::default());
+        let idle = turnstile.enter(0, u64::MAX, &looks).expect("a free place");
+        std::thread::scope(|scope| {
+            for thread in 1..=8u64 {
+                let (turnstile, looks) = (&turnstile, &looks);
+                scope.spawn(move || {
+                    let hurried = Hurried::default();
+                    let host: &dyn Host = if thread % 2 == 0 { looks } else { &hurried };
+                    for round in 0..200 {
+                        let pass = turnstile.enter(thread as usize, thread << 32 | round, host);
+                        assert!(pass.is_some() || thread % 2 == 1);
+                        std::thread::yield_now();
+                        pass.into_iter().for_each(|pass| turnstile.leave(pass));
+                    }
+                });
+            }
+        });
+        turnstile.leave(idle);
+        assert_eq!(turnstile.front.load(Ordering::SeqCst), turnstile.arrived.load(Ordering::SeqCst));
+        assert!(lock(&turnstile.gone).is_empty());
+        assert!(turnstile.try_enter(0, 1).is_some());
     }
 }
 
@@ -408,15 +508,51 @@ mod loom_tests {
     fn loom_everybody_enters_and_leaves_the_place_free() {
         loom::model(|| {
             let turnstile = Arc::new(Turnstile::new());
-            let idle = turnstile.enter(0, 1, &Others);
+            let idle = turnstile.try_enter(0, 1).expect("a free place");
             let others = [2, 3].map(|token| {
                 let turnstile = Arc::clone(&turnstile);
-                thread::spawn(move || turnstile.leave(turnstile.enter(0, token, &Others)))
+                thread::spawn(move || {
+                    turnstile.leave(turnstile.enter(0, token, &Others).expect("in its turn"))
+                })
             });
             others.map(|other| other.join().unwrap());
             assert_eq!(turnstile.front.load(Ordering::SeqCst), turnstile.arrived.load(Ordering::SeqCst));
             turnstile.leave(idle);
             assert!(turnstile.try_enter(0, 4).is_some());
+        });
+    }
+
+    struct Hurried;
+
+    impl Host for Hurried {
+        fn stalled(&self, _: Stall) -> Result<(), String> {
+            Err("it is late".into())
+        }
+    }
+
+    /// Q3: who gives up, before, between or behind two that wait, or at the front, keeps neither of them in the queue.
+    #[test]
+    fn loom_who_gives_up_leaves_no_hole_in_the_queue() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        // Those that wait look again and again.
+        builder.max_branches = 10_000;
+        builder.check(|| {
+            let turnstile = Arc::new(Turnstile::new());
+            let idle = turnstile.try_enter(0, 1).expect("a free place");
+            let (gives_up, waits) = (Arc::clone(&turnstile), Arc::clone(&turnstile));
+            let gives_up = thread::spawn(move || {
+                let pass = gives_up.enter(0, 2, &Hurried);
+                pass.into_iter().for_each(|pass| gives_up.leave(pass));
+            });
+            let waits = thread::spawn(move || waits.leave(waits.enter(0, 3, &Others).expect("in its turn")));
+            turnstile.leave(turnstile.enter(0, 4, &Others).expect("in its turn"));
+            gives_up.join().unwrap();
+            waits.join().unwrap();
+            assert_eq!(turnstile.front.load(Ordering::SeqCst), turnstile.arrived.load(Ordering::SeqCst));
+            assert!(lock(&turnstile.gone).is_empty());
+            turnstile.leave(idle);
+            assert!(turnstile.try_enter(0, 5).is_some());
         });
     }
 }

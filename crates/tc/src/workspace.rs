@@ -206,8 +206,8 @@ impl Workspace {
             self.passes += 1;
             // Of this workspace and its slot, neither of which two have at a time; not 0.
             let token = (u64::from(self.slot.0) + 1) << 32 | u64::from(self.passes as u32);
-            self.pass = Some(core.turnstile.enter(self.shard, token, &*core.host));
-            if self.passes.is_multiple_of(SAMPLED) {
+            self.pass = core.turnstile.enter(self.shard, token, &*core.host);
+            if self.passes.is_multiple_of(SAMPLED) && self.pass.is_some() {
                 self.began = Some(Began::now(&*core.host));
             }
         }
@@ -461,6 +461,9 @@ impl Pool {
 mod tests {
     use super::*;
     use crate::test_bed::{Bed, TABLE, roomy};
+    use crate::{BeginOptions, TcOptions, Transaction};
+    use deuteron_contract::MemoryDc;
+    use deuteron_log::LogOptions;
     use std::collections::BTreeSet;
 
     fn slot_of_a_writer(bed: &Bed) -> u32 {
@@ -617,6 +620,29 @@ mod tests {
         assert!(third.pass.is_some());
         third.end();
         Pool::give_back(third);
+    }
+
+    #[test]
+    fn who_is_not_to_wait_for_a_place_begins_without_and_is_timed_by_nobody() {
+        let stalled = |_: &Bed| Err("it is late".to_string());
+        let options = TcOptions { memory_bytes: 1 << 20, ..TcOptions::default() };
+        let (log, proxy) = (LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
+        let bed = Bed::open(Arc::new(MemoryDc::new()), options, &log, proxy, stalled).expect("a new log");
+        let core = &bed.tc().core;
+        (0..100).for_each(|_| core.turnstile.narrow());
+        let begin = || {
+            let mut workspace = core.pool.take(core);
+            (workspace.contends, workspace.passes) = (10, SAMPLED - 1);
+            Transaction::new(workspace, BeginOptions::default())
+        };
+        let inside = begin();
+        assert!(inside.workspace.pass.is_some() && inside.workspace.began.is_some());
+        let late = begin();
+        assert!(late.workspace.pass.is_none() && late.workspace.began.is_none());
+        drop(late);
+        assert!(begin().workspace.pass.is_none(), "it had no place to give back");
+        drop(inside);
+        assert!(begin().workspace.pass.is_some());
     }
 
     #[test]
