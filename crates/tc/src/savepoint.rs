@@ -6,7 +6,8 @@
 //!
 //! The log has redo records of what was rolled back, under the transaction's id, and the proxy would post them with the rest.
 //! So at the commit a transaction that has rolled back logs what is left once more, under a new id, and the old id is
-//! aborted. That costs as much log again as the transaction has written, but costs it only there.
+//! aborted. That costs as much log again as the transaction has written, but costs it only there. From then on what it has logged
+//! before neither counts as its own nor keeps the log from being cut.
 //!
 //! What was read stays read: timestamps and ranges are where they were, and the refresh looks at all of it. Only the digests
 //! of scans are made anew that had met keys which are the transaction's own no longer.
@@ -241,10 +242,13 @@ impl Transaction {
         let old = std::mem::replace(&mut self.log_id, TransactionId(fresh.0));
         self.workspace.slot().set_log_id(self.log_id);
         let workspace = &mut **self.workspace;
+        let (void_bytes, end) = (self.logged_bytes, workspace.core.versions.tail_lsn());
         let again = (0..workspace.writes.len())
             .try_for_each(|write| workspace.log_again(write, self.log_id, &mut self.logged_bytes));
         // Not before: once its records are void nothing keeps the log from being cut, and the values are read from it.
         workspace.core.tell_abort(old);
+        self.logged_bytes -= void_bytes;
+        workspace.slot().forget_logged_before((self.logged_bytes > 0).then_some(end));
         point();
         again?;
         (workspace.savepoints.relog, workspace.unlogged) = (false, false);

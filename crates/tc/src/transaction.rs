@@ -57,7 +57,7 @@ pub struct Transaction {
     pub(crate) phase: Phase,
     /// The clock's ceiling covers the timestamp (K2).
     pub(crate) covered: bool,
-    /// What it has in the log.
+    /// What it has in the log under this identity, and until that is logged again (R21) under the one before.
     pub(crate) logged_bytes: u64,
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct Slot {
     begin: AtomicU64,
     /// Where the commit record lies. Written before the status word says `Committed`.
     commit_lsn: AtomicU64,
-    /// Where the first log record of the active transaction lies, or [`NOTHING_LOGGED`].
+    /// Where the first log record of the active transaction lies, or a place before it behind those that are void; or [`NOTHING_LOGGED`].
     first_lsn: AtomicU64,
     /// Under which number the active transaction logs. Not its begin, which moves on.
     log_id: AtomicU64,
@@ -149,6 +149,11 @@ impl Slot {
     pub(crate) fn set_first_lsn(&self, lsn: Lsn, id: TransactionId) {
         self.set_log_id(id);
         self.first_lsn.store(lsn.0, Ordering::Release);
+    }
+
+    /// Of what the owner has logged only what lies at this place or behind it counts any more, or `None` of it.
+    pub(crate) fn forget_logged_before(&self, lsn: Option<Lsn>) {
+        self.first_lsn.store(lsn.map_or(NOTHING_LOGGED, |lsn| lsn.0), Ordering::Release);
     }
 
     /// The owner logs as `id` from here on.
@@ -403,6 +408,10 @@ mod tests {
         assert_eq!((slot.first_lsn(), slot.log_id()), (Some(Lsn(8)), TransactionId(5)));
         slot.set_log_id(TransactionId(6));
         assert_eq!((slot.first_lsn(), slot.log_id()), (Some(Lsn(8)), TransactionId(6)));
+        slot.forget_logged_before(None);
+        assert_eq!(slot.first_lsn(), None);
+        slot.forget_logged_before(Some(Lsn(24)));
+        assert_eq!((slot.first_lsn(), slot.log_id()), (Some(Lsn(24)), TransactionId(6)));
         slot.set_commit_lsn(Lsn(16));
         assert_eq!(slot.commit_lsn(), Lsn(16));
         slot.set_waits_for(Some(SlotIndex(0)));

@@ -1,6 +1,7 @@
 //! What transactions say, wait for and leave behind: to the host, to the data component, in their workspaces.
 
 use crate::options::ConcurrencyControl;
+use crate::schedule;
 use crate::sync::Ordering;
 use crate::test_bed::{Bed, TABLE, bed, cause, roomy};
 use crate::version::{Payload, Version};
@@ -555,6 +556,57 @@ fn what_is_logged_once_more_stays_where_it_was() {
     assert!(newest(&bed, b"gone", Version::is_absent));
     bed.settle();
     assert_eq!(bed.dc.get(TABLE, b"long").unwrap().unwrap().value.as_deref(), Some(&[7; 600][..]));
+}
+
+/// What was logged before is void by the time at which the rest is logged again.
+#[test]
+fn only_what_is_logged_again_after_a_rollback_keeps_the_log_and_counts() {
+    let log_bytes_max = 6000;
+    let bed = with(TcOptions { log_bytes_max, ..TcOptions::default() });
+    let mut tx = bed.begin();
+    (0..8u8).for_each(|number| tx.put(TABLE, &[number + 1], &[7; 500]).unwrap());
+    let kept = tx.savepoint().unwrap();
+    tx.put(TABLE, b"given up", b"1").unwrap();
+    tx.rollback_to(&kept).unwrap();
+    let (before, end) = (tx.logged_bytes, bed.log.tail_lsn());
+    assert!(before < log_bytes_max * 7 / 8 && 2 * before > log_bytes_max);
+    let (looker, aborted) = (Arc::clone(&bed), Arc::new(Mutex::new(None)));
+    let told = Arc::clone(&aborted);
+    schedule::set_hook(Some(Arc::new(move || {
+        let tc = looker.tc();
+        // As soon as that has been done, and once.
+        if told.lock().unwrap().is_none() && tc.oldest_writer().is_some_and(|first| first >= end) {
+            *told.lock().unwrap() = Some([0; 2]);
+            let ends = [end, looker.log.tail_lsn()];
+            *told.lock().unwrap() = Some(ends.map(|end| tc.abort_writers_before(end)));
+        }
+    })));
+    let ended = tx.commit();
+    schedule::set_hook(None);
+    assert_eq!(*aborted.lock().unwrap(), Some([0, 1]), "what is void keeps nothing, and the rest does");
+    assert_eq!(cause(ended), ConflictCause::LogPinned, "and not too large");
+    assert!(tx.logged_bytes > 0 && tx.logged_bytes < before);
+}
+
+#[test]
+fn who_has_rolled_back_everything_but_what_is_noted_has_nothing_in_the_log_until_that_is() {
+    let bed = roomy();
+    let mut tx = bed.begin();
+    let start = tx.savepoint().unwrap();
+    tx.put(TABLE, b"given up", b"1").unwrap();
+    tx.rollback_to(&start).unwrap();
+    tx.append(TABLE, b"k", b"1").unwrap();
+    let (looker, seen) = (Arc::clone(&bed), Arc::new(Mutex::new(Vec::new())));
+    let (noted, end) = (Arc::clone(&seen), bed.log.tail_lsn());
+    schedule::set_hook(Some(Arc::new(move || {
+        let is_void = looker.tc().oldest_writer().map(|first| first >= end);
+        noted.lock().unwrap().push(is_void);
+    })));
+    let ended = tx.commit();
+    schedule::set_hook(None);
+    ended.unwrap();
+    seen.lock().unwrap().dedup();
+    assert_eq!(*seen.lock().unwrap(), [None, Some(true)]);
 }
 
 #[test]

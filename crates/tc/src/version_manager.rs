@@ -52,6 +52,11 @@ impl VersionManager {
         self.log.reserve_commit()
     }
 
+    /// What is appended from now on lies there or behind it.
+    pub(crate) fn tail_lsn(&self) -> Lsn {
+        self.log.tail_lsn()
+    }
+
     pub(crate) fn stable_lsn(&self) -> Lsn {
         self.log.stable_lsn()
     }
