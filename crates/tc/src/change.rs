@@ -158,6 +158,12 @@ impl Changes {
         }
     }
 
+    /// One of the keys that are to be changed.
+    pub(crate) fn first(&self) -> Option<(TableId, &[u8])> {
+        let (table, keys) = self.by_key.first_key_value()?;
+        Some((*table, keys.first_key_value()?.0))
+    }
+
     fn of(&self, table: TableId, key: &[u8]) -> Option<&[Noted]> {
         Some(self.by_key.get(&table)?.get(key)?)
     }
@@ -308,12 +314,22 @@ impl Transaction {
             return Err(TcError::TransactionTooLarge { found: limit + 1, limit });
         }
         workspace.held.add(bytes, &workspace.core.account);
-        workspace.make_room().inspect_err(|_| self.roll_back())
+        workspace.make_room().inspect_err(|_| self.roll_back())?;
+        self.check_may_note()
+    }
+
+    /// If somebody has aborted the transaction for what it has noted, it is to give that back.
+    fn check_may_note(&mut self) -> Result<(), TcError> {
+        match self.workspace.slot().status.load() {
+            Status::Active(_) => Ok(()),
+            _ => Err(self.conflict_of_aborted()),
+        }
     }
 
     /// Before the transaction looks at a key: what it has noted for it becomes a read and a write.
     #[cold]
     pub(crate) fn write_changes(&mut self, table: TableId, key: &[u8]) -> Result<(), TcError> {
+        self.check_may_note()?;
         if self.workspace.changes.of(table, key).is_none() || self.workspace.writes_key(table, key) {
             return Ok(());
         }
@@ -339,6 +355,7 @@ impl Transaction {
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
     ) -> Result<(), TcError> {
+        self.check_may_note()?;
         let keys = self.workspace.changes.keys_within(table, lower, upper);
         keys.into_iter().try_for_each(|key| self.write_changes(table, &key))
     }
@@ -459,10 +476,10 @@ impl Transaction {
 
     /// Logs the value of the version that has been installed, and gives it to it.
     fn log_change(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), TcError> {
-        let (id, logged_bytes) = (self.log_id, &mut self.logged_bytes);
         let workspace = &mut **self.workspace;
+        let (slot, id) = (workspace.slot(), workspace.log_id);
         let (lsn, is_large) =
-            workspace.core.log_write(workspace.slot(), id, logged_bytes, table, key, value)?;
+            workspace.core.log_write(slot, id, &mut self.logged_bytes, table, key, value)?;
         workspace.counts.add(Counter::Writes);
         point();
         let written = match value {

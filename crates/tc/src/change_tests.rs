@@ -2,7 +2,8 @@
 
 use crate::test_bed::{TABLE, all, bed, roomy, tiny};
 use crate::{
-    BeginOptions, ChangeError, ConcurrencyControl, ConflictCause, Isolation, TcError, TcOptions, Transaction,
+    BeginOptions, ChangeError, ConcurrencyControl, ConflictCause, ConflictPlace, Isolation, TcError,
+    TcOptions, Transaction,
 };
 use deuteron_contract::Direction;
 use deuteron_log::LogOptions;
@@ -204,6 +205,60 @@ fn changes_may_take_half_of_the_memory_and_no_more() {
     assert_eq!(tx.workspace.written_bytes, half, "just half of it");
     let error = tx.append(TABLE, b"k3", b"1").unwrap_err();
     assert!(matches!(error, TcError::TransactionTooLarge { .. }), "{error}");
+}
+
+#[test]
+fn who_has_noted_much_gives_way_to_an_earlier_one_when_it_next_does_something() {
+    type Step = fn(&mut Transaction) -> Result<(), TcError>;
+    let next: [Step; 5] = [
+        |tx| tx.append(TABLE, b"more", b"1"),
+        |tx| tx.get(TABLE, b"other").map(drop),
+        |tx| all(tx, Direction::Forward).map(drop),
+        |tx| tx.put(TABLE, b"other", b"1"),
+        |tx| tx.commit().map(drop),
+    ];
+    for next in next {
+        let bed = roomy();
+        let core = &bed.tc().core;
+        let much = vec![7; bed.tc().memory_budget() as usize / 15];
+        let (mut early, mut late, mut small) = (bed.begin(), bed.begin(), bed.begin());
+        early.append(TABLE, b"k", &much).unwrap();
+        small.append(TABLE, b"k", b"1").unwrap();
+        assert!(!core.abort_youngest_large_writer(), "it is the only one");
+        late.append(TABLE, b"k", &much).unwrap();
+        assert_eq!(late.workspace.slot().log_id(), late.workspace.log_id, "the log is told of nobody else");
+        assert!(core.abort_youngest_large_writer() && !core.abort_youngest_large_writer());
+        match next(&mut late) {
+            Err(TcError::Conflict(conflict)) => {
+                assert_eq!((conflict.cause, conflict.table), (ConflictCause::MemoryShort, TABLE));
+                assert!(matches!(conflict.place, ConflictPlace::Key(_)));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(late.get(TABLE, b"k"), Err(TcError::Aborted)));
+        drop(late);
+        early.commit().unwrap();
+        small.commit().unwrap();
+        assert_eq!(bed.get(b"k").map(|value| value.len()), Some(much.len() + 1));
+    }
+}
+
+/// Who aborts it may still be at it when the next transaction begins.
+#[test]
+fn the_slot_of_one_that_has_noted_much_is_not_the_next_ones() {
+    let bed = roomy();
+    let slot_after = |bytes: usize| {
+        let mut tx = bed.begin();
+        tx.append(TABLE, b"k", &vec![7; bytes]).unwrap();
+        let slot = tx.workspace.slot;
+        drop(tx);
+        (slot, bed.begin().workspace.slot)
+    };
+    let much = bed.tc().memory_budget() as usize / 15;
+    let (slot, next) = slot_after(much);
+    assert_ne!(slot, next);
+    let (slot, next) = slot_after(100);
+    assert_eq!(slot, next, "nobody looks at it");
 }
 
 #[test]

@@ -385,15 +385,13 @@ impl Core {
         aborted.len()
     }
 
-    /// Of the transactions whose writes take much of the memory, if they are several, aborts the one that began last; whether it did. What they have written cannot be
+    /// Of the transactions whose writes, or noted changes, take much of the memory, if they are several, aborts the one that began last; whether it did. What they have written cannot be
     /// given back before they end. The earliest is never chosen, so one of them comes to its end, whatever happens to the others.
     pub(crate) fn abort_youngest_large_writer(&self) -> bool {
-        // As in `abort_writers_before`.
+        // Under a guard no slot of one that has said so is given to another transaction (T2, W2).
         let guard = self.epochs.pin();
         let large = self.transactions.slots().filter(|slot| {
-            self.account.is_much(slot.written() as usize)
-                && slot.first_lsn().is_some()
-                && matches!(slot.status.load(), Status::Active(_))
+            self.account.is_much(slot.written() as usize) && matches!(slot.status.load(), Status::Active(_))
         });
         let mut large: Vec<_> = large.filter_map(|slot| Some((slot.begin()?.earliest(), slot))).collect();
         large.sort_by_key(|(begin, _)| *begin);
@@ -403,6 +401,7 @@ impl Core {
         let transaction = slot.begin().map(|_| slot.log_id()).filter(|_| aborted);
         drop(guard);
         if let Some(transaction) = transaction {
+            // The log may know nothing of it. If its first record comes behind this one, its writer sees the status after that, and tells again.
             self.tell_abort(transaction);
         }
         aborted

@@ -98,7 +98,7 @@ impl Transaction {
     fn commit_read_only(&mut self) -> Committed {
         if self.logged_bytes > 0 {
             // All of it was rolled back.
-            self.workspace.core.tell_abort(self.log_id);
+            self.workspace.core.tell_abort(self.workspace.log_id);
         }
         let read = self.workspace.read_lsn;
         let durable = read < self.workspace.core.versions.stable_lsn() || read == Lsn(0);
@@ -111,8 +111,8 @@ impl Transaction {
 
     /// R8: reserve, then swap, then fill. `None` if the transaction has been pushed meanwhile.
     fn try_commit(&mut self, lower_bound: Timestamp, at: Timestamp) -> Result<Option<Committed>, TcError> {
-        let id = self.log_id;
         let workspace = &mut **self.workspace;
+        let id = workspace.log_id;
         let lost = &workspace.core.transactions.lost;
         let reservation = workspace.core.reserve_commit()?;
         let mut lsn = reservation.lsn();
@@ -179,7 +179,7 @@ impl Transaction {
         self.conflict(cause, TableId(0), ConflictPlace::Transaction, other)
     }
 
-    /// Of a transaction that others have aborted: a conflict at the key that it wrote first.
+    /// Of a transaction that others have aborted: a conflict at the key that it wrote first, or at one that it was to change.
     #[cold]
     pub(crate) fn conflict_of_aborted(&mut self) -> TcError {
         let cause = self.workspace.slot().aborted_for();
@@ -188,7 +188,11 @@ impl Transaction {
             let record = unsafe { &*entry.record };
             (record.table(), ConflictPlace::Key(record.key().to_vec()))
         });
-        let (table, place) = first.unwrap_or((TableId(0), ConflictPlace::Transaction));
+        let noted = || {
+            let (table, key) = self.workspace.changes.first()?;
+            Some((table, ConflictPlace::Key(key.to_vec())))
+        };
+        let (table, place) = first.or_else(noted).unwrap_or((TableId(0), ConflictPlace::Transaction));
         self.conflict(cause, table, place, None)
     }
 
@@ -206,7 +210,6 @@ impl Transaction {
             return;
         }
         self.phase = Phase::Ended;
-        let id = self.log_id;
         let workspace = &mut **self.workspace;
         workspace.slot().status.abort(&workspace.core.transactions.lost);
         workspace.counts.add(Counter::Aborts);
@@ -222,7 +225,7 @@ impl Transaction {
             }
         }
         if self.logged_bytes > 0 {
-            workspace.core.tell_abort(id);
+            workspace.core.tell_abort(workspace.log_id);
         }
         workspace.end();
     }

@@ -25,7 +25,7 @@ pub enum ConflictCause {
     PushedTooOften,
     /// It kept the log from being cut for too long.
     LogPinned,
-    /// What it had written took memory that others needed, and so did what an earlier transaction had written. Of several such the earliest is spared, so a
+    /// What it had written, or noted to be changed, took memory that others needed, and so did what an earlier transaction had. Of several such the earliest is spared, so a
     /// retry comes to its turn.
     MemoryShort,
     /// Under pure timestamp order: a later transaction has read what it wrote, or an earlier one has written, and not yet
@@ -82,7 +82,7 @@ pub enum ConflictPlace {
 pub struct Conflict<T = TableId> {
     /// The table, where there is a place.
     pub table: T,
-    /// The key or the range. Of one that has kept the log from being cut, a key that it has written.
+    /// The key or the range. Of one that has kept the log from being cut, or has taken too much memory, a key that it has written or was to change.
     pub place: ConflictPlace,
     /// Why.
     pub cause: ConflictCause,

@@ -215,9 +215,11 @@ impl Transaction {
         workspace.restore(undo);
         let aborted = workspace.abort_writes_since(writes, ordinal, self.at);
         // Who looks for large ones that could give way finds no more in it than there is.
-        let written = workspace.written_bytes;
-        let is_much = workspace.core.account.is_much(written);
-        workspace.slot().set_written(if is_much { written } else { 0 });
+        if workspace.has_said_much {
+            let written = workspace.written_bytes;
+            let is_much = workspace.core.account.is_much(written);
+            workspace.slot().set_written(if is_much { written } else { 0 });
+        }
         match aborted {
             Ok(()) => {}
             Err(RefreshFailure::Error(error)) => {
@@ -239,12 +241,12 @@ impl Transaction {
         let core = &self.workspace.core;
         let fresh = core.clock.tick();
         core.cover(fresh)?;
-        let old = std::mem::replace(&mut self.log_id, TransactionId(fresh.0));
-        self.workspace.slot().set_log_id(self.log_id);
         let workspace = &mut **self.workspace;
+        let old = std::mem::replace(&mut workspace.log_id, TransactionId(fresh.0));
+        workspace.slot().set_log_id(workspace.log_id);
         let (void_bytes, end) = (self.logged_bytes, workspace.core.versions.tail_lsn());
         let again = (0..workspace.writes.len())
-            .try_for_each(|write| workspace.log_again(write, self.log_id, &mut self.logged_bytes));
+            .try_for_each(|write| workspace.log_again(write, &mut self.logged_bytes));
         // Not before: once its records are void nothing keeps the log from being cut, and the values are read from it.
         workspace.core.tell_abort(old);
         self.logged_bytes -= void_bytes;
@@ -264,7 +266,7 @@ impl Transaction {
         for write in 0..workspace.writes.len() {
             // SAFETY: ours, and not stamped (see `WriteEntry`).
             if unsafe { workspace.version_of(write) }.is_unlogged() {
-                workspace.log_again(write, self.log_id, &mut self.logged_bytes)?;
+                workspace.log_again(write, &mut self.logged_bytes)?;
             }
         }
         Ok(())
@@ -340,7 +342,7 @@ impl Workspace {
     }
 
     /// Logs the value that a version of the write set has.
-    fn log_again(&mut self, write: usize, id: TransactionId, logged_bytes: &mut u64) -> Result<(), TcError> {
+    fn log_again(&mut self, write: usize, logged_bytes: &mut u64) -> Result<(), TcError> {
         let guard = self.core.epochs.pin();
         let entry = self.writes[write];
         // SAFETY: not stamped, with or without the guard; the record is there as long as the version is (see `WriteEntry`).
@@ -357,7 +359,8 @@ impl Workspace {
             }
         }
         let value = (!matches!(copied, Copied::Absent)).then_some(self.value.as_slice());
-        let (lsn, is_large) = self.core.log_write(self.slot(), id, logged_bytes, table, key, value)?;
+        let (lsn, is_large) =
+            self.core.log_write(self.slot(), self.log_id, logged_bytes, table, key, value)?;
         let written = match copied {
             Copied::Absent => Written::Absent,
             _ if is_large => Written::Large,

@@ -49,15 +49,13 @@ pub(crate) enum Phase {
 pub struct Transaction {
     pub(crate) workspace: ManuallyDrop<Box<Workspace>>,
     pub(crate) begin: Timestamp,
-    /// Its identity in the log.
-    pub(crate) log_id: TransactionId,
     /// As of when it reads: its begin, or later if it has gone on from there (R20).
     pub(crate) at: Timestamp,
     pub(crate) options: BeginOptions,
     pub(crate) phase: Phase,
     /// The clock's ceiling covers the timestamp (K2).
     pub(crate) covered: bool,
-    /// What it has in the log under this identity, and until that is logged again (R21) under the one before.
+    /// What it has in the log under its identity there, and until that is logged again (R21) under the one before.
     pub(crate) logged_bytes: u64,
 }
 
@@ -81,12 +79,13 @@ impl Transaction {
         if options.isolation == Isolation::ReadCommitted {
             workspace.slot().unfix();
         }
+        // What a reader sees has been covered by its writers.
+        let covered = options.read_only || core.clock.is_covered(begin);
+        workspace.log_id = TransactionId(begin.0);
         Transaction {
-            // What a reader sees has been covered by its writers.
-            covered: options.read_only || core.clock.is_covered(begin),
+            covered,
             workspace: ManuallyDrop::new(workspace),
             begin,
-            log_id: TransactionId(begin.0),
             at: begin,
             options,
             phase: Phase::Active,
@@ -106,7 +105,6 @@ impl Transaction {
         let mut transaction = Transaction {
             workspace: ManuallyDrop::new(workspace),
             begin: at,
-            log_id: TransactionId(at.0),
             at,
             options: BeginOptions { read_only: true, ..BeginOptions::default() },
             phase: Phase::Active,

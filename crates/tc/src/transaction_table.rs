@@ -86,7 +86,7 @@ pub(crate) struct Slot {
     waits_for: AtomicU32,
     /// Whether somebody waits for the active transaction, 1 or 0.
     awaited: AtomicU32,
-    /// What the active transaction has written takes so many bytes, if that is much; else 0.
+    /// What the active transaction has written or noted takes so many bytes, if that is much; else 0.
     written: AtomicU64,
     /// Why others abort the active transaction: [`LOG`] or [`MEMORY`]. Of no meaning unless they have.
     aborted_for: AtomicU32,
@@ -107,15 +107,15 @@ impl Slot {
         }
     }
 
-    /// The owner's writes take so many bytes, which is much.
+    /// What the owner has written or noted takes so many bytes, which is much. [How it logs](Slot::set_log_id) it has said before.
     #[inline]
     pub(crate) fn set_written(&self, bytes: usize) {
-        self.written.store(bytes as u64, Ordering::Relaxed);
+        self.written.store(bytes as u64, Ordering::Release);
     }
 
-    /// What the active transaction has written takes so many bytes; 0 if that is little.
+    /// What the active transaction has written or noted takes so many bytes; 0 if that is little.
     pub(crate) fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+        self.written.load(Ordering::Acquire)
     }
 
     /// Somebody else aborts the transaction, because of the log or of memory; whether it was active.
@@ -161,9 +161,9 @@ impl Slot {
         self.log_id.store(id.0, Ordering::Relaxed);
     }
 
-    /// As whom the transaction logs whose [`Slot::first_lsn`] has been seen.
+    /// As whom the transaction logs whose [`Slot::first_lsn`], or whose [`Slot::written`], has been seen.
     pub(crate) fn log_id(&self) -> TransactionId {
-        // Relaxed: ordered by the load of the first LSN; and of two that it had, either has been aborted or will be.
+        // Relaxed: ordered by the load of either; and of two that it had, either has been aborted or will be.
         TransactionId(self.log_id.load(Ordering::Relaxed))
     }
 

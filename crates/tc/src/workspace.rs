@@ -2,8 +2,8 @@
 //! that a short transaction allocates nothing but its versions.
 //!
 //! - **W1** A workspace belongs to one transaction at a time, or to the pool.
-//! - **W2** It owns its slots (T1). A slot that versions have referred to, or whose transaction has logged, is *spent*: it is
-//!   used again once the guards of that time are gone (T2).
+//! - **W2** It owns its slots (T1). A slot that versions have referred to, or whose transaction has logged, or has said that it has written
+//!   much, is *spent*: it is used again once the guards of that time are gone (T2).
 //!
 //! A workspace holds the component, so that beginning a transaction touches no shared reference count. The cycle (the
 //! component holds the pool) is broken by [`Pool::close`], when the last user of the component goes.
@@ -25,7 +25,7 @@ use crate::sync::{AtomicPtr, AtomicUsize, Lost, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::{Slot, SlotIndex};
 use crate::turnstile::{CONTENDS, Pass};
 use crate::version::Version;
-use deuteron_contract::{Direction, Lsn, TableId, Timestamp};
+use deuteron_contract::{Direction, Lsn, TableId, Timestamp, TransactionId};
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::ptr;
@@ -109,6 +109,8 @@ impl Began {
 pub(crate) struct Workspace {
     pub(crate) core: Arc<Core>,
     pub(crate) slot: SlotIndex,
+    /// The transaction's identity in the log.
+    pub(crate) log_id: TransactionId,
     spent: VecDeque<(SlotIndex, u64)>,
     /// No guard of this epoch or an earlier one is left.
     safe_epoch: u64,
@@ -124,6 +126,8 @@ pub(crate) struct Workspace {
     pub(crate) recycler: Recycler,
     /// Memory that cannot be given back before the transaction ends.
     pub(crate) written_bytes: usize,
+    /// The slot has said that this is much.
+    pub(crate) has_said_much: bool,
     /// The value read last.
     pub(crate) value: Vec<u8>,
     /// What has been fetched before the reads that need it.
@@ -167,6 +171,7 @@ impl Workspace {
         Box::new(Workspace {
             core: Arc::clone(core),
             slot: core.pool.spare_slot(core),
+            log_id: TransactionId(0),
             spent: VecDeque::new(),
             safe_epoch: 0,
             reads: Vec::new(),
@@ -177,6 +182,7 @@ impl Workspace {
             writes: Vec::new(),
             recycler: Recycler::new(),
             written_bytes: 0,
+            has_said_much: false,
             value: Vec::new(),
             ahead: Ahead::default(),
             scanned: Default::default(),
@@ -273,20 +279,30 @@ impl Workspace {
     /// # Errors
     /// As [`Core::make_room`](crate::core::Core::make_room).
     #[inline]
-    pub(crate) fn make_room(&self) -> Result<(), TcError> {
+    pub(crate) fn make_room(&mut self) -> Result<(), TcError> {
         if self.core.account.is_much(self.written_bytes) {
-            self.slot().set_written(self.written_bytes);
+            self.say_much();
         }
         self.core.make_room(self.slot())
+    }
+
+    /// Says in the slot how much the transaction has written, or noted, so that it may have to give way to others; and how the log calls it, or
+    /// will, for who aborts it tells the log, whether that knows of it or not.
+    fn say_much(&mut self) {
+        self.has_said_much = true;
+        let slot = self.slot();
+        slot.set_log_id(self.log_id);
+        slot.set_written(self.written_bytes);
     }
 
     /// For the next transaction: everything is as new.
     pub(crate) fn reset(&mut self, has_logged: bool) {
         // Whatever it has installed, rolled back or not, referred to the slot; and whoever has seen in it where a transaction began to log
-        // looks at its status next (see `Core::abort_writers_before`).
-        if self.next_ordinal > 0 || has_logged {
+        // looks at its status next (see `Core::abort_writers_before`), and so does whoever has seen that it has written much.
+        if self.next_ordinal > 0 || has_logged || self.has_said_much {
             self.renew_slot();
         }
+        self.has_said_much = false;
         self.next_ordinal = 0;
         self.savepoints.clear();
         self.changes.clear();

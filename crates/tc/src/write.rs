@@ -115,7 +115,7 @@ impl Transaction {
         value: Option<&[u8]>,
         logging: Logging,
     ) -> Result<(), WriteFailure> {
-        let (id, at, isolation) = (self.log_id, self.at, self.options.isolation);
+        let (at, isolation) = (self.at, self.options.isolation);
         let in_time = self.must_be_in_time();
         let workspace = &mut **self.workspace;
         workspace.make_room()?;
@@ -143,7 +143,7 @@ impl Transaction {
             return workspace.install(hashed, Lsn(0), Written::Unlogged(value), at, isolation, in_time);
         }
         let (lsn, is_large) =
-            core.log_write(workspace.slot(), id, &mut self.logged_bytes, table, key, value)?;
+            core.log_write(workspace.slot(), workspace.log_id, &mut self.logged_bytes, table, key, value)?;
         point();
         // Who has aborted it while it waited for room has told the log before this record was there: it is to be told again, behind it.
         if !matches!(workspace.slot().status.load(), Status::Active(_)) {
