@@ -15,7 +15,7 @@
 //! - **G3** Entries are immutable, read under a guard, and retired when they are replaced.
 
 use crate::sync::{AtomicPtr, AtomicU64, Lost, Ordering, Padded, publication_fence};
-use deuteron_contract::{TableId, Timestamp};
+use deuteron_contract::{Direction, TableId, Timestamp};
 use deuteron_epoch::Guard;
 use std::ops::Bound;
 use std::ptr;
@@ -34,7 +34,23 @@ pub(crate) struct KeyRange<'k> {
     pub(crate) upper: Bound<&'k [u8]>,
 }
 
-impl KeyRange<'_> {
+impl<'k> KeyRange<'k> {
+    /// Where a scan in that direction begins.
+    pub(crate) fn near(self, direction: Direction) -> Bound<&'k [u8]> {
+        match direction {
+            Direction::Forward => self.lower,
+            Direction::Reverse => self.upper,
+        }
+    }
+
+    /// The range as a scan in that direction reads it that begins at `near`.
+    pub(crate) fn beginning_at(self, near: Bound<&'k [u8]>, direction: Direction) -> KeyRange<'k> {
+        match direction {
+            Direction::Forward => KeyRange { lower: near, ..self },
+            Direction::Reverse => KeyRange { upper: near, ..self },
+        }
+    }
+
     pub(crate) fn contains(&self, table: TableId, key: &[u8]) -> bool {
         let above = match self.lower {
             Bound::Included(lower) => key >= lower,

@@ -340,21 +340,15 @@ impl Workspace {
             lower: entry.lower.as_ref().map(Vec::as_slice),
             upper: entry.upper.as_ref().map(Vec::as_slice),
         };
-        let start = match entry.direction {
-            Direction::Forward => whole.lower,
-            Direction::Reverse => whole.upper,
-        };
+        let start = whole.near(entry.direction);
         let (mut digest, mut ticket, mut read_lsn) = (Digest::default(), None, Lsn(0));
         let (mut last, mut entries): (Option<Vec<u8>>, _) = (None, Entries::default());
         let mut front = Core::front(entry.direction, reader);
         loop {
-            let mut range = whole;
-            if let Some(last) = &last {
-                match entry.direction {
-                    Direction::Forward => range.lower = Bound::Excluded(last),
-                    Direction::Reverse => range.upper = Bound::Excluded(last),
-                }
-            }
+            let range = match &last {
+                Some(last) => whole.beginning_at(Bound::Excluded(last), entry.direction),
+                None => whole,
+            };
             if range.is_empty() {
                 break;
             }

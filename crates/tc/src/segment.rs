@@ -277,10 +277,7 @@ impl Core {
         let guard = self.epochs.pin();
         let covered = up_to(range, request.direction, last);
         if reader.protection == Protection::Published {
-            let published = match request.direction {
-                Direction::Forward => KeyRange { lower: request.start, ..covered },
-                Direction::Reverse => KeyRange { upper: request.start, ..covered },
-            };
+            let published = covered.beginning_at(request.start, request.direction);
             let oldest =
                 |exactly| if exactly { self.find_oldest_active() } else { self.known_oldest_active() };
             *ticket = self.ranges.publish(published, reader.at, *ticket, request.place, oldest, &guard);
