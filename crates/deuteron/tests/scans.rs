@@ -154,9 +154,11 @@ fn without_a_limit_batches_grow_and_with_one_there_is_one() {
 }
 
 #[test]
-fn who_takes_the_first_of_a_queue_does_not_walk_over_all_that_was_taken_before() {
-    let options = Options::new().memory(32 << 20).background(Background::Inline);
-    for options in [options, Options::tiny_for_tests().background(Background::Inline)] {
+fn who_takes_the_first_of_a_queue_or_the_last_of_a_stack_does_not_walk_over_all_that_was_taken_before() {
+    for (options, is_stack) in
+        [false, true].into_iter().flat_map(|is_stack| all_options().map(|options| (options, is_stack)))
+    {
+        let options = options.background(Background::Inline);
         let db = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
         let table = db.table("queue").expect("a table");
         let mut queue: BTreeSet<Vec<u8>> = (1000..1500).map(key).collect();
@@ -171,16 +173,18 @@ fn who_takes_the_first_of_a_queue_does_not_walk_over_all_that_was_taken_before()
         for round in 0..400 {
             if round % 40 == 39 {
                 // Before all others, among what was taken.
-                let urgent = key(1000 + round / 2);
+                let urgent = key(if is_stack { 1499 - round / 2 } else { 1000 + round / 2 });
                 db.transact(|tx| tx.put(&table, &urgent, b"urgent")).unwrap();
                 queue.insert(urgent);
             }
             let taken = db.transact(|tx| {
-                let first = tx.scan(&table, ..)?.limit(1).next().expect("there are more")?.0;
+                let mut scan = tx.scan(&table, ..)?.limit(1);
+                let first = if is_stack { scan.next_back() } else { scan.next() };
+                let (first, _) = first.expect("there are more")?;
                 tx.delete(&table, &first)?;
                 Ok(first)
             });
-            assert_eq!(taken.ok(), queue.pop_first());
+            assert_eq!(taken.ok(), if is_stack { queue.pop_last() } else { queue.pop_first() });
             let _ = db.step().unwrap();
         }
         assert!(shortened() > 200, "{}", shortened());

@@ -81,11 +81,11 @@ impl Entries {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Of the records that were read, how many known here and how many stored ones lie before the first entry of a scan that goes up.
-    pub(crate) fn passed(&self) -> (usize, usize) {
+    /// Of the records that were read, how many known here and how many stored ones lie before the first entry of a scan in that direction.
+    pub(crate) fn passed(&self, direction: Direction) -> (usize, usize) {
         let Some(place) = self.places.first() else { return (self.known.len(), self.stored.len()) };
         let (key, _) = self.get(0);
-        let is_before = |other: &[u8]| compare(other, key, Direction::Forward).is_lt();
+        let is_before = |other: &[u8]| compare(other, key, direction).is_lt();
         if place & KNOWN != 0 {
             let stored = (0..self.stored.len()).take_while(|&index| is_before(self.stored.get(index).key));
             ((place & !KNOWN) as usize, stored.count())

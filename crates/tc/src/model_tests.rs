@@ -16,6 +16,8 @@ enum Action {
     Put(u8, u8, usize),
     Delete(u8),
     Scan(u8, u8, bool, usize),
+    /// Takes the first so many from that end.
+    Take(bool, usize),
     /// A scan that writes between its batches.
     ScanAndPut(u8, u8),
     Commit,
@@ -30,6 +32,7 @@ fn action() -> impl Strategy<Value = Action> {
         2 => any::<u8>().prop_map(Action::Delete),
         2 => (any::<u8>(), any::<u8>(), any::<bool>(), 0usize..20)
             .prop_map(|(from, to, reverse, limit)| Action::Scan(from, to, reverse, limit)),
+        3 => (any::<bool>(), 0usize..20).prop_map(|(reverse, count)| Action::Take(reverse, count)),
         1 => (any::<u8>(), any::<u8>()).prop_map(|(from, to)| Action::ScanAndPut(from, to)),
         3 => Just(Action::Commit),
         1 => Just(Action::Abort),
@@ -91,6 +94,14 @@ proptest! {
                 Action::Scan(from, to, reverse, limit) => {
                     let found = scan(&mut tx, from, to, reverse, limit).unwrap();
                     prop_assert_eq!(found, expected(&current, from, to, reverse, limit));
+                }
+                Action::Take(reverse, count) => {
+                    let found = scan(&mut tx, 0, u8::MAX, reverse, count).unwrap();
+                    prop_assert_eq!(&found, &expected(&current, 0, u8::MAX, reverse, count));
+                    for key in found.keys() {
+                        tx.delete(TABLE, key).unwrap();
+                        current.remove(key);
+                    }
                 }
                 Action::ScanAndPut(from, to) => {
                     let mut cursor = ScanCursor::new(

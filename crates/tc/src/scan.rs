@@ -11,7 +11,6 @@
 //!    index first, then the data component, for what leaves the index is at the data component by then.
 
 use crate::commit::{Changed, RefreshFailure};
-use crate::core::Core;
 use crate::empty_ranges::Front;
 use crate::entries::Entries;
 use crate::error::{ConflictCause, ConflictPlace, TcError};
@@ -279,7 +278,7 @@ impl Transaction {
         let mut progress = match cursor.progress.take() {
             Some(progress) if progress.transaction == begin => progress,
             _ => {
-                let front = Core::front(cursor.direction, reader);
+                let front = Some(Front::default());
                 Progress { transaction: begin, start: near, ticket: None, entry: None, own, front }
             }
         };
@@ -302,6 +301,9 @@ impl Transaction {
         let folded = (remembers && !workspace.reads_forgotten).then_some(&mut digest);
         let mut front = progress.front.take();
         let segment = workspace.core.read_segment(&request, reader, folded, &mut front, entries)?;
+        if segment.is_shortened {
+            workspace.counts.add(Counter::ScansShortened);
+        }
         workspace.read_lsn = workspace.read_lsn.max(segment.read_lsn);
         workspace.range_place = segment.ticket.map_or(workspace.range_place, Ticket::next_start);
         let entry = if remembers {
@@ -343,7 +345,7 @@ impl Workspace {
         let start = whole.near(entry.direction);
         let (mut digest, mut ticket, mut read_lsn) = (Digest::default(), None, Lsn(0));
         let (mut last, mut entries): (Option<Vec<u8>>, _) = (None, Entries::default());
-        let mut front = Core::front(entry.direction, reader);
+        let mut front = Some(Front::default());
         loop {
             let range = match &last {
                 Some(last) => whole.beginning_at(Bound::Excluded(last), entry.direction),

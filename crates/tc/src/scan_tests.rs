@@ -1,9 +1,10 @@
 //! What scans see, conflict with and depend on, and cursors that go on: each test's name is the property.
 
-use crate::test_bed::{TABLE, all, get, keys, put, roomy, tiny};
-use crate::{BeginOptions, ScanCursor};
-use deuteron_contract::{Direction, Timestamp};
+use crate::test_bed::{Bed, TABLE, all, get, keys, put, roomy, tiny};
+use crate::{BeginOptions, Isolation, ScanCursor, Transaction};
+use deuteron_contract::{Direction, Lsn, Timestamp};
 use std::ops::Bound;
+use std::sync::Arc;
 
 #[test]
 fn phantoms_by_insert_and_by_delete_are_refused() {
@@ -94,31 +95,111 @@ fn scans_merge_both_components_in_both_directions() {
     }
 }
 
+/// A bed in which nine keys between "a" and "z" have been deleted, and that one of the two which scans in `direction` come to first; the other one, and the commit record of
+/// who has deleted them.
+fn emptied(direction: Direction) -> (Arc<Bed>, &'static [u8], Option<Lsn>) {
+    let bed = roomy();
+    (0..9).for_each(|number| bed.put(format!("m{number}").as_bytes(), b"1"));
+    let (near, left) = match direction {
+        Direction::Forward => (b"a", b"z"),
+        Direction::Reverse => (b"z", b"a"),
+    };
+    bed.put(near, b"1");
+    bed.put(left, b"1");
+    bed.settle();
+    let mut deleter = bed.begin();
+    (0..9).for_each(|number| deleter.delete(TABLE, format!("m{number}").as_bytes()).unwrap());
+    deleter.delete(TABLE, near).unwrap();
+    let deleted = deleter.commit().unwrap().durable_at;
+    assert!(deleted.is_some());
+    (bed, left, deleted)
+}
+
+/// The first key of everything, and on which commit record that depends; and how many scans have begun behind an empty range by then.
+fn first(bed: &Bed, mut tx: Transaction, direction: Direction) -> (Vec<u8>, Option<Lsn>, u64) {
+    let mut scan = tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, direction);
+    let (key, _) = scan.next().unwrap().unwrap();
+    drop(scan);
+    (key, tx.commit().unwrap().durable_at, bed.tc().statistics().scans_shortened)
+}
+
+const DIRECTIONS: [Direction; 2] = [Direction::Forward, Direction::Reverse];
+const READ_ONLY: BeginOptions = BeginOptions { isolation: Isolation::Serializable, read_only: true };
+const READ_COMMITTED: BeginOptions = BeginOptions { isolation: Isolation::ReadCommitted, read_only: false };
+
 /// Others may have deleted what lies before its first record, and a crash may undo that.
 #[test]
 fn a_scan_depends_on_those_who_have_emptied_what_it_does_not_look_into() {
-    let bed = roomy();
-    (0..9).for_each(|number| bed.put(format!("a{number}").as_bytes(), b"1"));
-    bed.put(b"z", b"1");
-    bed.settle();
-    let mut deleter = bed.begin();
-    (0..9).for_each(|number| deleter.delete(TABLE, format!("a{number}").as_bytes()).unwrap());
-    let deleted = deleter.commit().unwrap().durable_at;
-    assert!(deleted.is_some());
-    let first = || {
-        let mut tx = bed.begin();
-        let mut scan = tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward);
-        assert_eq!(scan.next().unwrap().unwrap().0, b"z");
-        drop(scan);
-        (tx.commit().unwrap().durable_at, bed.tc().statistics().scans_shortened)
-    };
-    // Noted, known, and known still when somebody has deleted what came next.
-    assert_eq!(
-        [first(), first(), first(), first()],
-        [(deleted, 0), (deleted, 0), (deleted, 1), (deleted, 2)]
-    );
-    bed.settle();
-    assert_eq!(first(), (None, 3));
+    for direction in DIRECTIONS {
+        let (bed, key, deleted) = emptied(direction);
+        let first = |options| first(&bed, bed.begin_with(options), direction);
+        let found = |durable_at, shortened| (key.to_vec(), durable_at, shortened);
+        // Noted, known, and known still when somebody has deleted what came next.
+        for shortened in [0, 0, 1, 2] {
+            assert_eq!(first(BeginOptions::default()), found(deleted, shortened));
+        }
+        assert_eq!(first(READ_ONLY), found(deleted, 3));
+        assert_eq!(first(READ_COMMITTED), found(deleted, 4));
+        bed.settle();
+        assert_eq!(first(BeginOptions::default()), found(None, 5));
+    }
+}
+
+#[test]
+fn a_reader_begins_behind_what_is_known_to_be_empty_as_of_its_timestamp_or_an_earlier_one() {
+    for direction in DIRECTIONS {
+        let (bed, key, _) = emptied(direction);
+        let first = |tx| first(&bed, tx, direction);
+        let reader = bed.begin_with(READ_ONLY);
+        // Those who remember nothing do not make it known, however often they look.
+        for options in [READ_ONLY, READ_COMMITTED, READ_ONLY, READ_COMMITTED] {
+            assert_eq!(first(bed.begin_with(options)).2, 0);
+        }
+        (0..2).for_each(|_| _ = first(bed.begin()));
+        assert_eq!(first(reader).2, 0, "it is known as of a later timestamp");
+        assert_eq!(first(bed.begin_with(READ_ONLY)).2, 1);
+        let reader = bed.begin_with(READ_ONLY);
+        bed.put(b"m5", b"2");
+        for (tx, expected) in [(bed.begin(), &b"m5"[..]), (bed.begin_with(READ_ONLY), b"m5"), (reader, key)] {
+            let (found, _, shortened) = first(tx);
+            assert_eq!((&found[..], shortened), (expected, 1), "it is known no longer");
+        }
+    }
+}
+
+/// R15 and R25: who writes into what a declared reader did not look into comes after it.
+#[test]
+fn a_declared_reader_that_did_not_look_into_an_empty_range_comes_before_whoever_writes_into_it() {
+    for direction in DIRECTIONS {
+        let (bed, key, _) = emptied(direction);
+        let first = |tx| first(&bed, tx, direction);
+        (0..2).for_each(|_| _ = first(bed.begin()));
+        let mut writer = bed.begin();
+        let reader = bed.begin_with(READ_ONLY);
+        let at = reader.timestamp();
+        let (found, _, shortened) = first(reader);
+        assert_eq!((&found[..], shortened), (key, 1));
+        put(&mut writer, "m5", "2");
+        assert!(writer.commit().unwrap().timestamp > at);
+    }
+}
+
+#[test]
+fn at_read_committed_each_scan_sees_what_has_come_into_an_empty_range() {
+    for direction in DIRECTIONS {
+        let (bed, key, _) = emptied(direction);
+        (0..2).for_each(|_| _ = first(&bed, bed.begin(), direction));
+        let mut tx = bed.begin_with(READ_COMMITTED);
+        let mut first = || {
+            let mut scan = tx.scan(TABLE, Bound::Unbounded, Bound::Unbounded, direction);
+            scan.next().unwrap().unwrap().0
+        };
+        assert_eq!(first(), key);
+        bed.put(b"m5", b"2");
+        assert_eq!(first(), b"m5");
+        tx.commit().unwrap();
+        assert_eq!(bed.tc().statistics().scans_shortened, 1);
+    }
 }
 
 #[test]

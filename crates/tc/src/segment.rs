@@ -1,7 +1,7 @@
 //! One batch of a scan: what this component knows of a range, merged with what the data component stores.
 
 use crate::core::Core;
-use crate::empty_ranges::{Entry, Found, Front};
+use crate::empty_ranges::{Entry, Found, Front, Origin};
 use crate::entries::{Entries, Known, What, compare, up_to};
 use crate::error::TcError;
 use crate::planted::{Bug, is_planted};
@@ -9,7 +9,6 @@ use crate::range_timestamps::{KeyRange, Ticket};
 use crate::read::{Failure, Lent, Protection, Reader, Visible};
 use crate::record::REMOVED;
 use crate::schedule::point;
-use crate::statistics::Counter;
 use crate::sync::Ordering;
 use crate::version::Version;
 use deuteron_contract::{Direction, Lsn, ScanBatch, ScanRequest, Timestamp};
@@ -25,6 +24,8 @@ pub(crate) struct Segment {
     pub(crate) last: Option<Vec<u8>>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) read_lsn: Lsn,
+    /// It has begun behind a range that was known to be empty.
+    pub(crate) is_shortened: bool,
 }
 
 /// What is read for one batch, and why.
@@ -127,7 +128,7 @@ impl Core {
         let begins = front.as_mut().filter(|front| !front.has_begun);
         let known = begins.and_then(|front| self.find_empty(request, reader, front));
         let range = match known {
-            Some(known) => KeyRange { lower: Bound::Included(&known.end), ..request.range },
+            Some(known) => request.range.beginning_at(Bound::Included(&known.end), direction),
             None => request.range,
         };
         point();
@@ -137,13 +138,11 @@ impl Core {
         point();
         let Walked { walked_to, met_removed } =
             self.walk_index(request, range, reader, last.as_deref(), ticket, &mut entries.known)?;
-        if let Some(known) = known {
-            // J2: the range has been published.
-            if !self.empty.is_there(known, &self.epochs.pin()) {
-                return Ok(None);
-            }
-            self.counters.add(Counter::ScansShortened, 1);
+        // J2: the range has been published, or the fence raised.
+        if known.is_some_and(|known| !self.empty.is_there(known, &self.epochs.pin())) {
+            return Ok(None);
         }
+        let is_shortened = known.is_some();
         let stopped = walked_to.is_some();
         if stopped {
             last = walked_to;
@@ -179,10 +178,13 @@ impl Core {
             }
             End::Reached => {}
         }
-        if front.is_some() {
-            *front = front.take().and_then(|front| self.learn_empty(request, reader, front, entries));
+        // Who publishes nothing remembers nothing: that would store.
+        if let Some(begun) = front.take()
+            && reader.protection == Protection::Published
+        {
+            *front = self.learn_empty(request, reader, begun, entries);
         }
-        Ok(Some(Segment { last, ticket: *ticket, read_lsn }))
+        Ok(Some(Segment { last, ticket: *ticket, read_lsn, is_shortened }))
     }
 
     /// Returns the last key, if the range goes on behind it.
@@ -199,12 +201,6 @@ impl Core {
         Ok(stored.last_key().filter(|_| !stored.is_complete()).map(<[u8]>::to_vec))
     }
 
-    /// R25: whether a scan in that direction may begin behind a range that is known to be empty, and find one: it goes up, and says what it reads.
-    pub(crate) fn front(direction: Direction, reader: Reader) -> Option<Front> {
-        let is_fit = direction == Direction::Forward && reader.protection == Protection::Published;
-        is_fit.then(Front::default)
-    }
-
     /// R25: what is remembered at the bound from which the scan begins; the range that is known to be empty.
     #[inline]
     fn find_empty<'f>(
@@ -213,10 +209,11 @@ impl Core {
         reader: Reader,
         front: &'f mut Front,
     ) -> Option<&'f Entry> {
-        let KeyRange { table, lower, .. } = request.range;
+        let (table, direction) = (request.range.table, request.direction);
         front.found = Found::default();
         if self.empty.may_have(table) {
-            front.found = self.empty.find(table, lower, reader.at, &self.epochs.pin());
+            let origin = Origin { table, direction, bound: request.range.near(direction) };
+            front.found = self.empty.find(origin, reader.at, &self.epochs.pin());
         }
         front.found.known.as_ref().filter(|known| request.range.contains(table, &known.end))
     }
@@ -230,7 +227,7 @@ impl Core {
         mut front: Front,
         entries: &Entries,
     ) -> Option<Front> {
-        let (known, stored) = entries.passed();
+        let (known, stored) = entries.passed(request.direction);
         front.has_begun = true;
         front.passed += known.max(stored);
         let before = (0..known).map(|index| entries.known.slot(index).commit_lsn);
@@ -245,20 +242,17 @@ impl Core {
         let begun_behind = found.known.as_ref().map_or(Lsn(0), |known| known.read_lsn);
         let known_as = (reader.at, read_lsn.max(begun_behind));
         if passed >= self.options.empty_records_min || found.noted.is_some() {
-            let (table, lower, guard) = (request.range.table, request.start, self.epochs.pin());
+            let (table, direction, guard) = (request.range.table, request.direction, self.epochs.pin());
+            let origin = Origin { table, direction, bound: request.start };
             let (end, _) = entries.get(0);
             if let Some(noted) = &found.noted {
-                let end = end.min(&noted.end);
                 self.empty.know(noted, end, known_as, found.known.as_ref(), &guard);
             } else {
-                self.empty.note(table, lower, end, &guard);
+                self.empty.note(origin, end, &guard);
             }
             if is_planted(Bug::KnowAtOnce) {
-                let noted = self.empty.find(table, lower, reader.at, &guard).noted;
-                let know = |noted: &Entry| {
-                    self.empty.know(noted, end.min(&noted.end), known_as, None, &guard);
-                };
-                noted.iter().for_each(know);
+                let noted = self.empty.find(origin, reader.at, &guard).noted;
+                noted.iter().for_each(|noted| self.empty.know(noted, end, known_as, None, &guard));
             }
         }
         None

@@ -3,12 +3,13 @@
 //! What is written to the log is counted by a test beside it (`crates/log/src/shared_line_tests.rs`), the two stores of each guard of the
 //! epochs, to a line of the thread's own, by none.
 
-use crate::BeginOptions;
 use crate::counted::{asked, stored};
 use crate::sync::Ordering;
 use crate::test_bed::{Bed, TABLE, roomy};
+use crate::{BeginOptions, ScanCursor, Transaction};
+use deuteron_contract::Direction;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 const LINE_BYTES: usize = 64;
 
@@ -164,5 +165,42 @@ fn a_declared_reader_writes_to_the_fence_unless_it_is_there_already() {
         assert_eq!((begin[&Line::Shard], begin[&Line::Slot]), ((1, 1), (2, 1)));
         assert!(reads.is_empty());
         assert_eq!(end, [(Line::Shard, (3, 2)), (Line::Slot, (2, 1))].into());
+    }
+}
+
+#[test]
+fn a_declared_reader_stores_nothing_to_begin_behind_what_is_known_to_be_empty() {
+    let bed = roomy();
+    for value in [Some(&b"1"[..]), None] {
+        let mut tx = bed.begin();
+        (0..20).for_each(|number| tx.write(TABLE, &[number], value.filter(|_| number != 10)).unwrap());
+        tx.put(TABLE, &[10], b"1").unwrap();
+        tx.commit().unwrap();
+    }
+    // Whoever scans first brings the index up to date.
+    assert!(crate::test_bed::keys(&mut bed.begin(), "x", "y").is_empty());
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let scan = |tx: &mut Transaction| {
+            let mut cursor = ScanCursor::new(TABLE, Bound::Unbounded, Bound::Unbounded, direction);
+            assert!(tx.scan_next(&mut cursor, 1).unwrap());
+            assert_eq!(tx.scanned(direction).get(0).0, [10]);
+        };
+        let shortened = || bed.tc().statistics().scans_shortened;
+        let before = shortened();
+        let reader = || {
+            let mut tx = bed.begin_with(BeginOptions { read_only: true, ..BeginOptions::default() });
+            let ((), stores) = stored(|| scan(&mut tx));
+            assert!(stores.is_empty());
+            tx.commit().unwrap();
+        };
+        reader();
+        for _ in 0..2 {
+            let mut tx = bed.begin();
+            scan(&mut tx);
+            tx.commit().unwrap();
+        }
+        assert_eq!(shortened(), before);
+        reader();
+        assert_eq!(shortened(), before + 1);
     }
 }
