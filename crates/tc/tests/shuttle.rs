@@ -32,18 +32,21 @@ const CLIENTS: u64 = 3;
 const LISTS: [&str; 2] = ["a", "c"];
 const REGISTERS: [&str; 3] = ["b", "d", "e"];
 const EVERYTHING: (&str, &str) = ("a", "f");
+/// What is scanned: whatever is deleted is at an end of one of them, first or last.
+const RANGES: [(&str, &str); 3] = [EVERYTHING, ("b", "e"), ("d", "f")];
 
 /// For records and versions.
 const MEMORY_BYTES: u64 = 6 << 10;
 
 /// What is counted over all schedules: that what should meet is there to meet.
 type Counted = (&'static str, fn(&TcStatistics) -> u64);
-const COUNTED: [Counted; 12] = [
+const COUNTED: [Counted; 13] = [
     ("commits", |statistics| statistics.commits),
     ("conflicts", |statistics| statistics.conflicts),
     ("refreshed commits", |statistics| statistics.refreshed_commits),
     ("moves", |statistics| statistics.moves),
     ("waits", |statistics| statistics.waits),
+    ("scans shortened", |statistics| statistics.scans_shortened),
     ("misses", |statistics| statistics.misses),
     ("evictions", |statistics| statistics.evictions),
     ("read cache hits", |statistics| statistics.read_cache_hits),
@@ -106,6 +109,10 @@ fn seen(key: &str, value: Option<&[u8]>) -> Seen {
     }
 }
 
+fn either(random: &mut SplitMix) -> Direction {
+    if random.sometimes(50) { Direction::Forward } else { Direction::Reverse }
+}
+
 impl Noted {
     fn read(&mut self, key: &str, value: Option<Vec<u8>>) {
         self.operations.push(history::Operation::Read(key.to_owned(), seen(key, value.as_deref())));
@@ -141,12 +148,10 @@ impl Noted {
                 self.read(key, value);
                 None
             }
-            3 => {
-                self.scan(EVERYTHING, Direction::Forward)?;
-                None
-            }
-            4 => {
-                self.scan(("b", "e"), Direction::Reverse)?;
+            3..5 => {
+                let (range, direction) = (RANGES[random.index(RANGES.len())], either(random));
+                // The second makes known what the first has noted to be empty.
+                (0..1 + random.below(2)).try_for_each(|_| self.scan(range, direction))?;
                 None
             }
             5 => {
@@ -196,7 +201,7 @@ fn client(bed: &Bed, process: u64, seed: u64) {
         let mut noted = Noted { tx, operations: Vec::new() };
         let steps = 1 + random.below(4);
         let done = match read_only {
-            true => noted.scan(EVERYTHING, Direction::Reverse),
+            true => noted.scan(RANGES[random.index(RANGES.len())], either(&mut random)),
             false => {
                 (0..steps).try_for_each(|step| noted.step(&mut random, process << 16 | turn << 8 | step))
             }

@@ -222,7 +222,14 @@ impl<'d> Client<'d> {
             }
             5 => {
                 let (reverse, limit) = (self.random.below(2) == 0, 1 + self.random.below(5) as usize);
-                let (lower, upper) = if reverse { (0, key) } else { (key, self.window() + self.keys) };
+                let (start, end) = (self.window(), self.window() + self.keys);
+                // What comes first, or last, of all, now and then.
+                let near = match self.random.below(4) {
+                    0 if reverse => end,
+                    0 => start,
+                    _ => key,
+                };
+                let (lower, upper) = if reverse { (0, near) } else { (near, end) };
                 self.scan(
                     attempt,
                     Scanned { lower, upper, reverse, limit, own: Writes::new(), found: Vec::new() },
