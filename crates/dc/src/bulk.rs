@@ -53,7 +53,7 @@ impl BwTreeDc {
     /// Begins to load a table that nobody has written to, nor writes to meanwhile.
     ///
     /// # Errors
-    /// [`LoadError::NotNew`]; also after a load of the table that had large values and was given up.
+    /// [`LoadError::NotNew`]; also while somebody else loads the table, and after a load of it that had large values and was given up.
     ///
     /// ```
     /// use deuteron_contract::{DataComponent, Lsn, TableId, Timestamp};
@@ -71,7 +71,7 @@ impl BwTreeDc {
     pub fn load_table(self: &Arc<BwTreeDc>, table: TableId) -> Result<TableLoad, LoadError> {
         // Chunks of a load that was given up may be left, or their tombstones, which would count above the same number written anew.
         let is_known = [table, chunk_tree(table)].iter().any(|tree| self.tree_of(tree.0).is_some());
-        if is_known || self.is_dropped(table) {
+        if is_known || self.is_dropped(table) || !self.sweeps.claim_load(table) {
             return Err(LoadError::NotNew { table });
         }
         let load = BulkLoad::new(Arc::clone(self.llama()), table.0, self.options().tree.clone());
@@ -165,7 +165,7 @@ impl TableLoad {
     /// Makes the table durable and visible. Returns how many records it has.
     ///
     /// # Errors
-    /// [`LoadError::NotNew`] if somebody has written to the table meanwhile: nothing is left of the load. What a checkpoint may
+    /// [`LoadError::NotNew`] if somebody has written to the table meanwhile, or dropped it: nothing is left of the load. What a checkpoint may
     /// return: the table is visible, and durable after the next one.
     pub fn finish(mut self) -> Result<u64, LoadError> {
         let (component, records) = (Arc::clone(&self.component), self.records);
@@ -191,9 +191,15 @@ impl Drop for TableLoad {
 
 impl BwTreeDc {
     fn publish_loaded(&self, table: TableId, load: BulkLoad) -> Result<(), LoadError> {
-        let tree = || load.finish().map_err(|error| error::tree("load", error));
+        let tree = || {
+            // Who drops it from now on waits for this, and finds it.
+            if self.dropped().contains_key(&table.0) {
+                return Err(LoadError::NotNew { table });
+            }
+            Ok(load.finish().map_err(|error| error::tree("load", error))?)
+        };
         match self.directory().insert_new(table.0, tree) {
-            Some(inserted) => Ok(inserted?),
+            Some(inserted) => inserted,
             None => Err(LoadError::NotNew { table }),
         }
     }

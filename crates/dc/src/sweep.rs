@@ -12,7 +12,7 @@ use crate::stored_value::{self, LargeValue, StoredValue, ValueNumber, chunk_tree
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 use deuteron_bwtree::Cursor;
 use deuteron_contract::{DcError, TableId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::PoisonError;
 
@@ -27,6 +27,8 @@ pub(crate) struct Sweeps {
     /// Whether there is any such table.
     any: AtomicBool,
     tables: Mutex<BTreeMap<TableId, Sweep>>,
+    /// Tables that somebody is loading.
+    loads: Mutex<BTreeSet<TableId>>,
     /// The table that was swept last.
     last: AtomicU32,
     pub(crate) written: AtomicU64,
@@ -76,6 +78,11 @@ impl Sweeps {
         self.any.store(true, Ordering::Release);
     }
 
+    /// A load of a table begins; `false` if one has.
+    pub(crate) fn claim_load(&self, table: TableId) -> bool {
+        self.loads.lock().unwrap_or_else(PoisonError::into_inner).insert(table)
+    }
+
     /// A load of a table has large values.
     pub(crate) fn begin_load(&self, table: TableId) {
         self.tables().entry(table).or_default().is_loading = true;
@@ -83,6 +90,7 @@ impl Sweeps {
 
     /// A load has ended, and the records are there or will never be.
     pub(crate) fn end_load(&self, table: TableId) {
+        self.loads.lock().unwrap_or_else(PoisonError::into_inner).remove(&table);
         if let Some(sweep) = self.tables().get_mut(&table).filter(|sweep| sweep.is_loading) {
             (sweep.is_loading, sweep.due) = (false, true);
             self.any.store(true, Ordering::Release);

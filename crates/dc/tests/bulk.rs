@@ -246,3 +246,27 @@ fn a_load_that_was_given_up_does_not_come_back_through_recycled_identifiers() {
     dc.check().expect("sound");
     assert_eq!(load(&dc, 500).expect("loads"), 500);
 }
+
+#[test]
+fn a_table_is_loaded_by_one_and_not_after_it_was_dropped() {
+    let disk = SimulatedDisk::new(1);
+    let dc = open(&disk);
+    let large = vec![7; 20_000];
+    let mut load = dc.load_table(TABLE).expect("is new");
+    load.push(b"large", &large, Timestamp(1), Lsn(0)).expect("loads");
+    assert!(matches!(dc.load_table(TABLE), Err(LoadError::NotNew { table: TABLE })));
+    while dc.maintain_step().expect("no I/O fails") {}
+    load.finish().expect("finishes");
+    while dc.maintain_step().expect("no I/O fails") {}
+    assert_eq!(dc.get(TABLE, b"large").expect("reads").and_then(|record| record.value), Some(large));
+
+    let mut load = dc.load_table(OTHER).expect("is new");
+    load.push(b"key", b"value", Timestamp(1), Lsn(0)).expect("loads");
+    dc.drop_table(OTHER).expect("drops");
+    assert!(matches!(load.finish(), Err(LoadError::NotNew { table: OTHER })));
+    assert!(dc.is_dropped(OTHER) && dc.get(OTHER, b"key").expect("reads").is_none());
+    drop(dc);
+    let dc = open(&disk);
+    assert!(dc.is_dropped(OTHER));
+    dc.check().expect("sound");
+}

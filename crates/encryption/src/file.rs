@@ -254,7 +254,8 @@ impl File for EncryptedFile {
         }
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let units = length.div_ceil(BLOCK);
-        self.fill_up(self.units()?, units - 1)?;
+        let next = if length.is_multiple_of(BLOCK) { units } else { units - 1 };
+        self.fill_up(self.units()?, next)?;
         self.inner.allocate(unit_at(units)).map_err(|error| self.of_inner(error, length))?;
         let count = (length % BLOCK) as usize;
         if count > 0 {

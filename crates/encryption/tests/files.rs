@@ -223,3 +223,20 @@ fn key_files_are_their_owners_and_hold_keys() {
 fn with_a_file(disk: &MemoryDirectory) {
     write(&over(disk, Keys::new(key(1))), "a", 0, 7);
 }
+
+#[test]
+fn a_file_is_allocated_to_the_last_byte_and_reads_as_zeros_there() {
+    let disk = MemoryDirectory::new();
+    let directory = over(&disk, Keys::new(key(1)));
+    for (number, (written, length)) in
+        [(5000, 8192), (5000, 12288), (5000, 7000), (4096, 8192), (1, 4096)].into_iter().enumerate()
+    {
+        let file = directory.open(&number.to_string(), OpenMode::CreateNew, false).unwrap();
+        file.write_at(&vec![1; written], 0).unwrap();
+        file.allocate(length as u64).unwrap();
+        assert_eq!(file.length().unwrap(), length as u64, "{written}");
+        let mut found = vec![9; length];
+        file.read_at(&mut found, 0).unwrap();
+        assert!(found == [vec![1; written], vec![0; length - written]].concat(), "{written} {length}");
+    }
+}
