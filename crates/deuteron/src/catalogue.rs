@@ -118,7 +118,7 @@ impl Catalogue {
         engine.usable()?;
         check_name(name)?;
         let dropping = self.begin_drop(name);
-        let (id, _) = Self::change(engine, |transaction, catalogue| {
+        let body = |transaction: &mut Transaction, catalogue: &Table| {
             let Some(value) = transaction.get(catalogue, &name_key(name))? else {
                 return Err(Error::NoSuchTable { table: name.to_owned() });
             };
@@ -126,15 +126,17 @@ impl Catalogue {
             transaction.delete(catalogue, &name_key(name))?;
             transaction.put(catalogue, &dropped_key(id), &[])?;
             Ok(id)
-        })?;
-        {
+        };
+        // Others see it from now on, durable or not: what they write with a handle that they have would be lost.
+        let seen = |&id: &TableId| {
             let mut known = self.known_mut();
             known.dropped.insert(id, name.to_owned());
             if let Some((_, table)) = known.tables.get(name).filter(|(_, table)| table.id == id) {
                 table.dropped.store(true, Ordering::Release);
                 known.tables.remove(name);
             }
-        }
+        };
+        let (id, _) = Self::change_seen(engine, body, seen)?;
         drop(dropping);
         engine.tc().drop_table(id);
         Self::finish_drop(engine, id)
@@ -257,7 +259,16 @@ impl Catalogue {
     /// new table may be made durable by others. What it returns, and when it has committed.
     fn change<T>(
         engine: &Arc<Engine>,
+        body: impl FnMut(&mut Transaction, &Table) -> Result<T, Error>,
+    ) -> Result<(T, Timestamp), Error> {
+        Self::change_seen(engine, body, |_| ())
+    }
+
+    /// As [`Catalogue::change`]; `seen` is told what `body` has returned when others see the change, which is not durable yet.
+    fn change_seen<T>(
+        engine: &Arc<Engine>,
         mut body: impl FnMut(&mut Transaction, &Table) -> Result<T, Error>,
+        seen: impl Fn(&T),
     ) -> Result<(T, Timestamp), Error> {
         let catalogue = Self::own_table(engine);
         let options = TransactionOptions::new().durability(Durability::Sync);
@@ -266,6 +277,7 @@ impl Catalogue {
             let value = body(&mut transaction, &catalogue)?;
             let ticket = transaction.commit_async()?;
             let at = ticket.timestamp();
+            seen(&value);
             ticket.wait()?;
             Ok((value, at))
         })

@@ -240,6 +240,8 @@ fn a_table_of_which_somebody_has_heard_that_it_is_gone_is_another_one() {
         // A new table waits for the log.
         let early = opens.recv_timeout(Duration::from_millis(100));
         assert!(returns.try_recv().is_err(), "the drop is not durable yet");
+        // What is written with the old handle would be lost with it.
+        assert!(matches!(db.begin().put(&old, b"new", b"1"), Err(Error::TableDropped { .. })));
         drop(release);
         returns.recv().unwrap().unwrap();
         let new = early.or_else(|_| opens.recv()).unwrap().unwrap();
