@@ -36,8 +36,11 @@ mod beds {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    /// What a test has set.
+    type Action = Rc<dyn Fn(Moment)>;
+
     thread_local! {
-        static ACTION: RefCell<Option<Rc<dyn Fn(Moment)>>> = const { RefCell::new(None) };
+        static ACTION: RefCell<Option<Action>> = const { RefCell::new(None) };
     }
 
     pub(super) fn strike(moment: Moment) {
@@ -48,7 +51,7 @@ mod beds {
     }
 
     /// Does `work`, and `action` at each moment of it, also at those of the action itself.
-    pub(crate) fn interrupted_by<T>(action: Rc<dyn Fn(Moment)>, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn interrupted_by<T>(action: Action, work: impl FnOnce() -> T) -> T {
         ACTION.set(Some(action));
         let done = work();
         ACTION.set(None);
