@@ -150,6 +150,9 @@ impl<'d> Client<'d> {
             writes: Writes::new(),
             savepoints: Vec::new(),
         };
+        if self.random.below(4) == 0 {
+            self.fetch_ahead(&mut attempt);
+        }
         for _ in 0..1 + self.random.below(8) {
             self.operate(&mut attempt, matches!(kind, Kind::ReadOnly | Kind::Past))?;
         }
@@ -202,7 +205,8 @@ impl<'d> Client<'d> {
     fn operate(&mut self, attempt: &mut Attempt, only_reads: bool) -> Result<(), Error> {
         let key = self.key();
         match self.random.below(if only_reads { 6 } else { 22 }) {
-            0..4 => drop(self.get(attempt, key)?),
+            0..3 => drop(self.get(attempt, key)?),
+            3 => self.get_many(attempt, key)?,
             4 => {
                 // The whole table now and then.
                 let width = if self.random.below(16) == 0 { u64::from(self.keys) } else { 24 };
@@ -317,6 +321,26 @@ impl<'d> Client<'d> {
         let found =
             attempt.transaction.get_with(self.table, &key_bytes(key), |bytes| number_of(key, bytes))?;
         self.note_read(attempt, key, found);
+        Ok(())
+    }
+
+    /// Has some keys fetched that the transaction may read or write; some of them will be evicted, written and evicted again until it does.
+    fn fetch_ahead(&mut self, attempt: &mut Attempt) {
+        let [reads, writes] = [(); 2].map(|()| {
+            let count = self.random.below(6);
+            (0..count).map(|_| key_bytes(self.key())).collect::<Vec<_>>()
+        });
+        attempt.transaction.prefetch(self.table, &reads, &writes);
+    }
+
+    /// Reads several keys near this one at once.
+    fn get_many(&mut self, attempt: &mut Attempt, key: u32) -> Result<(), Error> {
+        let keys: Vec<u32> = (key..key.saturating_add(1 + self.random.below(6) as u32)).collect();
+        let bytes: Vec<_> = keys.iter().map(|&key| key_bytes(key)).collect();
+        let found = attempt.transaction.get_many(self.table, &bytes)?;
+        for (key, value) in keys.into_iter().zip(found) {
+            self.note_read(attempt, key, value.as_deref().map(|bytes| number_of(key, bytes)));
+        }
         Ok(())
     }
 
