@@ -6,6 +6,7 @@
 //! If the content has outgrown a page, it is split, in steps each of which leaves a right tree:
 //!
 //! 1. The page is held ([`Llama::hold`](deuteron_llama::Llama::hold)), and so is every right part but the last.
+//!    Before that the index is told where the page itself ends.
 //! 2. The right parts are installed under new page identifiers. Nobody can reach them.
 //! 3. The left part replaces the page's chain. From here on the split is a fact: whoever looks for a key of a
 //!    right part meets the left part's high key and goes right. The left part's base lists the right parts as
@@ -17,7 +18,7 @@
 //! leaves the old page, and the right parts, if they were written, adopted by nobody.
 //!
 //! Why hold: a page that is not in memory takes upserts on the word of the index alone (see `upsert`, U2). So a page may
-//! not leave memory while the index does not know its high key.
+//! not leave memory while the index does not know its high key. The last part is not held: it ends where the page ended, which the index has been told.
 //!
 //! Consolidation marks the pages that it leaves underfull, or with tombstones, for `merging`.
 

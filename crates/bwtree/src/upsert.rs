@@ -7,7 +7,8 @@
 //!   replaces the chain; so if the compare-and-swap succeeds, the bounds were right.
 //! - **U2** If the base is not in memory, the snapshot is taken *first*, and then the index is asked for the key
 //!   again. A page leaves memory only when it is no longer held, that is after all its separators were posted; and a
-//!   page that is not in memory is not split. (The last part of a split is not held, so before a page is split the index is told where it ends.) So the index, asked later, knows of every split that happened before the
+//!   page that is not in memory is not split. The last part of a split is not held: before a page is split the index is told
+//!   where it ends, which is where that part ends. So the index, asked later, knows of every split that happened before the
 //!   snapshot, and if it still names the page, its bounds hold for the snapshot. If the compare-and-swap succeeds,
 //!   nothing has changed since.
 //!

@@ -69,13 +69,12 @@ impl BwTreeDc {
     /// # Ok::<(), deuteron_dc::LoadError>(())
     /// ```
     pub fn load_table(self: &Arc<BwTreeDc>, table: TableId) -> Result<TableLoad, LoadError> {
-        // Chunks of a load that was given up may be left, or their tombstones, which would count above the same number written anew.
-        let is_known = [table, chunk_tree(table)].iter().any(|tree| self.tree_of(tree.0).is_some());
-        if is_known || self.is_dropped(table) || !self.sweeps.claim_load(table) {
+        // Before it is looked whether there is one: who has loaded it gives it back afterwards.
+        if !self.sweeps.claim_load(table) {
             return Err(LoadError::NotNew { table });
         }
         let load = BulkLoad::new(Arc::clone(self.llama()), table.0, self.options().tree.clone());
-        Ok(TableLoad {
+        let load = TableLoad {
             component: Arc::clone(self),
             table,
             load: Some(load),
@@ -83,7 +82,10 @@ impl BwTreeDc {
             records: 0,
             large_values: 0,
             needs_room: false,
-        })
+        };
+        // Chunks of a load that was given up may be left, or their tombstones, which would count above the same number written anew.
+        let is_known = [table, chunk_tree(table)].iter().any(|tree| self.tree_of(tree.0).is_some());
+        if is_known || self.is_dropped(table) { Err(LoadError::NotNew { table }) } else { Ok(load) }
     }
 }
 

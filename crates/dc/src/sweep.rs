@@ -78,9 +78,13 @@ impl Sweeps {
         self.any.store(true, Ordering::Release);
     }
 
-    /// A load of a table begins; `false` if one has.
+    fn loads(&self) -> MutexGuard<'_, BTreeSet<TableId>> {
+        self.loads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A load of a table begins; `false` if another has, and not ended.
     pub(crate) fn claim_load(&self, table: TableId) -> bool {
-        self.loads.lock().unwrap_or_else(PoisonError::into_inner).insert(table)
+        self.loads().insert(table)
     }
 
     /// A load of a table has large values.
@@ -90,7 +94,7 @@ impl Sweeps {
 
     /// A load has ended, and the records are there or will never be.
     pub(crate) fn end_load(&self, table: TableId) {
-        self.loads.lock().unwrap_or_else(PoisonError::into_inner).remove(&table);
+        self.loads().remove(&table);
         if let Some(sweep) = self.tables().get_mut(&table).filter(|sweep| sweep.is_loading) {
             (sweep.is_loading, sweep.due) = (false, true);
             self.any.store(true, Ordering::Release);

@@ -127,7 +127,7 @@ impl Catalogue {
             transaction.put(catalogue, &dropped_key(id), &[])?;
             Ok(id)
         };
-        // Others see it from now on, durable or not: what they write with a handle that they have would be lost.
+        // Others have seen it since the commit, a moment ago, durable or not: what they write with a handle that they have would be lost.
         let seen = |&id: &TableId| {
             let mut known = self.known_mut();
             known.dropped.insert(id, name.to_owned());
@@ -137,6 +137,7 @@ impl Catalogue {
             }
         };
         let (id, _) = Self::change_seen(engine, body, seen)?;
+        // The catalogue knows by itself from here on.
         drop(dropping);
         engine.tc().drop_table(id);
         Self::finish_drop(engine, id)

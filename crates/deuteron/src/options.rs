@@ -87,7 +87,7 @@ pub const MEMORY_BYTES_MIN: usize = 16 << 20;
 /// The least that can be set by [`Options::version_memory`], in bytes.
 pub const VERSION_MEMORY_BYTES_MIN: usize = 2 << 20;
 
-/// The least that can be set by [`Options::writer_log_max`], in bytes: room for the longest key and a value, twice.
+/// The least that can be set by [`Options::writer_log_max`], in bytes: room for the longest key with a value of half of it.
 pub const WRITER_LOG_BYTES_MIN: u64 = 16 << 10;
 
 impl Options {
@@ -163,7 +163,7 @@ impl Options {
     /// paper's section 6.5. By default they have what pages and their tables leave. The larger it is, the more is read without the data component. Nothing else
     /// gets larger when it is made smaller.
     ///
-    /// At least [`VERSION_MEMORY_BYTES_MIN`]; checked by [`Options::open`]. The longest value has half of it.
+    /// At least [`VERSION_MEMORY_BYTES_MIN`]; checked by [`Options::open`]. The longest value has half of it at most.
     ///
     /// ```
     /// let options = deuteron::Options::new().memory(1 << 30).version_memory(128 << 20);

@@ -254,8 +254,7 @@ impl File for EncryptedFile {
         }
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let units = length.div_ceil(BLOCK);
-        let next = if length.is_multiple_of(BLOCK) { units } else { units - 1 };
-        self.fill_up(self.units()?, next)?;
+        self.fill_up(self.units()?, length / BLOCK)?;
         self.inner.allocate(unit_at(units)).map_err(|error| self.of_inner(error, length))?;
         let count = (length % BLOCK) as usize;
         if count > 0 {

@@ -252,7 +252,7 @@ impl Llama {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::flush::FlushProgress;

@@ -330,7 +330,7 @@ impl Llama {
             let awaited = written.unread.last().copied().or(awaited);
             let is_reading = self.prepare_left();
             match (written.bytes, awaited) {
-                // Others had filled the buffer, which is written by now.
+                // Others had filled the buffer, which is written by now, or about to be.
                 (0, _) if is_reading || written.found_no_room => {}
                 // All that is left is with others, who are about to have it ready.
                 (0, Some(page)) => {
@@ -496,7 +496,7 @@ impl Llama {
     }
 
     /// Puts pages into the buffer until it is full, or there are none but such as must be read before. The length of a fragment for which there was no
-    /// room, if that is so; 0 of one that was not looked at.
+    /// room, if that is so; 0 if the buffer was full before there was a next one.
     fn fill(
         &self,
         joined: &mut Joined<'_>,

@@ -135,11 +135,6 @@ impl Flusher {
             unsynced.sync().map_err(LogError::device("sync the buffer before"))?;
         }
         let segment = segments.base_of(base);
-        let (last_part, next) = (segments.last_part(segment), segment + segments.shape().segment_bytes);
-        if successor > last_part && log.opened_at < last_part && segments.get(next).is_none() {
-            // Who opens the log next needs room to write, too.
-            segments.prepare(next)?;
-        }
         let file = match &self.segment {
             Some((current, file)) if *current == segment => file,
             _ => {
@@ -150,6 +145,11 @@ impl Flusher {
                 &self.segment.insert((segment, file)).1
             }
         };
+        let (last_part, next) = (segments.last_part(segment), segment + segments.shape().segment_bytes);
+        if successor > last_part && log.opened_at < last_part && segments.get(next).is_none() {
+            // Who opens the log next needs room to write, too.
+            segments.prepare(next)?;
+        }
         // SAFETY: F2.
         let bytes = unsafe { log.ring.slice(base, written) };
         let begun = segments.now();
@@ -180,7 +180,11 @@ impl Flusher {
     /// Prepares the segment that is due, if it is not there.
     pub(crate) fn prepare_ahead(&mut self, log: &Log, is_idle: bool) -> Result<bool, LogError> {
         let segments: &Segments = &log.segments;
-        let Some(due) = segments.due_at(self.position) else { return Ok(false) };
+        let Some(due) = segments.due_at(self.position) else {
+            // A write may have made it.
+            log.condition.set_space_low(false);
+            return Ok(false);
+        };
         let is_retry = log.condition.is_space_low();
         if is_retry && !is_idle && !self.next.is_multiple_of(RETRY_EVERY) {
             return Ok(false);

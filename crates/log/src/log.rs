@@ -94,7 +94,7 @@ impl Log {
         let segment_bytes = segments.shape().segment_bytes;
         let buffer_bytes_max = options.buffer_bytes_max as u64;
         let condition = Condition::default();
-        // The opening has tried.
+        // If it is still due, the opening found no room for it.
         condition.set_space_low(segments.due_at(tail).is_some());
         Log {
             ring: Ring::new(options.ring_bytes),
@@ -330,7 +330,8 @@ impl Log {
         Lsn(self.window.stable())
     }
 
-    /// An LSN above that of everything appended before the call. As the argument of [`Log::request_flush`]: all of it.
+    /// An LSN above that of everything appended before the call. As the argument of [`Log::request_flush`]: all of it. Waits for the few
+    /// instructions in which a buffer is sealed.
     pub fn tail_lsn(&self) -> Lsn {
         Lsn(self.buffers.tail())
     }

@@ -245,7 +245,7 @@ impl LogOpening {
                     if let Some(last) = &self.last {
                         rewrite(&self.segments, last)?;
                     }
-                    self.segments.renew(self.recovery.tail)?;
+                    self.segments.renew(self.recovery.tail, self.last.is_some())?;
                     self.is_whole = true;
                 }
             }

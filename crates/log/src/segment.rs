@@ -15,6 +15,11 @@
 //! | sync the directory | a segment |
 //! | only now: write buffers | |
 //!
+//! | [`Segments::renew`], where the log ends with a segment and the disk is full | after a crash |
+//! |---|---|
+//! | remove the file of the segment behind it | that file, or none: the buffers before lead to where it is missing |
+//! | prepare it | as above |
+//!
 //! | [`Segments::truncate`] | after a crash |
 //! |---|---|
 //! | rename each segment wholly below to `.spare` | any of them may be back; nobody looks below the redo scan start point |
@@ -36,7 +41,7 @@ const PIECES: u64 = 16;
 const PIECE_BYTES_MAX: u64 = 4 << 20;
 
 /// So large a part of a segment, one of so many, is kept for those who open the log on a full disk: each opening writes a block.
-const LAST_PART: u64 = 16;
+const LAST_PARTS: u64 = 16;
 
 /// What all segments of a log have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +180,7 @@ impl Segments {
     }
 
     /// Which segment is to be there when the log has come to `position`: the one after this, once more than half of this one is used, so
-    /// that a full disk is noticed while there is still room for the transactions that are under way.
+    /// that a full disk is noticed while there is still room for the transactions that are under way; this one, where it begins. `None` if it is there.
     pub(crate) fn due_at(&self, position: u64) -> Option<u64> {
         let base = self.base_of(position);
         let due = match position - base {
@@ -188,7 +193,7 @@ impl Segments {
 
     /// Where the last part of a segment begins, which is written to only if the next one is there, or by a log that has been opened in it.
     pub(crate) fn last_part(&self, segment: u64) -> u64 {
-        let reserve = (self.shape.segment_bytes / LAST_PART).next_multiple_of(BLOCK);
+        let reserve = (self.shape.segment_bytes / LAST_PARTS).next_multiple_of(BLOCK);
         segment + self.shape.segment_bytes - reserve
     }
 
@@ -233,11 +238,11 @@ impl Segments {
 
     /// Discards what was left over when the log was last open: spares, and the segments from `tail` on, which hold no
     /// buffer; if one starts right there it is made anew. The one that is due at `tail` is made of the room of those that have gone, if
-    /// there is so much.
+    /// there is so much. `is_followed`: buffers have led to the tail, so that there is no need of a segment there to find it.
     ///
     /// None of them is trusted, because an earlier process may have seen a sync of them fail, and then neither
     /// their length nor their name need be what they seem.
-    pub(crate) fn renew(&self, tail: u64) -> Result<(), LogError> {
+    pub(crate) fn renew(&self, tail: u64, is_followed: bool) -> Result<(), LogError> {
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
         let beyond: Vec<u64> = self.files().range(tail + 1..).map(|(&base, _)| base).collect();
         for name in beyond.iter().map(|&base| segment_name(base)).chain(spares.drain(..)) {
@@ -253,20 +258,14 @@ impl Segments {
         }
         // Renamed over the old file, so that at no time there is none: it may be the only one that says how far
         // the log has come.
-        match self.make(tail, &mut spares) {
-            Err(error) if error.is_full() && self.start().is_some_and(|start| start < tail) => {
-                // The segment before says it, too.
-                if self.files().remove(&tail).is_none() {
-                    return Err(error);
-                }
-                self.directory
-                    .remove(&segment_name(tail))
-                    .map_err(LogError::device("remove an unused segment"))?;
-                self.make(tail, &mut spares)?;
-            }
-            made => drop(made?),
+        let made = self.make(tail, &mut spares);
+        let is_full = made.as_ref().is_err_and(LogError::is_full);
+        if !is_full || !is_followed || self.files().remove(&tail).is_none() {
+            return made.map(drop);
         }
-        Ok(())
+        // There is no room but that of the old file, and the segment before says how far the log has come, too.
+        self.directory.remove(&segment_name(tail)).map_err(LogError::device("remove an unused segment"))?;
+        self.make(tail, &mut spares).map(drop)
     }
 
     fn make(&self, base: u64, spares: &mut Vec<String>) -> Result<Arc<dyn File>, LogError> {

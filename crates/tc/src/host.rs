@@ -45,7 +45,7 @@ pub trait Host: Send + Sync {
     ///
     /// # Errors
     /// A reason why waiting is pointless, such as a poisoned log; the operation fails with it. A transaction that was to wait for its turn
-    /// ([`Stall::Turn`], [`Stall::Front`]) begins without it: its first operation is to be told.
+    /// ([`Stall::Turn`], [`Stall::Front`]) begins without it, and whoever uses the component tells its first operation.
     fn stalled(&self, reason: Stall) -> Result<(), String>;
 
     /// How long the calling thread has had a processor so far; `None` if nobody can tell. Asked twice for some of those transactions that

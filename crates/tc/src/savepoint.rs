@@ -31,7 +31,6 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
 /// A place in a transaction to which it can be rolled back; made by [`Transaction::savepoint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint {
-    transaction: TransactionId,
     depth: usize,
     /// Different for each savepoint of the process.
     serial: u64,
@@ -149,7 +148,6 @@ impl Transaction {
     /// ```
     pub fn savepoint(&mut self) -> Result<Savepoint, TcError> {
         self.check_active()?;
-        let id = TransactionId(self.begin.0);
         let workspace = &mut **self.workspace;
         workspace.held.add(size_of::<Mark>(), &workspace.core.account);
         let savepoints = &mut workspace.savepoints;
@@ -161,7 +159,7 @@ impl Transaction {
             undo: savepoints.undo.len(),
             changes: workspace.changes.mark(),
         });
-        Ok(Savepoint { transaction: id, depth: savepoints.marks.len() - 1, serial })
+        Ok(Savepoint { depth: savepoints.marks.len() - 1, serial })
     }
 
     /// Gives up everything written since the savepoint: the keys are as they were there, and what was not written before can be
@@ -199,10 +197,8 @@ impl Transaction {
     /// ```
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<(), TcError> {
         self.check_active()?;
-        let id = TransactionId(self.begin.0);
         let marks = &self.workspace.savepoints.marks;
-        let mark = marks.get(savepoint.depth).filter(|mark| mark.serial == savepoint.serial);
-        let Some(mark) = mark.filter(|_| savepoint.transaction == id) else {
+        let Some(mark) = marks.get(savepoint.depth).filter(|mark| mark.serial == savepoint.serial) else {
             return Err(TcError::NoSavepoint);
         };
         let (writes, ordinal, undo, changes) = (mark.writes, mark.ordinal, mark.undo, mark.changes);

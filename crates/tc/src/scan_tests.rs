@@ -6,6 +6,10 @@ use deuteron_contract::{Direction, Lsn, Timestamp};
 use std::ops::Bound;
 use std::sync::Arc;
 
+const DIRECTIONS: [Direction; 2] = [Direction::Forward, Direction::Reverse];
+const READ_ONLY: BeginOptions = BeginOptions { isolation: Isolation::Serializable, read_only: true };
+const READ_COMMITTED: BeginOptions = BeginOptions { isolation: Isolation::ReadCommitted, read_only: false };
+
 #[test]
 fn phantoms_by_insert_and_by_delete_are_refused() {
     for delete in [false, true] {
@@ -122,10 +126,6 @@ fn first(bed: &Bed, mut tx: Transaction, direction: Direction) -> (Vec<u8>, Opti
     drop(scan);
     (key, tx.commit().unwrap().durable_at, bed.tc().statistics().scans_shortened)
 }
-
-const DIRECTIONS: [Direction; 2] = [Direction::Forward, Direction::Reverse];
-const READ_ONLY: BeginOptions = BeginOptions { isolation: Isolation::Serializable, read_only: true };
-const READ_COMMITTED: BeginOptions = BeginOptions { isolation: Isolation::ReadCommitted, read_only: false };
 
 /// Others may have deleted what lies before its first record, and a crash may undo that.
 #[test]

@@ -151,7 +151,7 @@ impl Slot {
         self.first_lsn.store(lsn.0, Ordering::Release);
     }
 
-    /// Of what the owner has logged only what lies at this place or behind it counts any more, or `None` of it.
+    /// Of what the owner has logged only what lies at this place or behind it counts any more; `None`: nothing does.
     pub(crate) fn forget_logged_before(&self, lsn: Option<Lsn>) {
         self.first_lsn.store(lsn.map_or(NOTHING_LOGGED, |lsn| lsn.0), Ordering::Release);
     }

@@ -18,7 +18,7 @@
 //! # Invariants
 //!
 //! - **Q1** The turnstile decides when a transaction begins and nothing else: without it, or with any number inside, all rules hold.
-//! - **Q2** At most as many transactions that nobody has robbed are inside as there are places.
+//! - **Q2** At most as many transactions have a place that nobody has taken from them as there are places.
 //! - **Q3** Whoever stays in the queue enters: the front after a bounded number of looks, whatever those inside do; then the next that is
 //!   still there is the front, and is told. An owner that never ends is robbed once, and costs the others no more than that.
 

@@ -109,7 +109,7 @@ impl Began {
 pub(crate) struct Workspace {
     pub(crate) core: Arc<Core>,
     pub(crate) slot: SlotIndex,
-    /// The transaction's identity in the log.
+    /// The transaction's identity in the log; an earlier one's in a reader of the past, which logs nothing.
     pub(crate) log_id: TransactionId,
     spent: VecDeque<(SlotIndex, u64)>,
     /// No guard of this epoch or an earlier one is left.

@@ -17,7 +17,7 @@
 //!   under which a cell was met it is not given out again, so this is exact.
 //! - **M2** A parent is split at a child only after that was seen not frozen, and after the parent was read. Step 2 replaces the
 //!   parent after step 1. So right is not made a first child after step 2, and step 4 takes it out.
-//!   A node that was thawed is not what a belated helper saw frozen, which looks once more before step 3.
+//!   A belated helper looks once more, before step 3, whether the node is still the one that it saw frozen: one that was thawed is not.
 //! - **M3** Who needs to know all separators posted so far ([`Index::exact`]) does not take a frozen node's word after step 3. Other
 //!   searches may: what a frozen node holds leads to the right leaf, or to the left of it. Leaves that are taken out
 //!   of the index later were still there when such a search met the way to the frozen node, which was before step 4; so its guard
@@ -99,8 +99,7 @@ impl Index {
             }
         }
         let Some(left) = self.place_before(low, node.level(), guard) else { return };
-        // Who comes late may have seen it before it was thawed, and changed since, and step 2 found it in another parent. If it is still what was seen
-        // it has been all the time (X1), and step 2 came after step 1.
+        // M2. If it is still the one that was seen, it has been all the time (X1), and step 2 came after step 1.
         let is_current = || frozen.cell.load(Ordering::Acquire) == frozen.current;
         if left.node.right() == word && !left.node.is_frozen() && is_current() {
             self.replace(left.cell, left.current, InnerNode::build(&joined(left.node, node)), guard);
