@@ -7,9 +7,9 @@
 //! queues just as from the order; without scans nothing is ever ordered.
 //!
 //! ```text
-//!   writer: install, set QUEUED ─► queues[shard] ── collect ─► waiting ── (a scan) ─► list + ordered
-//!                                                                │                      │
-//!                                          collector: settled ───┴──────────────────────┴──► cleared
+//!   writer: install, set QUEUED ─► queues[shard], set PLACED ── collect ─► waiting ── (a scan) ─► list + ordered
+//!                                                                            │                      │
+//!                                                      collector: settled ───┴──────────────────────┴──► cleared
 //! ```
 //!
 //! # Invariants
@@ -26,6 +26,7 @@
 //!   the mutex. So whoever reads the data component between two equal readings of it, the second after a walk that did not
 //!   find the record, has read what made the record settle. (The second time is for a record that is written, posted and
 //!   settled again while the collector has it in hand: a scan that begins then waits for the mutex.)
+//! - **O6** Whoever returns from [`OrderedIndex::note`] has set PLACED or seen it: a scan that begins then finds the record.
 //!
 //! # Why a record that is just being written again is not missed
 //!
@@ -34,14 +35,22 @@
 //! record not settled and puts it back, still under the mutex. A scan that published its range before the collector
 //! began may miss the version meanwhile; but then it was installed after the collector's first look, thus after the
 //! publication, and its writer finds the range.
+//!
+//! # Why a writer may have to wait for another
+//!
+//! The flag is set before the record is queued, else it would be queued twice. A writer that is stopped in between and aborted there by
+//! somebody else is in nobody's way: the next one writes above its version, finds QUEUED, and could commit before a scan
+//! finds the record. So that one waits, as long as the first takes for a few instructions (O6). Nobody else comes so far: above the
+//! version of a writer that is active none is installed.
 
 use crate::linked::Linked;
 use crate::memory::Account;
 use crate::mvcc_table::MvccTable;
 use crate::record::{Record, prefetch};
+use crate::schedule::point;
 use crate::skip_list::SkipList;
 use crate::sync::{
-    AtomicPtr, AtomicU64, AtomicUsize, Lost, Mutex, Ordering, Padded, lock, publication_fence,
+    AtomicPtr, AtomicU64, AtomicUsize, Lost, Mutex, Ordering, Padded, lock, publication_fence, yield_now,
 };
 use deuteron_epoch::Guard;
 use std::collections::VecDeque;
@@ -116,20 +125,37 @@ impl OrderedIndex {
     #[inline]
     pub(crate) fn note(&self, record: Linked<'_, Record>, shard: usize, lane: usize) {
         publication_fence();
+        // The load spares hot records the locked instructions.
+        if record.is_placed() {
+            return;
+        }
         if record.set_queued() {
+            point();
             let queue = &self.queues[shard % SHARDS].0[lane % LANES];
             let mut top = queue.load(Ordering::Relaxed);
             loop {
                 record.queue_next.store(top, Ordering::Relaxed);
                 let new = record.pointer();
                 match queue.compare_exchange_weak(top, new, Ordering::SeqCst, Ordering::Relaxed) {
-                    Ok(_) => return,
+                    Ok(_) => break,
                     Err(now) => {
                         self.lost.note();
                         top = now;
                     }
                 }
             }
+            record.set_placed();
+        } else {
+            Self::wait_until_placed(&record);
+        }
+    }
+
+    /// O6: somebody else has set the flag and queues the record.
+    #[cold]
+    fn wait_until_placed(record: &Record) {
+        while record.is_being_placed() {
+            point();
+            yield_now();
         }
     }
 
@@ -233,7 +259,8 @@ impl OrderedIndex {
             }
             let Some(reference) = references.pop_front() else { break };
             let record = reference.record(guard);
-            if !is_settled(&record) {
+            // Who has queued it may be about to say so still, and QUEUED is not cleared before (E3).
+            if !record.is_placed() || !is_settled(&record) {
                 references.push_back(reference);
                 misses += 1;
                 if misses > 8 + settled {
@@ -242,7 +269,7 @@ impl OrderedIndex {
                 continue;
             }
             self.departures.fetch_add(1, Ordering::SeqCst);
-            crate::schedule::point();
+            point();
             if listed {
                 self.list.remove(&record, guard);
             }
@@ -252,7 +279,7 @@ impl OrderedIndex {
                 settled += 1;
                 continue;
             }
-            crate::schedule::point();
+            point();
             publication_fence();
             if is_settled(&record) || !record.set_queued() {
                 // Done; or a writer has found the flag cleared and queued it anew. Counted once more (O5), for it may have
@@ -260,6 +287,8 @@ impl OrderedIndex {
                 self.departures.fetch_add(1, Ordering::SeqCst);
                 settled += 1;
             } else {
+                // Whoever scans waits for the mutex.
+                record.set_placed();
                 if listed {
                     self.list.insert_all(std::iter::once(record.get()));
                 }
@@ -367,6 +396,19 @@ mod loom_tests {
             drop(guard);
             writer.join().unwrap();
             assert!(world.finds());
+        });
+    }
+
+    /// O6: of two that note a record the one that has done so is found by whoever scans then, wherever the other is.
+    #[test]
+    fn loom_a_record_that_another_is_about_to_queue_is_found_by_who_scans_after_it_was_noted() {
+        model(|| {
+            let world = world();
+            let other = Arc::clone(&world);
+            let writer = thread::spawn(move || other.index.note(other.record(), 0, 0));
+            world.index.note(world.record(), 0, 0);
+            assert!(world.finds());
+            writer.join().unwrap();
         });
     }
 

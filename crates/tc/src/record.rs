@@ -24,7 +24,8 @@
 //!   holder of [`MAINTENANCE`], which nobody waits for: who does not get it lets it be.
 //! - **E2** A frozen record stays frozen; whoever meets one helps to remove it and starts over (rule R12).
 //! - **E3** A record with [`QUEUED`] set is referred to by the ordered index. It is retired by whoever comes second: the
-//!   one who unlinks it from the bucket, or the one who drops that reference.
+//!   one who unlinks it from the bucket, or the one who drops that reference. Whoever sets QUEUED sets [`PLACED`] once the index has
+//!   the record, and QUEUED is not cleared before: so PLACED always tells of the reference that is there.
 //! - **E4** [`UNFOLDED`] is set in a fresh record, and is cleared by taking the floor of its stripe into account.
 //!   Until then the read timestamp alone does not protect what was read before the record came (rule R13).
 
@@ -50,6 +51,8 @@ const QUEUED: u16 = 2;
 const MAINTENANCE: u16 = 4;
 /// E3: unlinked from the bucket.
 const UNLINKED: u16 = 8;
+/// E3: the ordered index has what QUEUED says that it has, or is going to have.
+const PLACED: u16 = 16;
 
 /// A base version up to this many bytes is embedded in the record that is allocated for it.
 pub(crate) const EMBEDDED_BYTES_MAX: usize = 512;
@@ -289,18 +292,34 @@ impl Record {
         self.flags.load(Ordering::SeqCst) & QUEUED != 0
     }
 
-    /// E3: the ordered index will refer to the record; false if it does already, or if the record is gone.
+    /// E3: the ordered index has the record.
+    #[inline]
+    pub(crate) fn is_placed(&self) -> bool {
+        // SeqCst: it is the look after the installation of a version, see `ordered_index`.
+        self.flags.load(Ordering::SeqCst) & PLACED != 0
+    }
+
+    /// E3: the ordered index is going to have the record; somebody else sees to that.
+    pub(crate) fn is_being_placed(&self) -> bool {
+        self.flags.load(Ordering::SeqCst) & (QUEUED | PLACED | UNLINKED) == QUEUED
+    }
+
+    /// E3: the ordered index will refer to the record; false if it does already or somebody else is about to see to it, or if the
+    /// record is gone.
     #[inline]
     pub(crate) fn set_queued(&self) -> bool {
-        // The load spares hot records the locked instruction. SeqCst: it is the look after the installation of a
-        // version, see `ordered_index`.
-        self.flags.load(Ordering::SeqCst) & QUEUED == 0
-            && self.flags.fetch_or(QUEUED, Ordering::SeqCst) & (QUEUED | UNLINKED) == 0
+        self.flags.fetch_or(QUEUED, Ordering::SeqCst) & (QUEUED | UNLINKED) == 0
+    }
+
+    /// E3: whoever has set QUEUED has put the record where the index has it.
+    #[inline]
+    pub(crate) fn set_placed(&self) {
+        self.flags.fetch_or(PLACED, Ordering::SeqCst);
     }
 
     /// E3: the ordered index gives up its reference; true if the caller has to retire the record.
     pub(crate) fn clear_queued(&self) -> bool {
-        self.flags.fetch_and(!QUEUED, Ordering::SeqCst) & UNLINKED != 0
+        self.flags.fetch_and(!(QUEUED | PLACED), Ordering::SeqCst) & UNLINKED != 0
     }
 
     /// E3: the record has been unlinked from its bucket; true if the caller has to retire it.

@@ -909,3 +909,51 @@ fn keys_that_are_named_ahead_are_remembered_up_to_a_few_hundred() {
     assert!(tx.workspace.ahead.len() <= crate::ahead::AHEAD_KEYS_MAX);
     assert!(keys.iter().all(|key| tx.get(TABLE, key).unwrap().is_none()));
 }
+
+/// One that is stopped before the record is where scans look for it, and aborted there by somebody else.
+#[test]
+fn what_was_written_above_an_aborted_writer_is_found_by_scans_as_soon_as_it_is_committed() {
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    bed.settle();
+    let ((to_main, from_thread), (to_thread, from_main)) = (channel(), channel());
+    std::thread::scope(|scope| {
+        let aborted = scope.spawn(|| {
+            let mut tx = bed.begin();
+            let (from_main, is_first) = (std::sync::Mutex::new(from_main), AtomicBool::new(true));
+            let of_hook = Arc::clone(&bed);
+            schedule::set_hook(Some(Arc::new(move || {
+                let (core, guard) = (&of_hook.tc().core, of_hook.epochs.pin());
+                let record = core.table.find(core.table.key(TABLE, b"k"), &guard);
+                if record.is_some_and(|record| record.is_being_placed())
+                    && is_first.swap(false, Ordering::Relaxed)
+                {
+                    to_main.send(()).unwrap();
+                    from_main.lock().unwrap().recv().unwrap();
+                }
+            })));
+            let written = tx.put(TABLE, b"k", b"2");
+            schedule::set_hook(None);
+            written.and_then(|()| tx.commit())
+        });
+        from_thread.recv().unwrap();
+        assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
+        // It goes on once the next one waits for it, which has no such number of points in its way.
+        let (points, of_hook) = (AtomicUsize::new(0), to_thread.clone());
+        schedule::set_hook(Some(Arc::new(move || {
+            if points.fetch_add(1, Ordering::Relaxed) == 10_000 {
+                of_hook.send(()).unwrap();
+            }
+        })));
+        bed.put(b"k", b"3");
+        schedule::set_hook(None);
+        let found = [true, false].map(|read_only| {
+            let mut tx = bed.begin_with(BeginOptions { read_only, ..BeginOptions::default() });
+            all(&mut tx, Direction::Forward).unwrap()
+        });
+        // If it has not.
+        let _ = to_thread.send(());
+        assert!(aborted.join().unwrap().is_err());
+        assert_eq!(found, [(); 2].map(|()| vec![(b"k".to_vec(), b"3".to_vec())]));
+    });
+}

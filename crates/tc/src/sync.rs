@@ -26,6 +26,15 @@ pub(crate) use self::AtomicU32 as AtomicGuess;
 #[cfg(any(loom, shuttle))]
 pub(crate) use std::sync::atomic::AtomicU32 as AtomicGuess;
 
+/// Lets others have a turn of the processor.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::thread::yield_now;
+
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
+#[cfg(shuttle)]
+pub(crate) use shuttle::thread::yield_now;
+
 /// Stands between a publication and the look at what the other side has published.
 ///
 /// Both are sequentially consistent accesses, which have one order among them, so that nothing is needed here.
