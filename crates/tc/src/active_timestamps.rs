@@ -321,6 +321,27 @@ mod loom_tests {
         });
     }
 
+    /// A2: of one that reads what is committed, when it has done nothing for a while.
+    #[test]
+    fn loom_who_reads_what_is_committed_finds_what_is_visible_then() {
+        reads_twice(|world, slot| {
+            world.transactions.begin(slot, &world.clock);
+            slot.read_nothing();
+            slot.read_from(world.clock.last());
+            world.clock.last()
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "what was read is gone")]
+    fn loom_planted_who_reads_what_is_committed_without_a_word_does_not() {
+        reads_twice(|world, slot| {
+            world.transactions.begin(slot, &world.clock);
+            slot.read_nothing();
+            world.clock.last()
+        });
+    }
+
     /// A2: of one that shares its timestamp.
     #[test]
     fn loom_what_a_declared_reader_has_read_stays_until_it_ends() {

@@ -11,6 +11,7 @@ use crate::schedule::point;
 use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::{Ordering, lock};
+use crate::transaction_table::Slot;
 use crate::version::{PRUNED, Version, VersionState};
 use deuteron_contract::{Lsn, Timestamp};
 use deuteron_epoch::Guard;
@@ -393,8 +394,10 @@ impl Core {
         let large = self.transactions.slots().filter(|slot| {
             self.account.is_much(slot.written() as usize) && matches!(slot.status.load(), Status::Active(_))
         });
-        let mut large: Vec<_> = large.filter_map(|slot| Some((slot.begin()?.earliest(), slot))).collect();
-        large.sort_by_key(|(begin, _)| *begin);
+        // The id is that of the begin, unless something was rolled back; the slot may say nothing of the begin (R16), and then it says `MAX`.
+        let began = |slot: &Slot| Some(slot.begin()?.earliest().min(Timestamp(slot.log_id().0)));
+        let mut large: Vec<_> = large.filter_map(|slot| Some((began(slot)?, slot))).collect();
+        large.sort_by_key(|(began, _)| *began);
         let Some((_, slot)) = large.pop().filter(|_| !large.is_empty()) else { return false };
         point();
         let aborted = slot.abort_for(ConflictCause::MemoryShort, &self.transactions.lost);

@@ -79,6 +79,13 @@ fn chain(record: &Record) -> Vec<Is> {
     found
 }
 
+/// How many versions a key has.
+pub(crate) fn versions(bed: &Bed, key: &[u8]) -> usize {
+    let (core, guard) = (&bed.tc().core, bed.epochs.pin());
+    let record = core.table.find(core.table.key(TABLE, key), &guard).expect("a record");
+    chain(&record).iter().filter(|is| **is != Pruned).count()
+}
+
 fn is_there(bed: &Bed, key: &[u8]) -> bool {
     let core = &bed.tc().core;
     core.table.find(core.table.key(TABLE, key), &bed.epochs.pin()).is_some()

@@ -1,6 +1,7 @@
 //! What the isolation levels, declared read-only transactions and transactions in the past promise: each test's name is the
 //! property.
 
+use crate::collect_tests::versions;
 use crate::counted::stores;
 use crate::schedule;
 use crate::test_bed::{Bed, TABLE, all, bed, get, roomy, tiny};
@@ -179,6 +180,35 @@ fn read_committed_pushes_nobody_and_keeps_no_versions() {
     }
     assert!(bed.tc().statistics().oldest_active_lag < 200);
     tx.commit().unwrap();
+}
+
+#[test]
+fn read_committed_keeps_no_versions_between_operations() {
+    let bed = roomy();
+    let mut tx = bed.begin_with(READ_COMMITTED);
+    let mut reader = bed.begin_with(BeginOptions { read_only: true, ..READ_COMMITTED });
+    tx.put(TABLE, b"own", b"1").unwrap();
+    for tx in [&mut tx, &mut reader] {
+        assert_eq!(
+            (get(tx, "k"), all(tx, Direction::Forward).unwrap().len()),
+            (None, usize::from(!tx.options.read_only))
+        );
+    }
+    for number in 0..5000u32 {
+        bed.put(b"k", &number.to_be_bytes());
+        bed.tc().collect_step();
+    }
+    assert!(versions(&bed, b"k") <= 3, "{}", versions(&bed, b"k"));
+    bed.settle();
+    assert_eq!(bed.proxy().statistics().waiting_list_bytes, 0);
+    assert_eq!(bed.tc().statistics().horizon_forced, 0);
+    for tx in [&mut tx, &mut reader] {
+        assert_eq!(tx.get(TABLE, b"k").unwrap().as_deref(), Some(&4999u32.to_be_bytes()[..]));
+    }
+    assert_eq!(get(&mut tx, "own").as_deref(), Some("1"));
+    reader.commit().unwrap();
+    tx.commit().unwrap();
+    assert_eq!(bed.get(b"own").as_deref(), Some(&b"1"[..]));
 }
 
 #[test]

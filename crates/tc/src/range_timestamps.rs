@@ -11,7 +11,8 @@
 //! - **G1** From the moment [`RangeTimestamps::publish`] returns until no transaction older than the range's timestamp is
 //!   active, [`RangeTimestamps::latest`] returns at least that timestamp for each key of the range.
 //! - **G2** An entry's place is taken by another only when the entry's timestamp is below the oldest active transaction:
-//!   later ones begin above it, so it can push nobody any more.
+//!   later ones begin above it, so it can push nobody any more. (Those that read what is committed may have begun before. They commit at a
+//!   timestamp that they draw at the end, R16, which is later than that of every range there was when they looked.)
 //! - **G3** Entries are immutable, read under a guard, and retired when they are replaced.
 
 use crate::sync::{AtomicPtr, AtomicU64, Lost, Ordering, Padded, publication_fence};

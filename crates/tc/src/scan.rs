@@ -218,6 +218,7 @@ impl Transaction {
         while !cursor.done {
             let reader = self.reader();
             let segment = self.next_segment(cursor, reader, entries_max, entries);
+            self.end_reading();
             self.check_not_aborted()?;
             if matches!(segment, Err(Failure::TooOld)) && reader.protection == Protection::None {
                 // The present has moved on, and the horizon with it.

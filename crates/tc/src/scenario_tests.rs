@@ -834,6 +834,31 @@ fn one_that_has_written_much_is_not_aborted_for_those_that_have_written_little()
     large.commit().unwrap();
 }
 
+/// Whose slots do not say when they began.
+#[test]
+fn of_those_that_read_what_is_committed_the_one_that_began_last_is_aborted_for_its_memory() {
+    let bed = roomy();
+    let budget = bed.tc().memory_budget() as usize;
+    let options = BeginOptions { isolation: Isolation::ReadCommitted, ..BeginOptions::default() };
+    let earlier = bed.begin();
+    let mut first = bed.begin_with(options);
+    drop(earlier);
+    let mut second = bed.begin_with(options);
+    assert!(second.workspace.slot.0 < first.workspace.slot.0, "it is not their order that tells");
+    for (tx, name) in [(&mut first, 1), (&mut second, 2)] {
+        for number in 0u32.. {
+            if tx.workspace.written_bytes > budget / 15 {
+                break;
+            }
+            tx.put(TABLE, &[&[name], &number.to_be_bytes()[..]].concat(), b"value").unwrap();
+        }
+    }
+    assert_eq!(get(&mut first, "nothing"), None, "nor when they have read");
+    assert!(bed.tc().core.abort_youngest_large_writer());
+    assert_eq!(cause(second.commit()), ConflictCause::MemoryShort);
+    first.commit().unwrap();
+}
+
 /// Its record would lie behind the one that tells of the abort, and keep the log from being cut for as long as it does nothing.
 #[test]
 fn a_write_whose_transaction_was_aborted_while_it_waited_says_so() {

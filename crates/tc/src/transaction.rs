@@ -77,7 +77,7 @@ impl Transaction {
             false => core.transactions.begin(workspace.slot(), &core.clock),
         };
         if options.isolation == Isolation::ReadCommitted {
-            workspace.slot().unfix();
+            workspace.slot().read_nothing();
         }
         // What a reader sees has been covered by its writers.
         let covered = options.read_only || core.clock.is_covered(begin);
@@ -165,22 +165,31 @@ impl Transaction {
         self.workspace.counts.of(Counter::Misses)
     }
 
-    /// As of when the next operation reads, and how that is protected.
+    /// As of when the next operation reads, and how that is protected. To be followed by [`Transaction::end_reading`].
     #[inline]
     pub(crate) fn reader(&self) -> Reader {
         let mut at = self.at;
         let protection = match self.options {
             BeginOptions { isolation: Isolation::ReadCommitted, .. } => {
-                at = self.workspace.core.present();
+                let core = &self.workspace.core;
+                self.workspace.slot().read_from(core.clock.last());
                 point();
-                // No version older than this is wanted any more.
-                self.workspace.slot().read_from(at);
+                at = core.present();
                 Protection::None
             }
             BeginOptions { read_only: true, .. } => Protection::Fence,
             _ => Protection::Published,
         };
         Reader { at, slot: self.workspace.slot, own: Own::Visible, protection }
+    }
+
+    /// R16: between the operations of a transaction that reads what is committed no version is kept for it.
+    #[inline]
+    pub(crate) fn end_reading(&self) {
+        if self.options.isolation == Isolation::ReadCommitted {
+            debug_assert_eq!(self.phase, Phase::Active);
+            self.workspace.slot().read_nothing();
+        }
     }
 
     /// Whether what is read has to be remembered for a refresh.
@@ -268,6 +277,7 @@ impl Transaction {
             self.write_changes(table, key)?;
         }
         let read = self.read(table, key);
+        self.end_reading();
         self.check_not_aborted()?;
         let exists = read.map_err(|failure| self.fail_on_key(failure, table, key))?;
         self.check_not_dropped(table)?;

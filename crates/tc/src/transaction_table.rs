@@ -10,8 +10,8 @@
 //! - **T2** A slot is given to another transaction only after all versions that refer to it have been stamped and
 //!   every guard of that time is gone. So a guard that has loaded a reference to a slot reads the status of the
 //!   transaction that wrote the version, and of no later one.
-//! - **T3** `begin` of an active transaction is never later than its timestamp. See [`TransactionTable::begin`]; when it is *fixed* says A1
-//!   (`active_timestamps`).
+//! - **T3** `begin` of an active transaction is never later than the timestamp at which it reads: from its begin to its end, or, if it reads what
+//!   is committed (R16), during each of its operations. See [`TransactionTable::begin`]; when it is *fixed* says A1 (`active_timestamps`).
 
 use crate::clock::Clock;
 use crate::error::ConflictCause;
@@ -194,10 +194,19 @@ impl Slot {
         self.begin.store(begin & !FIXED, Ordering::SeqCst);
     }
 
-    /// R16: the owner, who is active and not fixed, reads at `at` or later from now on. Only a later, hence better, bound.
+    /// R16: the owner, who is active and not fixed, is going to read at the clock's present, which was `at` or is later. The bound is there before
+    /// the clock is read for that, as in [`TransactionTable::begin_reader`].
     #[inline]
     pub(crate) fn read_from(&self, at: Timestamp) {
-        self.begin.store(Begin::NotBefore(at).encode(), Ordering::Relaxed);
+        self.begin.store(Begin::NotBefore(at).encode(), Ordering::SeqCst);
+        publication_fence();
+    }
+
+    /// R16: the owner, who is active still, reads nothing before it says [`Slot::read_from`] again.
+    #[inline]
+    pub(crate) fn read_nothing(&self) {
+        // Release: what it has read comes before.
+        self.begin.store(Begin::NotBefore(Timestamp::MAX).encode(), Ordering::Release);
     }
 
     /// R19: the owner waits for another transaction from here on, or for nobody.
@@ -447,6 +456,10 @@ mod tests {
         assert_eq!(table.oldest_active(&clock), Timestamp(50));
         slot.read_from(Timestamp(60));
         assert_eq!(table.oldest_active(&clock), Timestamp(60));
+        // It holds nothing, and is active.
+        slot.read_nothing();
+        assert_eq!(table.oldest_active(&clock), Timestamp(101));
+        assert_eq!(slot.begin(), Some(Begin::NotBefore(Timestamp::MAX)));
     }
 
     #[test]
