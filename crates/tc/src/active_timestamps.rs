@@ -317,7 +317,9 @@ mod loom_tests {
         reads_twice(|world, slot| {
             world.transactions.begin(slot, &world.clock);
             slot.unfix();
-            world.clock.tick()
+            let at = world.clock.tick();
+            slot.fix(at);
+            at
         });
     }
 

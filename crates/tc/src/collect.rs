@@ -394,7 +394,7 @@ impl Core {
         let large = self.transactions.slots().filter(|slot| {
             self.account.is_much(slot.written() as usize) && matches!(slot.status.load(), Status::Active(_))
         });
-        // The id is that of the begin, unless something was rolled back; the slot may say nothing of the begin (R16), and then it says `MAX`.
+        // The id is that of the begin, unless something was rolled back; the slot may say more than the begin (R20), or nothing of it (R16).
         let began = |slot: &Slot| Some(slot.begin()?.earliest().min(Timestamp(slot.log_id().0)));
         let mut large: Vec<_> = large.filter_map(|slot| Some((began(slot)?, slot))).collect();
         large.sort_by_key(|(began, _)| *began);

@@ -71,7 +71,8 @@ impl Clone for ScanCursor {
 struct Progress {
     transaction: Timestamp,
     start: Bound<Vec<u8>>,
-    ticket: Option<Ticket>,
+    /// With the timestamp at which it reads: once it reads at a later one, the place may be another's (G2).
+    ticket: Option<(Timestamp, Ticket)>,
     /// The entry in the scan set, and how many versions the transaction had written.
     entry: Option<usize>,
     own: u64,
@@ -287,7 +288,7 @@ impl Transaction {
             range: cursor.range(),
             direction: cursor.direction,
             start: progress.start.as_ref().map(Vec::as_slice),
-            ticket: progress.ticket,
+            ticket: progress.ticket.filter(|(at, _)| *at == reader.at).map(|(_, ticket)| ticket),
             place: workspace.range_place,
             bytes_max,
             stored_max,
@@ -313,7 +314,7 @@ impl Transaction {
             None
         };
         let Progress { start, .. } = progress;
-        let ticket = segment.ticket;
+        let ticket = segment.ticket.map(|ticket| (reader.at, ticket));
         cursor.progress = Some(Progress { transaction: begin, start, ticket, entry, own, front });
         Ok(segment)
     }

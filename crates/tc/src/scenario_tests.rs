@@ -1,10 +1,12 @@
 //! Scenarios: each test's name is the property.
 
+use crate::collect_tests::versions;
 use crate::schedule;
 use crate::test_bed::{TABLE, all, bed, cause, get, keys, put, roomy, tiny};
-use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
+use crate::{BeginOptions, ConflictCause, Isolation, ScanCursor, TcError, TcOptions, Transaction};
 use deuteron_contract::{Direction, Lsn};
 use deuteron_log::LogOptions;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -88,6 +90,45 @@ fn a_read_with_the_intent_to_write_sees_the_newest_version() {
     assert_eq!(first.commit().unwrap().timestamp.0, bed.tc().now().0, "and commits there, unvalidated");
     assert_eq!(bed.get(b"k").as_deref(), Some(&b"12"[..]));
     assert_eq!(bed.tc().statistics().moves, 1);
+}
+
+#[test]
+fn who_has_moved_on_keeps_one_version_of_what_others_write() {
+    let bed = roomy();
+    bed.put(b"hot", b"0");
+    let mut tx = bed.begin();
+    assert_eq!(get(&mut tx, "hot").as_deref(), Some("0"));
+    bed.put(b"k", b"1");
+    assert_eq!(tx.get_for_update(TABLE, b"k").unwrap().as_deref(), Some(&b"1"[..]));
+    for number in 1..1000 {
+        bed.put(b"hot", number.to_string().as_bytes());
+        bed.tc().collect_step();
+    }
+    assert!(versions(&bed, b"hot") <= 4, "{}", versions(&bed, b"hot"));
+    assert_eq!(get(&mut tx, "hot").as_deref(), Some("0"));
+    put(&mut tx, "k", "2");
+    tx.commit().unwrap();
+    assert_eq!(bed.tc().statistics().moves, 1);
+}
+
+/// What it published as of its begin holds nobody back any more, so that its place in the table is given to others.
+#[test]
+fn a_scan_that_goes_on_after_its_transaction_has_moved_on_leaves_the_ranges_of_others_alone() {
+    let bed = tiny();
+    ["a", "b", "c", "d"].iter().for_each(|key| bed.put(key.as_bytes(), b"1"));
+    let mut moving = bed.begin();
+    let (lower, upper) = (Bound::Included(b"a".to_vec()), Bound::Excluded(b"e".to_vec()));
+    let mut cursor = ScanCursor::new(TABLE, lower, upper, Direction::Forward);
+    assert_eq!(moving.scan_batch(&mut cursor).unwrap().map(|batch| batch.len()), Some(2));
+    bed.put(b"k", b"1");
+    assert!(moving.get_for_update(TABLE, b"k").unwrap().is_some());
+    let (mut writer, mut scanning) = (bed.begin(), bed.begin());
+    assert!(keys(&mut scanning, "m", "n").is_empty());
+    assert_eq!(moving.scan_batch(&mut cursor).unwrap().map(|batch| batch.len()), Some(2));
+    put(&mut writer, "mm", "1");
+    let scanned = scanning.commit().unwrap().timestamp;
+    assert!(writer.commit().unwrap().timestamp > scanned, "it was not there when the range was scanned");
+    moving.commit().unwrap();
 }
 
 #[test]

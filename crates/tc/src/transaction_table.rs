@@ -194,6 +194,12 @@ impl Slot {
         self.begin.store(begin & !FIXED, Ordering::SeqCst);
     }
 
+    /// R20: the owner, who is active and not fixed, reads at `at` and at no other timestamp from here on (A1).
+    pub(crate) fn fix(&self, at: Timestamp) {
+        // Release: what it has read as of earlier ones comes before.
+        self.begin.store(Begin::Fixed(at).encode(), Ordering::Release);
+    }
+
     /// R16: the owner, who is active and not fixed, is going to read at the clock's present, which was `at` or is later. The bound is there before
     /// the clock is read for that, as in [`TransactionTable::begin_reader`].
     #[inline]

@@ -175,6 +175,7 @@ impl Transaction {
             return Err(self.conflict_of_aborted());
         }
         self.at = at;
+        self.workspace.slot().fix(at);
         self.workspace.counts.add(Counter::Moves);
         Ok(())
     }
