@@ -1,5 +1,5 @@
 //! [`Held`]: memory that a transaction keeps for itself until it ends, as the [account](crate::memory) knows it: what it has read
-//! and must look at again, the changes that it has noted, what savepoints bring back.
+//! and must look at again, the changes that it has noted, what savepoints bring back, what was read ahead.
 //!
 //! The account hears of it in steps, so that whoever reads writes no line that others use, but for one time in many.
 

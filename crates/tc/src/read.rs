@@ -419,7 +419,7 @@ impl Core {
         generation: u64,
         at: Timestamp,
     ) -> Result<Fetched, Failure> {
-        match ahead.take(key, generation) {
+        match ahead.take(key, generation, &self.account) {
             Some(record) => self.take_fetched(record, generation, at),
             None => self.fetch(key, generation, at),
         }

@@ -4,7 +4,7 @@ use crate::collect_tests::versions;
 use crate::schedule;
 use crate::test_bed::{TABLE, all, bed, cause, get, keys, put, roomy, tiny};
 use crate::{BeginOptions, ConflictCause, Isolation, ScanCursor, TcError, TcOptions, Transaction};
-use deuteron_contract::{Direction, Lsn};
+use deuteron_contract::{Direction, Lsn, Operation, Timestamp};
 use deuteron_log::LogOptions;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -974,6 +974,25 @@ fn keys_that_are_named_ahead_are_remembered_up_to_a_few_hundred() {
     tx.prefetch(TABLE, &keys, &[] as &[[u8; 4]]);
     assert!(tx.workspace.ahead.len() <= crate::ahead::AHEAD_KEYS_MAX);
     assert!(keys.iter().all(|key| tx.get(TABLE, key).unwrap().is_none()));
+}
+
+#[test]
+fn what_was_read_ahead_counts_in_the_memory_for_as_long_as_it_waits() {
+    let bed = roomy();
+    let (keys, value) = ((0..200u8).map(|key| [key]).collect::<Vec<_>>(), [7; 1000]);
+    for key in &keys {
+        let (timestamp, lsn) = (Timestamp(0), Lsn(0));
+        bed.dc.apply(&[Operation { table: TABLE, key, value: Some(&value), timestamp, lsn }]).unwrap();
+    }
+    let mut tx = bed.begin();
+    let before = bed.tc().statistics().memory_bytes;
+    tx.prefetch(TABLE, &keys, &[] as &[[u8; 1]]);
+    // Which is told in steps.
+    let waits = bed.tc().statistics().memory_bytes - before;
+    assert!((100_000..220_000).contains(&waits), "{waits}");
+    tx.commit().unwrap();
+    drop(tx);
+    assert_eq!(bed.tc().statistics().memory_bytes, before);
 }
 
 /// One that is stopped before the record is where scans look for it, and aborted there by somebody else.

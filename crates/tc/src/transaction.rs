@@ -333,14 +333,14 @@ impl Transaction {
         // The others are asked for when they are read.
         let keys = &keys[..keys.len().min(AHEAD_KEYS_MAX)];
         let Workspace { core, ahead, .. } = &mut **self.workspace;
-        let bytes_max = ahead.make_room(core.account.budget() as usize / 64, keys.len());
+        let bytes_max = ahead.make_room(core.account.budget() as usize / 64, keys.len(), &core.account);
         // Before the data component is asked.
         let hashed: Vec<_> = keys.iter().map(|key| core.table.key(table, key)).collect();
         let generations: Vec<_> = hashed.iter().map(|key| core.table.stripe(key.hash).generation()).collect();
         // Whoever reads what cannot be read is told.
         let Ok(records) = core.versions.get_many(table, keys, bytes_max) else { return };
         for ((key, generation), record) in hashed.into_iter().zip(generations).zip(records) {
-            ahead.put(key, generation, record);
+            ahead.put(key, generation, record, &core.account);
         }
     }
 

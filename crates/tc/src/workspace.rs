@@ -306,7 +306,7 @@ impl Workspace {
         self.next_ordinal = 0;
         self.savepoints.clear();
         self.changes.clear();
-        self.ahead.clear();
+        self.ahead.clear(&self.core.account);
         self.held.clear(&self.core.account);
         self.scan_bytes = 0;
         self.written_bytes = 0;
