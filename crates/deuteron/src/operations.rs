@@ -222,7 +222,9 @@ impl Transaction {
     }
 
     /// Deletes every record of `range`; how many there were. The range is protected as a scan's is: what others insert into
-    /// it comes before, and is deleted, or after. Takes memory for each record until the transaction ends.
+    /// it comes before, and is deleted, or after. Under [`Isolation::Snapshot`](crate::Isolation::Snapshot) and
+    /// [`Isolation::ReadCommitted`](crate::Isolation::ReadCommitted) it is not: what was there at the begin of the transaction, or when its turn came, is deleted, and
+    /// what others insert meanwhile stays, though they commit before. Takes memory for each record until the transaction ends.
     ///
     /// # Errors
     /// As [`Transaction::put`] and [`Transaction::scan`]; [`Error::TransactionTooLarge`].

@@ -379,7 +379,8 @@ impl Transaction {
     }
 
     /// The records of `range` in key order; `.rev()` for the other order. The range is protected as a whole: that
-    /// nothing comes between is part of what was read. Bounds that cross give an empty scan.
+    /// nothing comes between is part of what was read. (Under [`Isolation::Snapshot`] and
+    /// [`Isolation::ReadCommitted`] nothing that is read is protected.) Bounds that cross give an empty scan.
     ///
     /// # Errors
     /// As [`Transaction::get`]; the iterator's items may fail with the same, or with [`Error::Conflict`].

@@ -152,7 +152,8 @@ impl Iterator for Scan<'_> {
 
 impl Transaction {
     /// The records of a range, the transaction's own writes included. The range is protected as a whole: that nothing comes
-    /// between is part of what was read.
+    /// between is part of what was read. (Not under [`Isolation::Snapshot`](crate::Isolation::Snapshot) and
+    /// [`Isolation::ReadCommitted`](crate::Isolation::ReadCommitted).)
     pub fn scan(
         &mut self,
         table: TableId,
