@@ -136,6 +136,8 @@ mod collect_tests;
 #[cfg(all(test, not(loom)))]
 mod isolation_tests;
 #[cfg(all(test, not(loom)))]
+mod memory_tests;
+#[cfg(all(test, not(loom)))]
 mod model_tests;
 #[cfg(all(test, not(loom)))]
 mod read_tests;

@@ -1,10 +1,13 @@
 //! What scans see, conflict with and depend on, and cursors that go on: each test's name is the property.
 
+use crate::schedule;
 use crate::test_bed::{Bed, TABLE, all, get, keys, put, roomy, tiny};
 use crate::{BeginOptions, Isolation, ScanCursor, Transaction};
 use deuteron_contract::{Direction, Lsn, Timestamp};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 
 const DIRECTIONS: [Direction; 2] = [Direction::Forward, Direction::Reverse];
 const READ_ONLY: BeginOptions = BeginOptions { isolation: Isolation::Serializable, read_only: true };
@@ -233,4 +236,72 @@ fn a_cursor_of_one_transaction_goes_on_in_another_of_the_same_timestamp() {
     assert_eq!(writer.scanned(Direction::Forward).get(0).0, b"k2");
     reader.commit().unwrap();
     writer.commit().unwrap();
+}
+
+/// What it published as of its begin holds nobody back any more, so that its place in the table is given to others.
+#[test]
+fn a_scan_that_goes_on_after_its_transaction_has_moved_on_leaves_the_ranges_of_others_alone() {
+    let bed = tiny();
+    ["a", "b", "c", "d"].iter().for_each(|key| bed.put(key.as_bytes(), b"1"));
+    let mut moving = bed.begin();
+    let (lower, upper) = (Bound::Included(b"a".to_vec()), Bound::Excluded(b"e".to_vec()));
+    let mut cursor = ScanCursor::new(TABLE, lower, upper, Direction::Forward);
+    assert_eq!(moving.scan_batch(&mut cursor).unwrap().map(|batch| batch.len()), Some(2));
+    bed.put(b"k", b"1");
+    assert!(moving.get_for_update(TABLE, b"k").unwrap().is_some());
+    let (mut writer, mut scanning) = (bed.begin(), bed.begin());
+    assert!(keys(&mut scanning, "m", "n").is_empty());
+    assert_eq!(moving.scan_batch(&mut cursor).unwrap().map(|batch| batch.len()), Some(2));
+    put(&mut writer, "mm", "1");
+    let scanned = scanning.commit().unwrap().timestamp;
+    assert!(writer.commit().unwrap().timestamp > scanned, "it was not there when the range was scanned");
+    moving.commit().unwrap();
+}
+
+/// One that is stopped before the record is where scans look for it, and aborted there by somebody else.
+#[test]
+fn what_was_written_above_an_aborted_writer_is_found_by_scans_as_soon_as_it_is_committed() {
+    let bed = roomy();
+    bed.put(b"k", b"1");
+    bed.settle();
+    let ((to_main, from_thread), (to_thread, from_main)) = (channel(), channel());
+    std::thread::scope(|scope| {
+        let aborted = scope.spawn(|| {
+            let mut tx = bed.begin();
+            let (from_main, is_first) = (std::sync::Mutex::new(from_main), AtomicBool::new(true));
+            let of_hook = Arc::clone(&bed);
+            schedule::set_hook(Some(Arc::new(move || {
+                let (core, guard) = (&of_hook.tc().core, of_hook.epochs.pin());
+                let record = core.table.find(core.table.key(TABLE, b"k"), &guard);
+                if record.is_some_and(|record| record.is_being_placed())
+                    && is_first.swap(false, Ordering::Relaxed)
+                {
+                    to_main.send(()).unwrap();
+                    from_main.lock().unwrap().recv().unwrap();
+                }
+            })));
+            let written = tx.put(TABLE, b"k", b"2");
+            schedule::set_hook(None);
+            written.and_then(|()| tx.commit())
+        });
+        from_thread.recv().unwrap();
+        assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
+        // It goes on once the next one waits for it, which has no such number of points in its way.
+        let (points, of_hook) = (AtomicUsize::new(0), to_thread.clone());
+        schedule::set_hook(Some(Arc::new(move || {
+            if points.fetch_add(1, Ordering::Relaxed) == 10_000 {
+                of_hook.send(()).unwrap();
+            }
+        })));
+        bed.put(b"k", b"3");
+        schedule::set_hook(None);
+        let found = [true, false].map(|read_only| {
+            let mut tx = bed.begin_with(BeginOptions { read_only, ..BeginOptions::default() });
+            all(&mut tx, Direction::Forward).unwrap()
+        });
+        // If it has not.
+        let _ = to_thread.send(());
+        assert!(aborted.join().unwrap().is_err());
+        assert_eq!(found, [(); 2].map(|()| vec![(b"k".to_vec(), b"3".to_vec())]));
+    });
 }

@@ -3,10 +3,9 @@
 use crate::collect_tests::versions;
 use crate::schedule;
 use crate::test_bed::{TABLE, all, bed, cause, get, keys, put, roomy, tiny};
-use crate::{BeginOptions, ConflictCause, Isolation, ScanCursor, TcError, TcOptions, Transaction};
-use deuteron_contract::{Direction, Lsn, Operation, Timestamp};
+use crate::{BeginOptions, ConflictCause, Isolation, TcError, TcOptions, Transaction};
+use deuteron_contract::{Direction, Lsn};
 use deuteron_log::LogOptions;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -109,26 +108,6 @@ fn who_has_moved_on_keeps_one_version_of_what_others_write() {
     put(&mut tx, "k", "2");
     tx.commit().unwrap();
     assert_eq!(bed.tc().statistics().moves, 1);
-}
-
-/// What it published as of its begin holds nobody back any more, so that its place in the table is given to others.
-#[test]
-fn a_scan_that_goes_on_after_its_transaction_has_moved_on_leaves_the_ranges_of_others_alone() {
-    let bed = tiny();
-    ["a", "b", "c", "d"].iter().for_each(|key| bed.put(key.as_bytes(), b"1"));
-    let mut moving = bed.begin();
-    let (lower, upper) = (Bound::Included(b"a".to_vec()), Bound::Excluded(b"e".to_vec()));
-    let mut cursor = ScanCursor::new(TABLE, lower, upper, Direction::Forward);
-    assert_eq!(moving.scan_batch(&mut cursor).unwrap().map(|batch| batch.len()), Some(2));
-    bed.put(b"k", b"1");
-    assert!(moving.get_for_update(TABLE, b"k").unwrap().is_some());
-    let (mut writer, mut scanning) = (bed.begin(), bed.begin());
-    assert!(keys(&mut scanning, "m", "n").is_empty());
-    assert_eq!(moving.scan_batch(&mut cursor).unwrap().map(|batch| batch.len()), Some(2));
-    put(&mut writer, "mm", "1");
-    let scanned = scanning.commit().unwrap().timestamp;
-    assert!(writer.commit().unwrap().timestamp > scanned, "it was not there when the range was scanned");
-    moving.commit().unwrap();
 }
 
 #[test]
@@ -611,37 +590,6 @@ fn who_was_aborted_learns_that_though_its_own_values_are_no_longer_in_the_log() 
 }
 
 #[test]
-fn too_much_read_to_remember_matters_only_to_the_pushed() {
-    let bed = tiny();
-    let mut tx = bed.begin();
-    for number in 0..100 {
-        assert_eq!(get(&mut tx, &format!("{number}")), None);
-    }
-    put(&mut tx, "k", "1");
-    tx.commit().unwrap();
-    let mut tx = bed.begin();
-    for number in 0..100 {
-        assert_eq!(get(&mut tx, &format!("{number}")), None);
-    }
-    bed.put(b"k", b"2");
-    put(&mut tx, "k", "1");
-    assert_eq!(cause(tx.commit()), ConflictCause::ReadsForgotten);
-}
-
-#[test]
-fn a_transaction_larger_than_memory_is_refused() {
-    let bed = tiny();
-    let mut tx = bed.begin();
-    let error = (0..100_000)
-        .find_map(|number: u32| tx.put(TABLE, &number.to_be_bytes(), b"").err())
-        .expect("an error");
-    assert!(matches!(error, TcError::TransactionTooLarge { .. }), "{error}");
-    assert!(!error.is_retryable());
-    drop(tx);
-    bed.put(b"k", b"1");
-}
-
-#[test]
 fn the_component_goes_when_its_last_user_does() {
     let bed = roomy();
     let mut tx = bed.begin();
@@ -677,48 +625,6 @@ fn many_keys_are_read_as_one_by_one() {
         }
         assert!(matches!(tx.get_many(TABLE, &["ok", ""], |_, _| {}), Err(TcError::KeySize { .. })));
     }
-}
-
-#[test]
-fn what_reads_bring_stays_in_the_read_cache_until_memory_is_short() {
-    let bed = bed(
-        TcOptions { memory_bytes: 256 << 10, ..TcOptions::default() },
-        &LogOptions::tiny_for_tests(),
-        deuteron_proxy::Options::tiny_for_tests(),
-    );
-    let key = |number: u32| number.to_be_bytes();
-    for number in 0..4_000 {
-        bed.put(&key(number), &[7; 100]);
-        bed.step();
-    }
-    bed.settle();
-    let statistics = || bed.tc().statistics();
-    assert!(statistics().evictions > 0 && statistics().read_cache_fills == 0);
-    let cold = (0..4_000).find(|number| {
-        let mut tx = bed.begin();
-        assert!(tx.get(TABLE, &key(*number)).unwrap().is_some());
-        tx.misses() == 1 && statistics().read_cache_fills == 1
-    });
-    let before = statistics();
-    assert_eq!(before.read_cache_bytes, (size_of::<crate::version::Version>() + 100) as u64);
-    for _ in 0..3 {
-        assert!(bed.get(&key(cold.unwrap())).is_some());
-    }
-    let after = statistics();
-    assert_eq!((after.misses, after.read_cache_hits), (before.misses, before.read_cache_hits + 3));
-    // Superseded, then cut off; others are evicted.
-    for round in 0..3 {
-        for number in 0..4_000 {
-            assert!(bed.get(&key(number)).is_some());
-            bed.put(&key(number), &[round; 100]);
-            bed.step();
-        }
-    }
-    bed.settle();
-    let after = statistics();
-    assert!(after.read_cache_evictions > 0 && after.read_cache_evictions <= after.read_cache_fills);
-    assert!(after.read_cache_bytes <= after.memory_bytes);
-    assert!(after.memory_bytes <= after.memory_budget_bytes);
 }
 
 #[test]
@@ -795,141 +701,6 @@ fn a_read_with_the_intent_to_write_is_logged_once_and_counts_as_a_write() {
 }
 
 #[test]
-fn of_several_that_have_written_much_the_earliest_goes_on_and_the_others_come_to_their_turns() {
-    the_earliest_of_several_goes_on(|tx, key| tx.put(TABLE, key, b"value"));
-}
-
-#[test]
-fn of_several_that_have_noted_much_the_earliest_goes_on_and_the_others_come_to_their_turns() {
-    the_earliest_of_several_goes_on(|tx, key| tx.append(TABLE, key, b"value"));
-}
-
-fn the_earliest_of_several_goes_on(write_one: fn(&mut Transaction, &[u8]) -> Result<(), TcError>) {
-    let log = LogOptions { ring_bytes: 8 << 20, ..LogOptions::default() };
-    let options = TcOptions { memory_bytes: 1 << 20, ..TcOptions::default() };
-    let bed = bed(options, &log, deuteron_proxy::Options::default());
-    let (threads, budget) = (4u32, bed.tc().memory_budget() as usize);
-    let write = |tx: &mut Transaction, thread: u32, enough: &dyn Fn(&Transaction) -> bool| {
-        for number in 0u32.. {
-            if enough(tx) {
-                break;
-            }
-            write_one(tx, &[thread.to_be_bytes(), number.to_be_bytes()].concat())?;
-        }
-        Ok::<(), TcError>(())
-    };
-    // Together there is room for so much, and not for what comes.
-    let begun = (0..threads).map(|thread| {
-        let mut tx = bed.begin();
-        let taken = u64::from(thread + 1) * budget as u64 * 28 / 100;
-        write(&mut tx, thread, &|_| bed.tc().memory_bytes() > taken).expect("there is room for all");
-        (thread, tx)
-    });
-    let begun: Vec<_> = begun.collect();
-    let aborted: Vec<usize> = std::thread::scope(|scope| {
-        let (bed, write) = (&bed, &write);
-        let spawned = begun.into_iter().map(|(thread, mut tx)| {
-            scope.spawn(move || {
-                let mut aborted = 0;
-                loop {
-                    let enough = |tx: &Transaction| tx.workspace.written_bytes > budget * 45 / 100;
-                    match write(&mut tx, thread, &enough).and_then(|()| tx.commit()) {
-                        Ok(_) => return aborted,
-                        Err(TcError::Conflict(conflict)) => {
-                            assert_eq!(conflict.cause, ConflictCause::MemoryShort);
-                            assert!(matches!(conflict.place, crate::ConflictPlace::Key(_)));
-                            aborted += 1;
-                        }
-                        Err(error) => panic!("{error}"),
-                    }
-                    tx = bed.begin();
-                }
-            })
-        });
-        spawned.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert_eq!(aborted[0], 0, "the earliest");
-    assert!(aborted.iter().sum::<usize>() > 0, "{aborted:?}");
-    bed.settle();
-    for thread in 0..threads {
-        let key = [thread.to_be_bytes(), [0; 4]].concat();
-        assert!(bed.get(&key).is_some_and(|value| value.starts_with(b"value")));
-    }
-}
-
-#[test]
-fn one_that_has_written_much_is_not_aborted_for_those_that_have_written_little() {
-    let bed = roomy();
-    let mut large = bed.begin();
-    let budget = bed.tc().memory_budget() as usize;
-    for number in 0u32.. {
-        if large.workspace.written_bytes > budget / 15 {
-            break;
-        }
-        large.put(TABLE, &number.to_be_bytes(), b"value").unwrap();
-    }
-    let mut small = bed.begin();
-    put(&mut small, "small", "1");
-    assert!(!bed.tc().core.abort_youngest_large_writer());
-    small.commit().unwrap();
-    large.commit().unwrap();
-}
-
-/// Whose slots do not say when they began.
-#[test]
-fn of_those_that_read_what_is_committed_the_one_that_began_last_is_aborted_for_its_memory() {
-    let bed = roomy();
-    let budget = bed.tc().memory_budget() as usize;
-    let options = BeginOptions { isolation: Isolation::ReadCommitted, ..BeginOptions::default() };
-    let earlier = bed.begin();
-    let mut first = bed.begin_with(options);
-    drop(earlier);
-    let mut second = bed.begin_with(options);
-    assert!(second.workspace.slot.0 < first.workspace.slot.0, "it is not their order that tells");
-    for (tx, name) in [(&mut first, 1), (&mut second, 2)] {
-        for number in 0u32.. {
-            if tx.workspace.written_bytes > budget / 15 {
-                break;
-            }
-            tx.put(TABLE, &[&[name], &number.to_be_bytes()[..]].concat(), b"value").unwrap();
-        }
-    }
-    assert_eq!(get(&mut first, "nothing"), None, "nor when they have read");
-    assert!(bed.tc().core.abort_youngest_large_writer());
-    assert_eq!(cause(second.commit()), ConflictCause::MemoryShort);
-    first.commit().unwrap();
-}
-
-/// Its record would lie behind the one that tells of the abort, and keep the log from being cut for as long as it does nothing.
-#[test]
-fn a_write_whose_transaction_was_aborted_while_it_waited_says_so() {
-    let (options, log) =
-        (TcOptions { memory_bytes: 16 << 20, ..TcOptions::default() }, LogOptions::tiny_for_tests());
-    let stalled = |bed: &crate::test_bed::Bed| {
-        bed.tc().abort_writers_before(bed.log.tail_lsn());
-        bed.step();
-        Ok(())
-    };
-    let (dc, proxy) =
-        (Arc::new(deuteron_contract::MemoryDc::new()), deuteron_proxy::Options::tiny_for_tests());
-    let bed = crate::test_bed::Bed::open(dc, options, &log, proxy, stalled).unwrap();
-    let mut tx = bed.begin();
-    let conflict = (0u32..10_000).find_map(|number| {
-        let written = tx.put(TABLE, &number.to_be_bytes(), &[7; 300]);
-        let is_active = || matches!(tx.workspace.slot().status.load(), crate::status::Status::Active(_));
-        assert!(written.is_err() || is_active());
-        written.err()
-    });
-    assert_eq!(cause::<()>(Err(conflict.expect("the ring is small"))), ConflictCause::LogPinned);
-    // It is not told before it asks again; and yet:
-    let end = bed.log.tail_lsn();
-    bed.put(b"other", b"1");
-    bed.settle();
-    assert!(bed.proxy().redo_scan_start_point() >= end);
-    drop(tx);
-}
-
-#[test]
 fn what_was_read_to_be_changed_is_depended_on_though_the_change_is_given_up() {
     let bed = roomy();
     bed.put(b"k", &1i64.to_le_bytes());
@@ -964,81 +735,4 @@ fn slots_of_writers_without_a_place_are_used_again() {
     }
     let count = bed.tc().core.transactions.slots().count();
     assert!(count < 1024, "{count}");
-}
-
-#[test]
-fn keys_that_are_named_ahead_are_remembered_up_to_a_few_hundred() {
-    let bed = roomy();
-    let keys: Vec<_> = (0..100_000u32).map(u32::to_be_bytes).collect();
-    let mut tx = bed.begin();
-    tx.prefetch(TABLE, &keys, &[] as &[[u8; 4]]);
-    assert!(tx.workspace.ahead.len() <= crate::ahead::AHEAD_KEYS_MAX);
-    assert!(keys.iter().all(|key| tx.get(TABLE, key).unwrap().is_none()));
-}
-
-#[test]
-fn what_was_read_ahead_counts_in_the_memory_for_as_long_as_it_waits() {
-    let bed = roomy();
-    let (keys, value) = ((0..200u8).map(|key| [key]).collect::<Vec<_>>(), [7; 1000]);
-    for key in &keys {
-        let (timestamp, lsn) = (Timestamp(0), Lsn(0));
-        bed.dc.apply(&[Operation { table: TABLE, key, value: Some(&value), timestamp, lsn }]).unwrap();
-    }
-    let mut tx = bed.begin();
-    let before = bed.tc().statistics().memory_bytes;
-    tx.prefetch(TABLE, &keys, &[] as &[[u8; 1]]);
-    // Which is told in steps.
-    let waits = bed.tc().statistics().memory_bytes - before;
-    assert!((100_000..220_000).contains(&waits), "{waits}");
-    tx.commit().unwrap();
-    drop(tx);
-    assert_eq!(bed.tc().statistics().memory_bytes, before);
-}
-
-/// One that is stopped before the record is where scans look for it, and aborted there by somebody else.
-#[test]
-fn what_was_written_above_an_aborted_writer_is_found_by_scans_as_soon_as_it_is_committed() {
-    let bed = roomy();
-    bed.put(b"k", b"1");
-    bed.settle();
-    let ((to_main, from_thread), (to_thread, from_main)) = (channel(), channel());
-    std::thread::scope(|scope| {
-        let aborted = scope.spawn(|| {
-            let mut tx = bed.begin();
-            let (from_main, is_first) = (std::sync::Mutex::new(from_main), AtomicBool::new(true));
-            let of_hook = Arc::clone(&bed);
-            schedule::set_hook(Some(Arc::new(move || {
-                let (core, guard) = (&of_hook.tc().core, of_hook.epochs.pin());
-                let record = core.table.find(core.table.key(TABLE, b"k"), &guard);
-                if record.is_some_and(|record| record.is_being_placed())
-                    && is_first.swap(false, Ordering::Relaxed)
-                {
-                    to_main.send(()).unwrap();
-                    from_main.lock().unwrap().recv().unwrap();
-                }
-            })));
-            let written = tx.put(TABLE, b"k", b"2");
-            schedule::set_hook(None);
-            written.and_then(|()| tx.commit())
-        });
-        from_thread.recv().unwrap();
-        assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
-        // It goes on once the next one waits for it, which has no such number of points in its way.
-        let (points, of_hook) = (AtomicUsize::new(0), to_thread.clone());
-        schedule::set_hook(Some(Arc::new(move || {
-            if points.fetch_add(1, Ordering::Relaxed) == 10_000 {
-                of_hook.send(()).unwrap();
-            }
-        })));
-        bed.put(b"k", b"3");
-        schedule::set_hook(None);
-        let found = [true, false].map(|read_only| {
-            let mut tx = bed.begin_with(BeginOptions { read_only, ..BeginOptions::default() });
-            all(&mut tx, Direction::Forward).unwrap()
-        });
-        // If it has not.
-        let _ = to_thread.send(());
-        assert!(aborted.join().unwrap().is_err());
-        assert_eq!(found, [(); 2].map(|()| vec![(b"k".to_vec(), b"3".to_vec())]));
-    });
 }

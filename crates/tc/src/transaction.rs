@@ -171,16 +171,23 @@ impl Transaction {
         let mut at = self.at;
         let protection = match self.options {
             BeginOptions { isolation: Isolation::ReadCommitted, .. } => {
-                let core = &self.workspace.core;
-                self.workspace.slot().read_from(core.clock.last());
-                point();
-                at = core.present();
+                at = self.begin_reading();
                 Protection::None
             }
             BeginOptions { read_only: true, .. } => Protection::Fence,
             _ => Protection::Published,
         };
         Reader { at, slot: self.workspace.slot, own: Own::Visible, protection }
+    }
+
+    /// R16: the present, from which on versions are kept for an operation of a transaction that reads what is committed. Not among the
+    /// instructions of all other reads.
+    #[inline(never)]
+    fn begin_reading(&self) -> Timestamp {
+        let core = &self.workspace.core;
+        self.workspace.slot().read_from(core.clock.last());
+        point();
+        core.present()
     }
 
     /// R16: between the operations of a transaction that reads what is committed no version is kept for it.
@@ -277,7 +284,6 @@ impl Transaction {
             self.write_changes(table, key)?;
         }
         let read = self.read(table, key);
-        self.end_reading();
         self.check_not_aborted()?;
         let exists = read.map_err(|failure| self.fail_on_key(failure, table, key))?;
         self.check_not_dropped(table)?;
@@ -346,7 +352,23 @@ impl Transaction {
 
     /// Reads the value of `key` into the workspace; false if the key does not exist.
     pub(crate) fn read(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
-        let (reader, remembers) = (self.reader(), self.remembers_reads());
+        match self.options.isolation {
+            Isolation::ReadCommitted => self.read_committed(table, key),
+            _ => self.read_as(self.reader(), table, key),
+        }
+    }
+
+    /// R16. Not among the instructions of all other reads.
+    #[inline(never)]
+    fn read_committed(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
+        let read = self.read_as(self.reader(), table, key);
+        self.end_reading();
+        read
+    }
+
+    #[inline(always)]
+    fn read_as(&mut self, reader: Reader, table: TableId, key: &[u8]) -> Result<bool, Failure> {
+        let remembers = self.remembers_reads();
         let workspace = &mut **self.workspace;
         workspace.counts.add(Counter::Reads);
         let hashed = workspace.core.table.key(table, key);
@@ -373,12 +395,12 @@ impl Transaction {
         self.read_in_full(table, key)
     }
 
-    /// As [`Transaction::read`], whatever is the case.
+    /// As [`Transaction::read_as`], whatever is the case.
     #[inline(never)]
     fn read_in_full(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
         loop {
             let reader = self.reader();
-            match self.read_as(reader, table, key) {
+            match self.read_in_full_as(reader, table, key) {
                 // The present has moved on, and the horizon with it.
                 Err(Failure::TooOld) if reader.protection == Protection::None => {}
                 read => return read,
@@ -386,7 +408,7 @@ impl Transaction {
         }
     }
 
-    fn read_as(&mut self, reader: Reader, table: TableId, key: &[u8]) -> Result<bool, Failure> {
+    fn read_in_full_as(&mut self, reader: Reader, table: TableId, key: &[u8]) -> Result<bool, Failure> {
         let remembers = self.remembers_reads();
         let workspace = &mut **self.workspace;
         let hashed = workspace.core.table.key(table, key);
