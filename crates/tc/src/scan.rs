@@ -218,6 +218,7 @@ impl Transaction {
             self.write_changes_within(table, lower, upper)?;
         }
         while !cursor.done {
+            self.begin_reading();
             let reader = self.reader();
             let segment = self.next_segment(cursor, reader, entries_max, entries);
             self.end_reading();

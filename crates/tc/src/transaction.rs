@@ -165,13 +165,14 @@ impl Transaction {
         self.workspace.counts.of(Counter::Misses)
     }
 
-    /// As of when the next operation reads, and how that is protected. To be followed by [`Transaction::end_reading`].
+    /// As of when the next operation reads, and how that is protected.
     #[inline]
     pub(crate) fn reader(&self) -> Reader {
         let mut at = self.at;
         let protection = match self.options {
             BeginOptions { isolation: Isolation::ReadCommitted, .. } => {
-                at = self.begin_reading();
+                at = self.workspace.core.present();
+                point();
                 Protection::None
             }
             BeginOptions { read_only: true, .. } => Protection::Fence,
@@ -180,18 +181,16 @@ impl Transaction {
         Reader { at, slot: self.workspace.slot, own: Own::Visible, protection }
     }
 
-    /// R16: the present, from which on versions are kept for an operation of a transaction that reads what is committed. Not among the
-    /// instructions of all other reads.
-    #[inline(never)]
-    fn begin_reading(&self) -> Timestamp {
-        let core = &self.workspace.core;
-        self.workspace.slot().read_from(core.clock.last());
-        point();
-        core.present()
+    /// R16: from here on, and until [`Transaction::end_reading`], versions are kept for a transaction that reads what is committed, at the timestamp
+    /// of its next [`Transaction::reader`] or a later one. The newest version of a key, which no horizon takes away, can be read without.
+    pub(crate) fn begin_reading(&self) {
+        if self.options.isolation == Isolation::ReadCommitted {
+            self.workspace.slot().read_from(self.workspace.core.clock.last());
+            point();
+        }
     }
 
     /// R16: between the operations of a transaction that reads what is committed no version is kept for it.
-    #[inline]
     pub(crate) fn end_reading(&self) {
         if self.options.isolation == Isolation::ReadCommitted {
             debug_assert_eq!(self.phase, Phase::Active);
@@ -352,23 +351,7 @@ impl Transaction {
 
     /// Reads the value of `key` into the workspace; false if the key does not exist.
     pub(crate) fn read(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
-        match self.options.isolation {
-            Isolation::ReadCommitted => self.read_committed(table, key),
-            _ => self.read_as(self.reader(), table, key),
-        }
-    }
-
-    /// R16. Not among the instructions of all other reads.
-    #[inline(never)]
-    fn read_committed(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
-        let read = self.read_as(self.reader(), table, key);
-        self.end_reading();
-        read
-    }
-
-    #[inline(always)]
-    fn read_as(&mut self, reader: Reader, table: TableId, key: &[u8]) -> Result<bool, Failure> {
-        let remembers = self.remembers_reads();
+        let (reader, remembers) = (self.reader(), self.remembers_reads());
         let workspace = &mut **self.workspace;
         workspace.counts.add(Counter::Reads);
         let hashed = workspace.core.table.key(table, key);
@@ -395,20 +378,23 @@ impl Transaction {
         self.read_in_full(table, key)
     }
 
-    /// As [`Transaction::read_as`], whatever is the case.
+    /// As [`Transaction::read`], whatever is the case.
     #[inline(never)]
     fn read_in_full(&mut self, table: TableId, key: &[u8]) -> Result<bool, Failure> {
-        loop {
+        let read = loop {
+            self.begin_reading();
             let reader = self.reader();
-            match self.read_in_full_as(reader, table, key) {
+            match self.read_as(reader, table, key) {
                 // The present has moved on, and the horizon with it.
                 Err(Failure::TooOld) if reader.protection == Protection::None => {}
-                read => return read,
+                read => break read,
             }
-        }
+        };
+        self.end_reading();
+        read
     }
 
-    fn read_in_full_as(&mut self, reader: Reader, table: TableId, key: &[u8]) -> Result<bool, Failure> {
+    fn read_as(&mut self, reader: Reader, table: TableId, key: &[u8]) -> Result<bool, Failure> {
         let remembers = self.remembers_reads();
         let workspace = &mut **self.workspace;
         let hashed = workspace.core.table.key(table, key);
