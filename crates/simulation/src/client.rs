@@ -548,8 +548,8 @@ impl World<'_> {
     }
 
     fn range(&mut self, generation: Generation) -> (Vec<u8>, Option<Vec<u8>>) {
-        let lower = if self.once_in(4) { Vec::new() } else { end(self.key(generation).1) };
-        let upper = if self.once_in(4) { None } else { Some(end(self.key(generation).1)) };
+        let lower = if self.once_in(4) { Vec::new() } else { self.key(generation).1 };
+        let upper = if self.once_in(4) { None } else { Some(self.key(generation).1) };
         (lower, upper)
     }
 
@@ -630,25 +630,7 @@ fn change(notes: &mut Notes, key: Key, effect: Effect) {
     notes.writes.insert(key, effect);
 }
 
-/// Where a range begins, or ends, exclusively: at this key, or just behind it.
-fn end(mut key: Vec<u8>) -> Vec<u8> {
-    if key.last().is_some_and(|byte| byte % 2 == 1) {
-        key.push(0);
-    }
-    key
-}
-
-/// As the engine is asked: what lies just behind a key begins behind it, and ends with it.
 fn bounds<'b>(lower: &'b [u8], upper: Option<&'b [u8]>) -> (Bound<&'b [u8]>, Bound<&'b [u8]>) {
-    let lower = match lower {
-        [] => Bound::Unbounded,
-        [key @ .., 0] if !key.is_empty() => Bound::Excluded(key),
-        key => Bound::Included(key),
-    };
-    let upper = match upper {
-        None => Bound::Unbounded,
-        Some([key @ .., 0]) if !key.is_empty() => Bound::Included(key),
-        Some(key) => Bound::Excluded(key),
-    };
-    (lower, upper)
+    let lower = if lower.is_empty() { Bound::Unbounded } else { Bound::Included(lower) };
+    (lower, upper.map_or(Bound::Unbounded, Bound::Excluded))
 }
