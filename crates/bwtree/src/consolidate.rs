@@ -231,11 +231,9 @@ impl Tree {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use crate::interruption::Bed;
-    use crate::{Cursor, Tree, check_base};
-    use deuteron_llama::{AccessMethod, PageDescriptor, PageId};
+    use crate::Cursor;
+    use crate::interruption::{Bed, checked};
     use std::ops::Bound;
-    use std::sync::{Arc, Weak};
 
     /// Without holds the left page is evicted, and takes upserts that belong to the right one.
     #[test]
@@ -251,21 +249,6 @@ mod tests {
         }
         assert!(bed.tree.statistics().leaf_splits > 5 && bed.tree.statistics().blind_deltas > 50);
         bed.verify();
-    }
-
-    /// What a page that is read must be, as far as the index knows.
-    struct Checks(Weak<Tree>);
-
-    impl AccessMethod for Checks {
-        fn consolidate(&self, _: PageId) {}
-
-        fn check_base(&self, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
-            check_base(payload, descriptor.low_key)
-        }
-
-        fn check_place(&self, _: u32, page: PageId, payload: &[u8]) -> Result<(), String> {
-            self.0.upgrade().map_or(Ok(()), |tree| tree.check_place(page, payload))
-        }
     }
 
     /// The left page of a split that nobody has been told of is split again. The last part of that, which is not held, is evicted, and must not
@@ -297,8 +280,7 @@ mod tests {
     #[test]
     fn the_last_part_of_an_unposted_split_is_read_by_who_comes_from_its_left() {
         let bed = Bed::new(60);
-        let method: Arc<dyn AccessMethod> = Arc::new(Checks(Arc::downgrade(&bed.tree)));
-        bed.tree.llama().set_access_method(Arc::downgrade(&method));
+        let _checks = checked(&bed.tree);
         bed.at_interruptions(|bed| {
             bed.evict();
             let mut everything = Cursor::new(Bound::Unbounded, Bound::Unbounded, false, usize::MAX);

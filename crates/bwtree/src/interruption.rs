@@ -22,19 +22,19 @@ pub(crate) fn strike(moment: Moment) {
 }
 
 #[cfg(all(test, not(loom)))]
-pub(crate) use beds::{Bed, interrupted_by};
+pub(crate) use beds::{Bed, checked, interrupted_by};
 
 #[cfg(all(test, not(loom)))]
 mod beds {
     use super::Moment;
-    use crate::{Options, Tree, Upsert};
+    use crate::{Options, Tree, Upsert, check_base};
     use deuteron_device::MemoryDirectory;
     use deuteron_epoch::Epochs;
-    use deuteron_llama::{FlushProgress, Llama};
+    use deuteron_llama::{AccessMethod, FlushProgress, Llama, PageDescriptor, PageId};
     use std::cell::RefCell;
     use std::rc::Rc;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Weak};
 
     /// What a test has set.
     type Action = Rc<dyn Fn(Moment)>;
@@ -56,6 +56,28 @@ mod beds {
         let done = work();
         ACTION.set(None);
         done
+    }
+
+    /// What a page that is read must be, as far as the tree knows.
+    struct Checks(Weak<Tree>);
+
+    impl AccessMethod for Checks {
+        fn consolidate(&self, _: PageId) {}
+
+        fn check_base(&self, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
+            check_base(payload, descriptor.low_key)
+        }
+
+        fn check_place(&self, _: u32, page: PageId, payload: &[u8]) -> Result<(), String> {
+            self.0.upgrade().map_or(Ok(()), |tree| tree.check_place(page, payload))
+        }
+    }
+
+    /// Has what `tree` reads checked, for as long as what is returned lives.
+    pub(crate) fn checked(tree: &Arc<Tree>) -> Arc<dyn AccessMethod> {
+        let method: Arc<dyn AccessMethod> = Arc::new(Checks(Arc::downgrade(tree)));
+        tree.llama().set_access_method(Arc::downgrade(&method));
+        method
     }
 
     /// A tree with small pages whose keys are numbers, and the stamp with which each has been written last; 0 if it was not, or was deleted.

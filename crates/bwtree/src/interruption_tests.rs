@@ -1,37 +1,22 @@
 //! Changes in the middle of changes: at any step of an operation another one is done, whole or interrupted in its turn, as by a thread that
 //! runs while the first does not. One thread, so that a seed says all; what is read is exact, but for the keys of those who are in the middle.
 
-use crate::interruption::{Moment, interrupted_by};
-use crate::{Cursor, Options, Tree, Upsert, check_base};
+use crate::interruption::{Moment, checked, interrupted_by};
+use crate::{Cursor, Options, Tree, Upsert};
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
-use deuteron_llama::{AccessMethod, FlushProgress, Llama, PageDescriptor, PageId};
+use deuteron_llama::{AccessMethod, FlushProgress, Llama};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// How deep interruptions are interrupted.
 const DEPTH_MAX: usize = 3;
 /// And how often an operation is in all, its interruptions included.
 const INTERRUPTIONS_MAX: usize = 12;
 const KEYS: u64 = 300;
-
-/// What a page that is read must be, as far as the tree knows.
-struct Checks(Weak<Tree>);
-
-impl AccessMethod for Checks {
-    fn consolidate(&self, _: PageId) {}
-
-    fn check_base(&self, descriptor: PageDescriptor<'_>, payload: &[u8]) -> Result<(), String> {
-        check_base(payload, descriptor.low_key)
-    }
-
-    fn check_place(&self, _: u32, page: PageId, payload: &[u8]) -> Result<(), String> {
-        self.0.upgrade().map_or(Ok(()), |tree| tree.check_place(page, payload))
-    }
-}
 
 struct Interrupted {
     tree: Arc<Tree>,
@@ -55,9 +40,8 @@ impl Interrupted {
         let options = deuteron_llama::Options::default();
         let (llama, _) = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap();
         let tree = Arc::new(Tree::create(Arc::new(llama), 1, Options::tiny_for_tests()));
-        let method: Arc<dyn AccessMethod> = Arc::new(Checks(Arc::downgrade(&tree)));
-        tree.llama().set_access_method(Arc::downgrade(&method));
         Interrupted {
+            _method: checked(&tree),
             tree,
             model: RefCell::default(),
             writing: RefCell::default(),
@@ -67,7 +51,6 @@ impl Interrupted {
             depth: Cell::new(0),
             interruptions: Cell::new(0),
             part: Cell::new((0, KEYS)),
-            _method: method,
         }
     }
 

@@ -13,15 +13,21 @@ const DIRECTIONS: [Direction; 2] = [Direction::Forward, Direction::Reverse];
 const READ_ONLY: BeginOptions = BeginOptions { isolation: Isolation::Serializable, read_only: true };
 const READ_COMMITTED: BeginOptions = BeginOptions { isolation: Isolation::ReadCommitted, read_only: false };
 
+/// Two records, and a transaction that has scanned a range with both.
+fn counted() -> (Arc<Bed>, Transaction) {
+    let bed = roomy();
+    for key in ["b", "d"] {
+        bed.put(key.as_bytes(), b"1");
+    }
+    let mut counter = bed.begin();
+    assert_eq!(keys(&mut counter, "a", "e"), ["b", "d"]);
+    (bed, counter)
+}
+
 #[test]
 fn phantoms_by_insert_and_by_delete_are_refused() {
     for delete in [false, true] {
-        let bed = roomy();
-        for key in ["b", "d"] {
-            bed.put(key.as_bytes(), b"1");
-        }
-        let mut counter = bed.begin();
-        assert_eq!(keys(&mut counter, "a", "e"), ["b", "d"]);
+        let (bed, mut counter) = counted();
         let mut other = bed.begin();
         assert!(get(&mut other, "total").is_none());
         if delete {
@@ -39,12 +45,7 @@ fn phantoms_by_insert_and_by_delete_are_refused() {
 
 #[test]
 fn a_change_beside_a_scanned_range_is_no_conflict() {
-    let bed = roomy();
-    for key in ["b", "d"] {
-        bed.put(key.as_bytes(), b"1");
-    }
-    let mut counter = bed.begin();
-    assert_eq!(keys(&mut counter, "a", "e"), ["b", "d"]);
+    let (bed, mut counter) = counted();
     let mut other = bed.begin();
     put(&mut other, "e", "1");
     other.commit().unwrap();

@@ -341,25 +341,39 @@ mod tests {
         assert_eq!(turnstile.open(), PLACES, "and no more than there are");
     }
 
-    #[test]
-    fn everybody_enters_in_the_end_whoever_stays() {
+    /// Eight threads come two hundred times each, while somebody inside stays; every `nth` gives up as soon as it has to wait.
+    fn crowd(nth: u64) {
         let (turnstile, looks) = (narrow(), Looks::default());
         let idle = turnstile.enter(0, u64::MAX, &looks).expect("a free place");
         std::thread::scope(|scope| {
             for thread in 1..=8u64 {
                 let (turnstile, looks) = (&turnstile, &looks);
                 scope.spawn(move || {
+                    let (hurried, may_give_up) = (Hurried::default(), thread % nth == 0);
+                    let host: &dyn Host = if may_give_up { &hurried } else { looks };
                     for round in 0..200 {
-                        let pass = turnstile.enter(thread as usize, thread << 32 | round, looks);
+                        let pass = turnstile.enter(thread as usize, thread << 32 | round, host);
+                        assert!(pass.is_some() || may_give_up, "in its turn");
                         std::thread::yield_now();
-                        turnstile.leave(pass.expect("in its turn"));
+                        pass.into_iter().for_each(|pass| turnstile.leave(pass));
                     }
                 });
             }
         });
         turnstile.leave(idle);
         assert_eq!(turnstile.front.load(Ordering::SeqCst), turnstile.arrived.load(Ordering::SeqCst));
+        assert!(lock(&turnstile.gone).is_empty());
         assert!(turnstile.try_enter(0, 1).is_some());
+    }
+
+    #[test]
+    fn everybody_enters_in_the_end_whoever_stays() {
+        crowd(u64::MAX);
+    }
+
+    #[test]
+    fn those_that_wait_enter_however_many_give_up() {
+        crowd(2);
     }
 
     #[test]
@@ -460,31 +474,6 @@ mod tests {
         assert_eq!((told(), turnstile.front.load(Ordering::SeqCst)), (vec![(8, true)], 8));
         turnstile.leave(inside);
         assert!(turnstile.enter(0, 3, &hurried).is_some(), "who finds a free place does not have to wait");
-    }
-
-    #[test]
-    fn those_that_wait_enter_however_many_give_up() {
-        let (turnstile, looks) = (narrow(), Looks::default());
-        let idle = turnstile.enter(0, u64::MAX, &looks).expect("a free place");
-        std::thread::scope(|scope| {
-            for thread in 1..=8u64 {
-                let (turnstile, looks) = (&turnstile, &looks);
-                scope.spawn(move || {
-                    let hurried = Hurried::default();
-                    let host: &dyn Host = if thread % 2 == 0 { looks } else { &hurried };
-                    for round in 0..200 {
-                        let pass = turnstile.enter(thread as usize, thread << 32 | round, host);
-                        assert!(pass.is_some() || thread % 2 == 1);
-                        std::thread::yield_now();
-                        pass.into_iter().for_each(|pass| turnstile.leave(pass));
-                    }
-                });
-            }
-        });
-        turnstile.leave(idle);
-        assert_eq!(turnstile.front.load(Ordering::SeqCst), turnstile.arrived.load(Ordering::SeqCst));
-        assert!(lock(&turnstile.gone).is_empty());
-        assert!(turnstile.try_enter(0, 1).is_some());
     }
 }
 
