@@ -19,6 +19,7 @@
 //! | `index` | the inner levels, always in memory |
 //! | `check` | verifies a tree, and what is read of it |
 //! | `page_run` | the records of a node, for those who read pages without a tree |
+//! | `interruption` | moments between the steps of a change, at which a test does something else; nothing otherwise |
 //!
 //! What needs a page that is not in memory says so with a [`Miss`], after which the caller lets go of its guard, has
 //! the page loaded, and begins anew; the methods without `try` do that by themselves.
