@@ -39,8 +39,8 @@
 //! ## Invariants
 //!
 //! - **P1** A slot is in one place: in use, in a stack of free slots (of a thread, or of the batches of its class), or free in its
-//!   span. Who has it there owns it.
-//! - **P2** The first word of a free slot is the address of the next of its stack. Nobody but the stack's owner reads or writes it.
+//!   span, which has a bit for it. Who has it there owns it.
+//! - **P2** The first word of a slot in a stack is the address of the next. Nobody but the stack's owner reads or writes it.
 //! - **P3** What is known of a span is read and written under the lock of its class while it has one, and otherwise under
 //!   the lock of the chunks, which is taken after that of a class, never before.
 //! - **P4** A chunk is mapped as long as one of its spans has a class, which a span keeps while a slot of it is in use or in a
@@ -353,13 +353,9 @@ impl Pool {
                     span
                 }
             };
-            // SAFETY: the span is of the class, whose lock we have (P3).
-            match unsafe { span.take(class) } {
-                // SAFETY: taken for us, of the class's size (P1).
-                Some(slot) => unsafe { slots.push(slot) },
-                None => {
-                    state.spans.remove(&span);
-                }
+            // SAFETY: the span is of the class, whose lock we have (P3), and so will be the stack.
+            if unsafe { span.take(class, count - slots.count(), &mut slots) } {
+                state.spans.remove(&span);
             }
         }
         state.free -= slots.count() as usize;

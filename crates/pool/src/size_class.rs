@@ -1,19 +1,21 @@
 //! Classes of slots: of what size they are, and of which part of the pool.
 //!
-//! Sizes up to 256 go in steps of 16, up to 4 KiB in eighths of a power of two, and above that a span is cut into
+//! Sizes from 32 to 256 go in steps of 16, up to 4 KiB in eighths of a power of two, and above that a span is cut into
 //! fifteen parts, fourteen, and so on down to two. So a slot is seldom more than an eighth larger than what lies in it, and
 //! little is left over at the end of a span.
 
 use super::Part;
 use super::span::SPAN_BYTES;
 
+/// The smallest slot: what is known of a span has a bit for each.
+pub(super) const SLOT_BYTES_MIN: usize = 2 * UNIT;
 /// The largest slot. In the first span of a chunk, too, there is room for one.
 pub(super) const SLOT_BYTES_MAX: usize = SPAN_BYTES / 2;
 /// What all sizes are multiples of; the alignment of nodes.
 const UNIT: usize = 16;
 const FINE_MAX: usize = 256;
 const EIGHTHS_MAX: usize = 4096;
-const FINE: usize = FINE_MAX / UNIT;
+const FINE: usize = (FINE_MAX - SLOT_BYTES_MIN) / UNIT + 1;
 /// Classes up to [`EIGHTHS_MAX`].
 const SMALL: usize = FINE + 8 * (EIGHTHS_MAX / FINE_MAX).ilog2() as usize;
 /// Into how many parts a span is cut for the smallest of the other classes.
@@ -37,7 +39,7 @@ const SIZES: [u32; COUNT] = {
     let mut class = 0;
     while class < COUNT {
         let size = if class < FINE {
-            (class + 1) * UNIT
+            SLOT_BYTES_MIN + class * UNIT
         } else if class < SMALL {
             let (octave, eighth) = ((class - FINE) / 8, (class - FINE) % 8);
             (FINE_MAX << octave) / 8 * (9 + eighth)
@@ -127,7 +129,7 @@ mod tests {
             SIZES.into_iter().map(|size| size as usize).enumerate().filter(|(_, slot)| *slot <= 8 << 10)
         {
             assert!(SPAN_BYTES % slot <= SPAN_BYTES / 14, "{} of a span lost", SPAN_BYTES % slot);
-            let smaller = index.checked_sub(1).map_or(0, |index| SIZES[index] as usize);
+            let smaller = index.checked_sub(1).map_or(SLOT_BYTES_MIN - UNIT, |index| SIZES[index] as usize);
             assert!(slot - smaller <= (slot / 7).max(UNIT), "{smaller} to {slot}");
         }
     }

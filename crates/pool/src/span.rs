@@ -2,9 +2,10 @@
 //!
 //! What is known of a chunk and its spans lies at the chunk's begin, where the first span has fewer slots for it.
 
-use super::size_class::SizeClass;
+use super::size_class::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SizeClass};
 use super::system::{self, Pages};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 /// Bytes of a chunk, and what its address is a multiple of: what the processor translates by one entry.
@@ -62,13 +63,45 @@ impl Slots {
     }
 }
 
+/// Slots of a span at most, and the words that have a bit for each.
+const SPAN_SLOTS_MAX: usize = SPAN_BYTES / SLOT_BYTES_MIN;
+const WORDS: usize = SPAN_SLOTS_MAX / 64;
+
 /// What is known of a span (P3).
 struct Span {
-    free: Slots,
-    /// Slots from here on have never been used.
-    fresh: u32,
-    /// Slots that are not free.
+    /// Slots that are free, and those that are not.
+    free: u32,
     used: u32,
+    /// A bit for each slot that is free. It says so beside the slot, which is cold memory as a rule: to take sixty slots is to write to
+    /// sixty lines, none of which has to be waited for.
+    bits: [u64; WORDS],
+}
+
+impl Span {
+    /// All of `slots` are free.
+    fn new(slots: Range<u32>) -> Span {
+        let mut span = Span { free: slots.len() as u32, used: 0, bits: [0; WORDS] };
+        for slot in slots {
+            span.bits[slot as usize / 64] |= 1 << (slot % 64);
+        }
+        span
+    }
+
+    /// Takes the lowest free slots out, `count_max` at most, and tells of each by its number.
+    fn take(&mut self, count_max: u32, mut taken: impl FnMut(usize)) {
+        let mut left = count_max.min(self.free);
+        (self.free, self.used) = (self.free - left, self.used + left);
+        for (number, word) in self.bits.iter_mut().enumerate() {
+            while *word != 0 {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                taken(number * 64 + word.trailing_zeros() as usize);
+                *word &= *word - 1;
+            }
+        }
+    }
 }
 
 /// What is known of a chunk.
@@ -81,7 +114,7 @@ struct Head {
 }
 
 const HEAD_BYTES: usize = size_of::<Head>();
-const _: () = assert!(SPANS == 32 && HEAD_BYTES <= 1024);
+const _: () = assert!(SPANS == 32 && HEAD_BYTES <= SPAN_BYTES - SLOT_BYTES_MAX);
 
 /// A chunk, ordered by its address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,32 +175,25 @@ impl SpanRef {
     }
 
     /// The slots of a class that it has room for, by their numbers: the first are none if they are the head's.
-    pub(super) fn slots(self, class: SizeClass) -> std::ops::Range<u32> {
+    pub(super) fn slots(self, class: SizeClass) -> Range<u32> {
         let slot = class.slot_bytes();
         let first = if self.index == 0 { HEAD_BYTES.div_ceil(slot) } else { 0 };
         first as u32..(SPAN_BYTES / slot) as u32
     }
 
-    /// Takes a free slot; `None` if there is none.
+    /// Takes the lowest free slots onto `slots`, `count_max` at most; whether the span has none left.
     ///
     /// # Safety
-    /// The caller has the lock of `class`, which is the span's (P3).
-    pub(super) unsafe fn take(mut self, class: SizeClass) -> Option<NonNull<u8>> {
-        let (chunk, index, slots) = (self.chunk.0.cast::<u8>(), self.index, self.slots(class));
+    /// The caller has the lock of `class`, which is the span's and the stack's (P3).
+    pub(super) unsafe fn take(mut self, class: SizeClass, count_max: u32, slots: &mut Slots) -> bool {
+        let (chunk, start) = (self.chunk.0.cast::<u8>(), self.index * SPAN_BYTES);
         // SAFETY: our own contract.
         let span = unsafe { self.span() };
-        let slot = match span.free.pop() {
-            Some(slot) => slot,
-            None if span.fresh < slots.end => {
-                let at = index * SPAN_BYTES + span.fresh as usize * class.slot_bytes();
-                span.fresh += 1;
-                // SAFETY: within the chunk, as the slot ends within its span (P4).
-                unsafe { chunk.add(at) }
-            }
-            None => return None,
-        };
-        span.used += 1;
-        Some(slot)
+        span.take(count_max, |number| {
+            // SAFETY: within the chunk, as the slot ends within its span (P4); free until now, and the stack's from now on (P1).
+            unsafe { slots.push(chunk.add(start + number * class.slot_bytes())) };
+        });
+        span.free == 0
     }
 
     /// Takes a slot back; what the span was and is then.
@@ -175,13 +201,12 @@ impl SpanRef {
     /// # Safety
     /// As [`SpanRef::take`]; the slot lies in this span and is the caller's (P1).
     pub(super) unsafe fn put(mut self, class: SizeClass, slot: NonNull<u8>) -> Put {
-        let slots = self.slots(class);
+        let number = (slot.addr().get() % SPAN_BYTES) as u32 / class.slot_bytes() as u32;
         // SAFETY: our own contract.
         let span = unsafe { self.span() };
-        let was_full = span.free.count() == 0 && span.fresh == slots.end;
-        // SAFETY: the slot is the caller's, and of the span's size.
-        unsafe { span.free.push(slot) };
-        span.used -= 1;
+        let was_full = span.free == 0;
+        span.bits[number as usize / 64] |= 1 << (number % 64);
+        (span.free, span.used) = (span.free + 1, span.used - 1);
         Put { was_full, is_empty: span.used == 0 }
     }
 }
@@ -264,9 +289,8 @@ impl Chunks {
             self.open.remove(&chunk);
         }
         let span = SpanRef { chunk, index };
-        let fresh = span.slots(class).start;
         // SAFETY: the span is within the head, and the caller's alone.
-        unsafe { spans.cast::<Span>().add(index).write(Span { free: Slots::new(), fresh, used: 0 }) };
+        unsafe { spans.cast::<Span>().add(index).write(Span::new(span.slots(class))) };
         Some(span)
     }
 
