@@ -7,7 +7,7 @@ use crate::options::Isolation;
 use crate::planted::{Bug, is_planted};
 use crate::read::{Attempt, Failure, Own, Protection, Reader};
 use crate::record::KeyRef;
-use crate::schedule::point;
+use crate::schedule::{self, point};
 use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::lock;
@@ -115,6 +115,7 @@ impl Transaction {
         let id = workspace.log_id;
         let lost = &workspace.core.transactions.lost;
         let reservation = workspace.core.reserve_commit()?;
+        let reserving = schedule::reserving();
         let mut lsn = reservation.lsn();
         workspace.slot().set_commit_lsn(lsn);
         // From before the swap: as soon as the status says so, others may take the versions for what they are.
@@ -137,6 +138,7 @@ impl Transaction {
             }
             reservation.fill(id, at, 0);
         }
+        drop(reserving);
         self.phase = Phase::Ended;
         point();
         for write in 0..workspace.writes.len() {

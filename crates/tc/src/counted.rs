@@ -1,8 +1,9 @@
 //! Atomics that count what is stored through them: the tests' proof that a path only reads.
 //!
-//! Every store, swap and read-modify-write counts for the calling thread, whether or not it changes the word: each takes
+//! Each access is a [step](crate::schedule) of the schedule tests, too. Every store, swap and read-modify-write counts for the calling thread, whether or not it changes the word: each takes
 //! the cache line from the others. So does locking a mutex.
 
+use crate::schedule::step;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic;
 pub(crate) use std::sync::atomic::Ordering;
@@ -35,6 +36,7 @@ pub(crate) fn stores() -> u64 {
 /// The calling thread stores something at an address that others may read.
 #[inline]
 pub(crate) fn note_store(address: usize) {
+    step();
     STORES.with(|stores| stores.set(stores.get() + 1));
     STORED.with_borrow_mut(|stored| stored.iter_mut().for_each(|stored| stored.push(address)));
 }
@@ -59,6 +61,7 @@ macro_rules! counted {
 
             #[inline]
             pub(crate) fn load(&self, ordering: Ordering) -> $value {
+                step();
                 self.0.load(ordering)
             }
 

@@ -60,18 +60,42 @@ struct TurnState {
     live: Vec<usize>,
     current: usize,
     steps: usize,
+    /// Points that a thread passes, as a rule, before the next one has its turn.
+    turns: [usize; 5],
+    /// Now and then a thread is suspended.
+    suspends: bool,
+    /// It has no turn for so many turns of others.
+    suspended: Option<(usize, usize)>,
+}
+
+impl TurnState {
+    fn next(&mut self) -> Option<usize> {
+        self.suspended = self.suspended.and_then(|(thread, left)| Some((thread, left.checked_sub(1)?)));
+        if self.suspends && self.suspended.is_none() && self.random.percent(4) {
+            let thread = *self.live.get(self.random.below(self.live.len().max(1)))?;
+            self.suspended = Some((thread, [10, 60, 400][self.random.below(3)]));
+        }
+        let is_suspended = |thread: usize| self.suspended.is_some_and(|(suspended, _)| suspended == thread);
+        let able: Vec<usize> = self.live.iter().copied().filter(|&thread| !is_suspended(thread)).collect();
+        let able = if able.is_empty() { &self.live } else { &able };
+        let last = able.len().checked_sub(1)?;
+        Some(able[self.random.below(last + 1)])
+    }
 }
 
 impl Turns {
-    fn new(threads: usize, random: Random) -> Turns {
-        let state = TurnState { random, live: (0..threads).collect(), current: 0, steps: 0 };
+    /// With `steps`, each access to an atomic is a point, and threads are suspended for long.
+    fn new(threads: usize, random: Random, steps: bool) -> Turns {
+        let turns = if steps { [0, 2, 10, 60, 400] } else { [0, 0, 1, 4, 19] };
+        let live = (0..threads).collect();
+        let state = TurnState { random, live, current: 0, steps: 0, turns, suspends: steps, suspended: None };
         Turns { state: Mutex::new(state), changed: (0..threads).map(|_| Condvar::new()).collect() }
     }
 
     fn pass(&self, state: &mut TurnState) {
-        if let Some(next) = state.live.len().checked_sub(1).map(|last| state.random.below(last + 1)) {
-            state.current = state.live[next];
-            state.steps = [0, 0, 1, 4, 19][state.random.below(5)];
+        if let Some(next) = state.next() {
+            state.current = next;
+            state.steps = state.turns[state.random.below(5)];
             self.changed[state.current].notify_one();
         }
     }
@@ -108,6 +132,7 @@ struct Turn<'t>(&'t Turns, usize);
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         schedule::set_hook(None);
+        schedule::set_steps(None);
         planted::plant(None);
         self.0.leave(self.1);
     }
@@ -189,6 +214,8 @@ struct World {
     rough: bool,
     /// Whether clients take the first of a few keys that scans in that direction find, and put some back.
     queue: Option<Direction>,
+    /// Places in the log that somebody is about to fill.
+    reservations: Arc<AtomicUsize>,
     next: AtomicUsize,
     ended: AtomicUsize,
     done: AtomicBool,
@@ -403,8 +430,11 @@ struct RandomProxy {
 impl RandomProxy {
     fn step(&mut self, world: &World, random: &mut Random) {
         let tc = world.tc.get().unwrap();
-        world.log.request_flush(Lsn(u64::MAX));
-        while world.log.flush_step().unwrap() {}
+        // Who has reserved place may be waiting for its turn, and is not waited for on this thread.
+        if world.reservations.load(Ordering::SeqCst) == 0 {
+            world.log.request_flush(Lsn(u64::MAX));
+            while world.log.flush_step().unwrap() {}
+        }
         while let Some(buffer) = world.log.next_stable(self.at) {
             for (lsn, record) in buffer.view().records() {
                 match record {
@@ -610,6 +640,7 @@ fn run(
         events: AtomicU64::new(0),
         rough: seed % 4 == 3,
         queue,
+        reservations: Arc::default(),
         next: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         done: AtomicBool::new(false),
@@ -620,7 +651,8 @@ fn run(
         None => (1 + random.below(4) as u8, 2 + random.below(6)),
     };
     let clients = 1 + random.below(4);
-    let turns = Arc::new(Turns::new(clients + 2, random.clone()));
+    let steps = seed % 3 == 2;
+    let turns = Arc::new(Turns::new(clients + 2, random.clone(), steps));
     let violation = Mutex::new(None);
     std::thread::scope(|scope| {
         for thread in 0..clients + 2 {
@@ -632,6 +664,7 @@ fn run(
                 let _turn = Turn(turns, thread);
                 planted::plant(bug);
                 schedule::set_hook(Some(Arc::new(move || hooked.point(thread))));
+                schedule::set_steps(steps.then(|| Arc::clone(&world.reservations)));
                 if thread < clients {
                     loop {
                         let name = world.next.fetch_add(1, Ordering::SeqCst);
