@@ -152,7 +152,8 @@ pub fn measure(
         Some(parent) => tempfile::tempdir_in(parent)?,
         None => tempfile::tempdir()?,
     };
-    let settings = Settings { directory: scratch.path().to_owned(), sync, memory: work.memory };
+    let settings =
+        Settings { directory: scratch.path().to_owned(), sync, memory: work.memory, beyond_memory: false };
     let driver = Driver {
         threads: work.threads,
         in_flight: 1,

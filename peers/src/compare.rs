@@ -6,7 +6,8 @@ use crate::{Engine, Work};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::error::Error;
-use std::process::{Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
 
 /// What was measured of one engine, one number a round.
 #[derive(Default)]
@@ -18,6 +19,8 @@ struct Series {
     peak_rss_bytes: Vec<f64>,
     disk_bytes: Vec<f64>,
     load_seconds: Vec<f64>,
+    /// Rounds in which the system ended the process, which wanted more memory than it may have.
+    killed: usize,
 }
 
 pub fn run(
@@ -33,7 +36,15 @@ pub fn run(
         for (&engine, series) in engines.iter().zip(&mut all) {
             let waits = !matches!(engine, Engine::Deuteron | Engine::Map) && work.durability == "sync";
             let threads = if waits { sync_threads } else { work.threads };
-            let report = child(engine, threads, limit, work)?;
+            let Some(report) = child(engine, threads, limit, work)? else {
+                eprintln!(
+                    "round {round} of {rounds}: {:<20} killed: it took more memory than --limit",
+                    name(engine)
+                );
+                series.operations.push(0.0);
+                series.killed += 1;
+                continue;
+            };
             let number = |value: &Value| value.as_f64().unwrap_or_default();
             let operations = number(&report["throughput_ops"]);
             eprintln!("round {round} of {rounds}: {:<20} {:>12.0} operations/s", name(engine), operations);
@@ -69,6 +80,7 @@ pub fn run(
                 "peak_rss_bytes": median(&series.peak_rss_bytes),
                 "disk_bytes": median(&series.disk_bytes),
                 "load_seconds": median(&series.load_seconds),
+                "rounds_killed": series.killed,
             })
         })
         .collect();
@@ -116,8 +128,14 @@ pub fn name(engine: Engine) -> String {
     engine.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Measures in a process of its own, so that memory is the engine's, and nothing is left from the one before.
-fn child(engine: Engine, threads: usize, limit: Option<u64>, work: &Work) -> Result<Value, Box<dyn Error>> {
+/// Measures in a process of its own, so that memory is the engine's, and nothing is left from the one before. None if the system has killed it
+/// at its limit.
+fn child(
+    engine: Engine,
+    threads: usize,
+    limit: Option<u64>,
+    work: &Work,
+) -> Result<Option<Value>, Box<dyn Error>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["ycsb", "--engine", &name(engine), "--threads", &threads.to_string()]);
     command.args(["--records", &work.records.to_string(), "--value-bytes", &work.value_bytes.to_string()]);
@@ -145,8 +163,15 @@ fn child(engine: Engine, threads: usize, limit: Option<u64>, work: &Work) -> Res
         command.arg("--dir").arg(directory);
     }
     let group = limit.map(MemoryGroup::new).transpose()?;
-    report_within(command, &name(engine), group.as_ref()).map_err(|error| error as Box<dyn Error>)
+    let output = output_within(command, group.as_ref()).map_err(|error| error as Box<dyn Error>)?;
+    if group.is_some() && output.status.signal() == Some(SIGKILL) {
+        return Ok(None);
+    }
+    report_in(&output, &name(engine)).map(Some).map_err(|error| error as Box<dyn Error>)
 }
+
+/// With which the kernel ends a process of a control group that has no memory left.
+const SIGKILL: i32 = 9;
 
 /// Has the allocator keep what is freed for as long as `deuteron bench` does with so much memory, and use huge pages as that does. It concerns
 /// the engines in Rust.
@@ -157,14 +182,20 @@ pub fn suit_allocator(command: &mut Command, memory: usize) {
 
 /// The report that a child process prints.
 pub fn report_of(command: Command, engine: &str) -> Result<Value, Box<dyn Error + Send + Sync>> {
-    report_within(command, engine, None)
+    report_in(&output_within(command, None)?, engine)
 }
 
-fn report_within(
+fn report_in(output: &Output, engine: &str) -> Result<Value, Box<dyn Error + Send + Sync>> {
+    if !output.status.success() {
+        return Err(format!("{engine} failed: {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn output_within(
     mut command: Command,
-    engine: &str,
     group: Option<&MemoryGroup>,
-) -> Result<Value, Box<dyn Error + Send + Sync>> {
+) -> Result<Output, Box<dyn Error + Send + Sync>> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     // It has hardly begun.
     let taken = group.map_or(Ok(()), |group| group.take(child.id()));
@@ -173,10 +204,7 @@ fn report_within(
     }
     let output = child.wait_with_output()?;
     taken?;
-    if !output.status.success() {
-        return Err(format!("{engine} failed: {}", output.status).into());
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
+    Ok(output)
 }
 
 /// What several rounds found of one number.

@@ -82,7 +82,12 @@ pub fn measure(
         ..Driver::default()
     };
     let scratch = tempfile::tempdir()?;
-    let settings = Settings { directory: scratch.path().to_owned(), sync: false, memory: work.memory };
+    let settings = Settings {
+        directory: scratch.path().to_owned(),
+        sync: false,
+        memory: work.memory,
+        beyond_memory: false,
+    };
     let embedded = |control, name| -> Result<ContentionFigure, Box<dyn Error>> {
         let options = Options::new().memory(work.memory).concurrency_control(control);
         let durability = Durability::Delayed(Duration::from_millis(10));

@@ -23,6 +23,11 @@ impl Lmdb {
             // SAFETY: the directory is ours alone, and what a power cut leaves is of no interest.
             unsafe { options.flags(EnvFlags::NO_SYNC) };
         }
+        if settings.beyond_memory {
+            // As its documentation says of random reads: else each has the system read what lies around.
+            // SAFETY: it says how the file is read, and nothing of what is in it.
+            unsafe { options.flags(EnvFlags::NO_READ_AHEAD) };
+        }
         // SAFETY: the file is mapped by this process alone, and nobody truncates it.
         let environment = unsafe { options.open(&settings.directory)? };
         let mut transaction = environment.write_txn()?;

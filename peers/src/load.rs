@@ -33,7 +33,12 @@ pub struct LoadWork {
 /// Measures one engine.
 pub fn measure(engine: Engine, work: &LoadWork) -> Outcome<Value> {
     let scratch = crate::scratch(work.dir.as_deref())?;
-    let settings = Settings { directory: scratch.path().to_owned(), sync: false, memory: work.memory };
+    let settings = Settings {
+        directory: scratch.path().to_owned(),
+        sync: false,
+        memory: work.memory,
+        beyond_memory: false,
+    };
     let begin = Instant::now();
     let durable = bulk::load(engine, &settings, Records::new(work.records, work.value_bytes))?;
     let seconds = (durable - begin).as_secs_f64();

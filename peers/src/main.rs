@@ -371,7 +371,12 @@ fn measure(engine: Engine, work: &Work) -> Result<Report, Box<dyn Error>> {
         other => return Err(format!("\"{other}\" is neither sync nor delayed").into()),
     };
     let scratch = scratch(work.dir.as_deref())?;
-    let settings = Settings { directory: scratch.path().to_owned(), sync, memory: work.memory };
+    let settings = Settings {
+        directory: scratch.path().to_owned(),
+        sync,
+        memory: work.memory,
+        beyond_memory: work.records.saturating_mul(8 + work.value_bytes as u64) > work.memory as u64,
+    };
     let ahead = match work.ahead.as_str() {
         "nothing" => Ahead::Nothing,
         "keys" => Ahead::Keys,

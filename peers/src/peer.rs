@@ -15,6 +15,8 @@ pub struct Settings {
     pub sync: bool,
     /// In bytes.
     pub memory: usize,
+    /// The records take more than that.
+    pub beyond_memory: bool,
 }
 
 /// For the threads that an engine has in the background.

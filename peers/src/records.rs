@@ -212,7 +212,12 @@ pub fn measure(engine: RecordEngine, work: &RecordWork) -> Outcome<Value> {
         Some(parent) => tempfile::tempdir_in(parent)?,
         None => tempfile::tempdir()?,
     };
-    let settings = Settings { directory: scratch.path().to_owned(), sync: false, memory: work.memory };
+    let settings = Settings {
+        directory: scratch.path().to_owned(),
+        sync: false,
+        memory: work.memory,
+        beyond_memory: work.records.saturating_mul(8 + work.value_bytes as u64) > work.memory as u64,
+    };
     match engine {
         RecordEngine::Store => drive(&Own::open(&settings)?, work, &settings),
         RecordEngine::Rocksdb => drive(&Rocksdb::open(&settings)?, work, &settings),

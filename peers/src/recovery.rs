@@ -51,7 +51,7 @@ pub struct RecoveryWork {
 impl RecoveryWork {
     fn settings(&self) -> Outcome<Settings> {
         let directory = self.dir.clone().ok_or("--dir says which database")?;
-        Ok(Settings { directory, sync: false, memory: self.memory })
+        Ok(Settings { directory, sync: false, memory: self.memory, beyond_memory: false })
     }
 
     fn how(&self) -> Use {

@@ -16,7 +16,7 @@ const HOW: Use = Use { threads: 2, in_flight: 1, ahead: Ahead::Keys };
 const RECORDS: u64 = 500;
 
 fn settings(directory: &Path, sync: bool) -> Settings {
-    Settings { directory: directory.to_owned(), sync, memory: 64 << 20 }
+    Settings { directory: directory.to_owned(), sync, memory: 64 << 20, beyond_memory: true }
 }
 
 fn durable_engines() -> impl Iterator<Item = Engine> {

@@ -138,7 +138,7 @@ impl Transaction {
             }
             reservation.fill(id, at, 0);
         }
-        drop(reserving);
+        reserving.end();
         self.phase = Phase::Ended;
         point();
         for write in 0..workspace.writes.len() {

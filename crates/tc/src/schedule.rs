@@ -19,6 +19,12 @@ pub(crate) fn reserving() -> Reserving {
 #[cfg(not(all(test, not(loom))))]
 pub(crate) struct Reserving;
 
+#[cfg(not(all(test, not(loom))))]
+impl Reserving {
+    #[inline(always)]
+    pub(crate) fn end(self) {}
+}
+
 #[cfg(all(test, not(loom)))]
 pub(crate) use in_tests::*;
 
@@ -49,6 +55,10 @@ mod in_tests {
 
     /// A place that is reserved.
     pub(crate) struct Reserving(Option<Arc<AtomicUsize>>);
+
+    impl Reserving {
+        pub(crate) fn end(self) {}
+    }
 
     impl Drop for Reserving {
         fn drop(&mut self) {
