@@ -223,7 +223,7 @@ impl Core {
                     continue;
                 }
                 VersionState::Committed(at) if at < horizon => {
-                    dropped += Self::cut_below(&version, guard, &mut retire);
+                    dropped += self.cut_below(&version, guard, &mut retire);
                     break;
                 }
                 VersionState::Committed(at) => newer = Some(at),
@@ -239,14 +239,77 @@ impl Core {
     }
 
     /// Drops everything below a version that everybody sees. The caller has the maintenance lock.
-    fn cut_below(version: &Version, guard: &Guard<'_>, retire: &mut impl FnMut(Linked<'_, Version>)) -> u64 {
+    fn cut_below(
+        &self,
+        version: &Version,
+        guard: &Guard<'_>,
+        retire: &mut impl FnMut(Linked<'_, Version>),
+    ) -> u64 {
         let below = version.next.load(Ordering::Acquire);
-        if below == PRUNED || below.is_null() || !Self::all_stamped(below) {
+        if below == PRUNED || below.is_null() {
             return 0;
+        }
+        if !Self::all_stamped(below) {
+            return self.cut_around_unstamped(version, guard, retire);
         }
         version.next.store(PRUNED, Ordering::Release);
         // SAFETY: unlinked by the store, all stamped (V2), under the maintenance lock (E1).
         unsafe { Self::retire_chain(below, guard, retire) }
+    }
+
+    /// The same if writers hold on to versions there (V2). Those whose transactions were aborted by somebody else stay, and what was dropped is below them: their writers may
+    /// do nothing for long. One that was committed is about to be stamped, and nothing goes before: whoever is too old for `version` (R11) would see it, though a
+    /// newer one has gone from above it.
+    #[cold]
+    fn cut_around_unstamped(
+        &self,
+        version: &Version,
+        _guard: &Guard<'_>,
+        retire: &mut impl FnMut(Linked<'_, Version>),
+    ) -> u64 {
+        let below = version.next.load(Ordering::Acquire);
+        if !self.has_stamped_among_aborted(below) {
+            return 0;
+        }
+        // Nobody is to step over what goes to something older. So there is nothing first, which is right for all who come so far, and then what stays.
+        version.next.store(PRUNED, Ordering::Release);
+        let (mut current, mut kept, mut count) = (below, PRUNED, 0);
+        while current != PRUNED {
+            point();
+            // SAFETY: reached under the guard, and retired below if at all (V1).
+            let Some(lower) = (unsafe { Linked::new(current) }) else { break };
+            current = lower.next.load(Ordering::Acquire);
+            if lower.is_stamped() {
+                // Unlinked by the first store under the maintenance lock (E1).
+                retire(lower);
+                count += 1;
+            } else {
+                // Upside down, which is nothing to aborted ones.
+                lower.next.store(kept, Ordering::Release);
+                kept = lower.pointer();
+            }
+        }
+        version.next.store(kept, Ordering::Release);
+        count
+    }
+
+    /// Whether there is a version in the chain that is stamped, and none that is not but those of aborted transactions.
+    fn has_stamped_among_aborted(&self, chain: *mut Version) -> bool {
+        let (mut current, mut found) = (chain, false);
+        while current != PRUNED {
+            // SAFETY: the caller has a guard and the maintenance lock (V1).
+            let Some(version) = (unsafe { current.as_ref() }) else { break };
+            match version.state() {
+                VersionState::Pending(slot) => {
+                    if self.transactions.slot(slot).status.load() != Status::Aborted {
+                        return false;
+                    }
+                }
+                VersionState::Committed(_) | VersionState::Aborted => found = true,
+            }
+            current = version.next.load(Ordering::Acquire);
+        }
+        found
     }
 
     /// Whether no writer holds on to a version of the chain (V2): one whose transaction was aborted by somebody else may lie

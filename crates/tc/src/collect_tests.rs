@@ -2,6 +2,7 @@
 
 use crate::counted::{asked, stored};
 use crate::linked::Linked;
+use crate::read::{Own, Protection, Reader, Visible};
 use crate::record::{REMOVED, Record};
 use crate::schedule;
 use crate::sync::{Ordering, lock};
@@ -164,7 +165,7 @@ fn a_record_that_only_the_index_refers_to_is_given_back_in_the_end() {
 
 #[test]
 fn maintenance_drops_what_everybody_has_moved_on_from_and_what_was_aborted() {
-    let cases: [(&[Is], u64, &[Is], u64); 14] = [
+    let cases: [(&[Is], u64, &[Is], u64); 18] = [
         // Below the newest version that all see nothing is kept; a version at the horizon is not seen by all.
         (&[Committed(9), Committed(7), Committed(5)], 8, &[Committed(9), Committed(7), Pruned], 1),
         (&[Committed(9), Committed(7), Committed(5)], 10, &[Committed(9), Pruned], 2),
@@ -180,12 +181,23 @@ fn maintenance_drops_what_everybody_has_moved_on_from_and_what_was_aborted() {
         (&[Aborted, Aborted, Committed(5)], 1, &[Committed(5)], 2),
         (&[Committed(7), Aborted, Committed(5)], 1, &[Committed(7), Committed(5)], 1),
         (&[Aborted, Pruned], 1, &[Pruned], 1),
-        // Uncommitted ones stay, and above them nothing is cut off that they belong to (V2).
+        // Those that are not stamped stay (V2), and nothing with them below the newest version that all see.
         (&[Pending, Committed(7), Committed(5)], 9, &[Pending, Committed(7), Pruned], 1),
-        (&[Committed(7), Pending, Committed(5)], 9, &[Committed(7), Pending, Committed(5)], 0),
+        (&[Committed(7), Pending, Committed(5)], 9, &[Committed(7), Pending, Pruned], 1),
+        (&[Committed(7), Pending, Committed(5)], 7, &[Committed(7), Pending, Committed(5)], 0),
+        (&[Committed(9), Committed(8), Pending, Committed(5)], 10, &[Committed(9), Pending, Pruned], 2),
+        (
+            &[Committed(9), Pending, Aborted, Committed(8), Pending, Committed(5), Pruned],
+            10,
+            &[Committed(9), Pending, Pending, Pruned],
+            3,
+        ),
+        (&[Committed(9), Pending, Pending], 10, &[Committed(9), Pending, Pending], 0),
     ];
     for (before, horizon, after, dropped) in cases {
         let bed = small();
+        // That of the writer of what is not stamped: aborted.
+        bed.tc().core.transactions.allocate();
         let guard = bed.epochs.pin();
         let record = record(&bed, b"k", before, &guard);
         let worked = bed.tc().core.maintain(&record, Timestamp(horizon), &guard);
@@ -193,6 +205,74 @@ fn maintenance_drops_what_everybody_has_moved_on_from_and_what_was_aborted() {
         assert_eq!(worked, dropped > 0, "{before:?} below {horizon}");
         assert_eq!(bed.tc().statistics().versions_dropped, dropped, "{before:?} below {horizon}");
     }
+}
+
+/// Whoever is too old for the version above would see it, and not what has gone from between.
+#[test]
+fn above_a_version_that_was_committed_and_is_not_stamped_yet_nothing_is_dropped() {
+    let bed = small();
+    let (core, guard) = (&bed.tc().core, bed.epochs.pin());
+    let slot = core.transactions.slot(core.transactions.allocate());
+    let begin = core.transactions.begin(slot, &core.clock);
+    assert!(slot.status.commit(begin, Timestamp(6), &core.transactions.lost));
+    let versions = [Committed(9), Committed(8), Pending, Committed(5)];
+    let record = record(&bed, b"k", &versions, &guard);
+    assert!(!core.maintain(&record, Timestamp(10), &guard));
+    assert_eq!(chain(&record), versions);
+}
+
+/// The horizon was forced past one that reads on while versions go: it sees the one it should, or that it is gone.
+#[test]
+fn who_is_too_old_steps_over_nothing_that_is_dropped_to_what_is_older() {
+    let bed = small();
+    let (core, guard) = (&bed.tc().core, bed.epochs.pin());
+    core.transactions.allocate();
+    let versions = [Committed(9), Committed(8), Pending, Committed(7), Pending, Committed(5)];
+    let made = record(&bed, b"k", &versions, &guard);
+    let (theirs, looks) = (Arc::clone(&bed), Arc::new(Mutex::new(Vec::new())));
+    let looked = Arc::clone(&looks);
+    schedule::set_hook(Some(Arc::new(move || {
+        // Looking comes to points, too.
+        let Ok(mut looks) = looked.try_lock() else { return };
+        let (core, guard) = (&theirs.tc().core, theirs.epochs.pin());
+        let record = core.table.find(core.table.key(TABLE, b"k"), &guard).expect("a record");
+        for (at, newest) in [(5, 5), (6, 5), (7, 7), (8, 8)] {
+            let (slot, own, protection) = (SlotIndex(1), Own::Visible, Protection::Published);
+            let reader = Reader { at: Timestamp(at), slot, own, protection };
+            let (visible, _) = core.visible(record.head.load(Ordering::SeqCst), reader, &guard);
+            looks.push(match visible {
+                Visible::Committed { at: found, .. } => {
+                    assert_eq!(found, Timestamp(newest), "at {at}");
+                    true
+                }
+                Visible::Pruned => false,
+                _ => panic!("all are committed"),
+            });
+        }
+    })));
+    let dropped = core.maintain(&made, Timestamp(10), &guard);
+    schedule::set_hook(None);
+    assert!(dropped);
+    assert_eq!(chain(&made), [Committed(9), Pending, Pending, Pruned]);
+    let looks = lock(&looks);
+    assert!(looks.contains(&true) && looks.contains(&false), "before and after");
+}
+
+#[test]
+fn above_what_an_aborted_writer_has_written_that_does_nothing_a_chain_stays_short() {
+    let bed = roomy();
+    bed.put(b"k", b"before");
+    let mut idle = bed.begin();
+    idle.put(TABLE, b"k", b"idle").unwrap();
+    assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
+    for round in 0..200u8 {
+        bed.put(b"k", &[round]);
+        // Past the version beneath the next one.
+        bed.tc().force_horizon(Timestamp::MAX);
+        assert!(versions(&bed, b"k") <= 4, "{round}");
+    }
+    drop(idle);
+    assert_eq!((versions(&bed, b"k"), bed.get(b"k")), (1, Some(vec![199])));
 }
 
 /// When the versions of `k` were committed that are left, as numbers of `puts`, the newest first.
@@ -645,6 +725,7 @@ fn what_can_be_dropped_is_seen_before_anybody_changes_the_record() {
     let bed = small();
     let core = &bed.tc().core;
     let guard = bed.epochs.pin();
+    core.transactions.allocate();
     let horizon = Timestamp(3);
     let kinds = [Committed(5), Committed(1), Aborted, Pending];
     let mut chains: Vec<Vec<Is>> = vec![Vec::new()];
@@ -660,7 +741,7 @@ fn what_can_be_dropped_is_seen_before_anybody_changes_the_record() {
         let made = record(&bed, &number.to_be_bytes(), versions, &guard);
         let has_garbage = bed.tc().core.has_garbage(&made, horizon, &guard);
         let dropped = core.maintain(&made, horizon, &guard);
-        // What a writer has not stamped yet is left, and all that lies above it under one that everybody sees.
+        // What a writer has not stamped yet is left.
         let may_wait = versions.contains(&Pending);
         assert!(has_garbage == dropped || has_garbage && may_wait, "{versions:?}");
         assert!(may_wait || !bed.tc().core.has_garbage(&made, horizon, &guard), "{versions:?}");
