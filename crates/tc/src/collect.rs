@@ -4,6 +4,7 @@
 use crate::core::Core;
 use crate::error::ConflictCause;
 use crate::linked::Linked;
+use crate::ordered_index::{Settlement, Standing};
 use crate::planted::{Bug, is_planted};
 use crate::record::{REMOVED, Record};
 use crate::recycler::Recycler;
@@ -46,10 +47,14 @@ impl Core {
         // What has not been let go of cannot be evicted, and a step comes seldom where the same thread does I/O, too. With memory to spare
         // there is no hurry: many records are written again meanwhile, and stay where they are.
         let times = if self.account.is_over_target() { SETTLES_MAX } else { 1 };
+        let mut uncommitted = 0;
         for _ in 0..times {
-            let settled = self.settle(SETTLE_MAX);
-            worked |= settled > 0;
-            if settled < SETTLE_MAX {
+            let settlement = self.settle(SETTLE_MAX);
+            worked |= settlement.settled > 0;
+            uncommitted += settlement.uncommitted;
+            // Once round is enough: one that has written much and does nothing has as much in the index.
+            if settlement.settled + settlement.uncommitted < SETTLE_MAX || uncommitted >= settlement.remaining
+            {
                 break;
             }
         }
@@ -59,15 +64,15 @@ impl Core {
         worked
     }
 
-    /// Lets records leave the index of which the data component has everything, up to `count_max` of those that scans have not met and of
-    /// those that they have; how many there were. None if somebody else is at it.
-    pub(crate) fn settle(&self, count_max: usize) -> usize {
+    /// Lets records leave the index of which the data component has everything: looks at up to `count_max` of those that scans have not met and of
+    /// those that they have. Nothing if somebody else is at it.
+    pub(crate) fn settle(&self, count_max: usize) -> Settlement {
         let guard = self.epochs.pin();
-        let (settled, _) = self.index.settle(count_max, |record| self.is_settled(record), &guard);
-        if settled > 0 {
-            self.counters.add(Counter::Settled, settled as u64);
+        let settlement = self.index.settle(count_max, |record| self.standing(record), &guard);
+        if settlement.settled > 0 {
+            self.counters.add(Counter::Settled, settlement.settled as u64);
         }
-        settled
+        settlement
     }
 
     fn tell_untold_aborts(&self) -> bool {
@@ -120,23 +125,27 @@ impl Core {
 
     /// Whether everything in the record is at the data component, and visible to all, and nothing uncommitted is above it.
     pub(crate) fn is_settled(&self, record: &Record) -> bool {
-        self.is_settled_from(record.head.load(Ordering::SeqCst))
+        self.standing(record) == Standing::Settled
     }
 
-    fn is_settled_from(&self, head: *mut Version) -> bool {
+    /// Whether it is so, and if not, why.
+    pub(crate) fn standing(&self, record: &Record) -> Standing {
+        self.standing_from(record.head.load(Ordering::SeqCst))
+    }
+
+    fn standing_from(&self, head: *mut Version) -> Standing {
         let mut current = head;
-        loop {
-            if current == REMOVED || current == PRUNED {
-                return true;
-            }
+        while current != REMOVED && current != PRUNED {
             // SAFETY: reached through a record's head; the callers have a guard (V1).
-            let Some(version) = (unsafe { current.as_ref() }) else { return true };
+            let Some(version) = (unsafe { current.as_ref() }) else { break };
             match version.state() {
-                VersionState::Committed(at) => return self.is_applied(version, at),
+                VersionState::Committed(at) if self.is_applied(version, at) => break,
+                VersionState::Committed(_) => return Standing::Unposted,
                 VersionState::Aborted => current = version.next.load(Ordering::Acquire),
-                VersionState::Pending(_) => return false,
+                VersionState::Pending(_) => return Standing::Uncommitted,
             }
         }
+        Standing::Settled
     }
 
     fn is_applied(&self, version: &Version, at: Timestamp) -> bool {
@@ -403,7 +412,7 @@ impl Core {
         point();
         let Some(maintenance) = record.try_maintain() else { return false };
         let head = record.head.load(Ordering::SeqCst);
-        if head == REMOVED || !Self::all_stamped(head) || !self.is_settled_from(head) {
+        if head == REMOVED || !Self::all_stamped(head) || self.standing_from(head) != Standing::Settled {
             return false;
         }
         let early = record.own_read_timestamp();

@@ -160,6 +160,39 @@ fn one_that_has_written_much_is_not_aborted_for_those_that_have_written_little()
     large.commit().unwrap();
 }
 
+/// Its records lie in the index before those of the others.
+#[test]
+fn others_write_as_much_as_they_like_beside_one_that_has_written_much_and_does_nothing() {
+    for aborted in [false, true] {
+        let log = LogOptions { ring_bytes: 8 << 20, ..LogOptions::default() };
+        let options = TcOptions { memory_bytes: 32 << 20, ..TcOptions::default() };
+        let bed = bed(options, &log, deuteron_proxy::Options::default());
+        let budget = bed.tc().memory_budget() as usize;
+        // As this it keeps nothing from being posted.
+        let isolation = Isolation::ReadCommitted;
+        let mut idle = bed.begin_with(BeginOptions { isolation, ..BeginOptions::default() });
+        for number in 0u64.. {
+            if idle.workspace.written_bytes > budget * 48 / 100 {
+                break;
+            }
+            idle.put(TABLE, &number.to_be_bytes(), b"").unwrap();
+        }
+        assert!(idle.workspace.writes.len() > 90_000);
+        assert!(!aborted || bed.tc().abort_writers_before(bed.log.tail_lsn()) == 1);
+        let key = |number: u32| [&number.to_be_bytes()[..], &[7; 496]].concat();
+        for number in 0..2 * budget as u32 / 500 {
+            bed.put(&key(number), b"1");
+            if number % 64 == 0 {
+                bed.step();
+            }
+        }
+        let statistics = bed.tc().statistics();
+        assert!(statistics.evictions > budget as u64 / 500, "{}", statistics.evictions);
+        assert!(statistics.stalls < 10 && statistics.horizon_forced == 0, "{statistics:?}");
+        assert_eq!(idle.commit().is_err(), aborted);
+    }
+}
+
 /// Whose slots do not say when they began.
 #[test]
 fn of_those_that_read_what_is_committed_the_one_that_began_last_is_aborted_for_its_memory() {

@@ -73,6 +73,28 @@ const AHEAD: usize = 8;
 /// [`OrderedIndex::unordered`] while somebody changes things under the mutex.
 const CHANGING: usize = usize::MAX;
 
+/// What is to be waited for before a record may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing: it has settled (O1).
+    Settled,
+    /// The data component is to get its newest version; that of those that were queued later it gets later, as a rule.
+    Unposted,
+    /// The writer of its newest version is to end, which says nothing of others.
+    Uncommitted,
+}
+
+/// What became of the records that [`OrderedIndex::settle`] has looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settlement {
+    /// So many have left.
+    pub(crate) settled: usize,
+    /// So many have gone behind all others, as their writers have not ended.
+    pub(crate) uncommitted: usize,
+    /// So many there are still.
+    pub(crate) remaining: usize,
+}
+
 /// A record that the index refers to (E3).
 #[derive(Clone, Copy)]
 struct Reference(*mut Record);
@@ -220,22 +242,23 @@ impl OrderedIndex {
         self.unordered.0.store(holdings.waiting.len(), Ordering::SeqCst);
     }
 
-    /// Takes out up to `count_max` records that `is_settled`. Returns how many, and how many remain. 0 if
-    /// somebody else is at it.
+    /// Looks at up to `count_max` records that are in the list and as many that are not, and takes out what has settled. Nothing if somebody
+    /// else is at it.
     pub(crate) fn settle(
         &self,
         count_max: usize,
-        is_settled: impl Fn(&Record) -> bool,
+        standing: impl Fn(&Record) -> Standing,
         guard: &Guard<'_>,
-    ) -> (usize, usize) {
-        let Ok(mut holdings) = self.holdings.try_lock() else { return (0, 0) };
+    ) -> Settlement {
+        let mut settlement = Settlement::default();
+        let Ok(mut holdings) = self.holdings.try_lock() else { return settlement };
         self.unordered.0.store(CHANGING, Ordering::SeqCst);
         self.collect_queues(&mut holdings);
         let Holdings { waiting, ordered } = &mut *holdings;
-        let mut settled = self.settle_some(waiting, count_max, false, &is_settled, guard);
-        settled += self.settle_some(ordered, count_max, true, &is_settled, guard);
+        self.settle_some(waiting, count_max, false, &standing, &mut settlement, guard);
+        self.settle_some(ordered, count_max, true, &standing, &mut settlement, guard);
         self.unordered.0.store(waiting.len(), Ordering::SeqCst);
-        (settled, waiting.len() + ordered.len())
+        settlement
     }
 
     fn settle_some(
@@ -243,10 +266,11 @@ impl OrderedIndex {
         references: &mut VecDeque<Reference>,
         count_max: usize,
         listed: bool,
-        is_settled: &impl Fn(&Record) -> bool,
+        standing: &impl Fn(&Record) -> Standing,
+        settlement: &mut Settlement,
         guard: &Guard<'_>,
-    ) -> usize {
-        // Oldest first, so that those behind a record that is not settled are mostly not settled either; unless it
+    ) {
+        // Oldest first, so that those behind a record that is not posted are mostly not posted either; unless it
         // is one that is written again and again.
         let (mut settled, mut misses) = (0, 0);
         for _ in 0..count_max.min(references.len()) {
@@ -260,9 +284,13 @@ impl OrderedIndex {
             let Some(reference) = references.pop_front() else { break };
             let record = reference.record(guard);
             // Who has queued it may be about to say so still, and QUEUED is not cleared before (E3).
-            if !record.is_placed() || !is_settled(&record) {
+            let found = if record.is_placed() { standing(&record) } else { Standing::Uncommitted };
+            if found != Standing::Settled {
                 references.push_back(reference);
-                misses += 1;
+                match found {
+                    Standing::Uncommitted => settlement.uncommitted += 1,
+                    _ => misses += 1,
+                }
                 if misses > 8 + settled {
                     break;
                 }
@@ -281,7 +309,7 @@ impl OrderedIndex {
             }
             point();
             publication_fence();
-            if is_settled(&record) || !record.set_queued() {
+            if standing(&record) == Standing::Settled || !record.set_queued() {
                 // Done; or a writer has found the flag cleared and queued it anew. Counted once more (O5), for it may have
                 // been written, posted and settled again since the first look.
                 self.departures.fetch_add(1, Ordering::SeqCst);
@@ -295,7 +323,8 @@ impl OrderedIndex {
                 references.push_back(reference);
             }
         }
-        settled
+        settlement.settled += settled;
+        settlement.remaining += references.len();
     }
 
     /// For the destructor of the component: frees the records that only the index refers to any more (E3). To be called
@@ -392,7 +421,11 @@ mod loom_tests {
                 other.index.note(other.record(), 0, 0);
             });
             let guard = world.epochs.pin();
-            world.index.settle(1, |_| world.unsettled.load(Ordering::SeqCst) == 0, &guard);
+            let standing = |_: &Record| match world.unsettled.load(Ordering::SeqCst) {
+                0 => Standing::Settled,
+                _ => Standing::Unposted,
+            };
+            world.index.settle(1, standing, &guard);
             drop(guard);
             writer.join().unwrap();
             assert!(world.finds());
@@ -447,6 +480,10 @@ mod tests {
     use std::collections::BTreeSet;
     use std::ops::Bound;
 
+    fn settled_if(is_settled: bool) -> Standing {
+        if is_settled { Standing::Settled } else { Standing::Unposted }
+    }
+
     #[test]
     fn what_is_noted_is_walked_in_order_until_it_settles() {
         let epochs = Epochs::new();
@@ -482,7 +519,8 @@ mod tests {
                 let gone = key(round * 50 - 7);
                 unsettled.borrow_mut().remove(&gone);
                 // It looks at a few of the oldest at a time.
-                while index.settle(1000, |record| record.key() == gone, &guard).0 == 0 {}
+                let is_gone = |record: &Record| settled_if(record.key() == gone);
+                while index.settle(1000, is_gone, &guard).settled == 0 {}
             }
             let expected: Vec<Vec<u8>> = unsettled.borrow().iter().cloned().collect();
             assert_eq!(walked(Direction::Forward, Bound::Unbounded, Bound::Unbounded), expected);
@@ -496,7 +534,7 @@ mod tests {
             reverse.reverse();
             assert_eq!(reverse, part);
         }
-        while index.settle(1000, |_| true, &guard).0 > 0 {}
+        while index.settle(1000, |_| Standing::Settled, &guard).settled > 0 {}
         assert!(walked(Direction::Forward, Bound::Unbounded, Bound::Unbounded).is_empty());
         for record in records {
             // SAFETY: the index refers to it no longer.
@@ -521,7 +559,7 @@ mod tests {
     }
 
     fn end(epochs: &Arc<Epochs>, index: &OrderedIndex, records: Vec<*mut Record>) {
-        while index.settle(1000, |_| true, &epochs.pin()).0 > 0 {}
+        while index.settle(1000, |_| Standing::Settled, &epochs.pin()).settled > 0 {}
         for record in records {
             // SAFETY: the index refers to it no longer.
             unsafe { Record::free(record.cast(), (*record).bytes()) };
@@ -529,18 +567,18 @@ mod tests {
     }
 
     #[test]
-    fn the_collector_gives_up_after_a_few_that_are_not_settled_more_than_are() {
+    fn the_collector_gives_up_after_a_few_that_are_not_posted_more_than_are() {
         let (epochs, index, records) = world(100);
         let guard = epochs.pin();
         let looked = RefCell::new(0);
         let settle = |settled: u32, count_max| {
             looked.replace(0);
-            let is_settled = |record: &Record| {
+            let standing = |record: &Record| {
                 *looked.borrow_mut() += 1;
-                record.key() < &settled.to_be_bytes()[..]
+                settled_if(record.key() < &settled.to_be_bytes()[..])
             };
-            let found = index.settle(count_max, is_settled, &guard);
-            (found, *looked.borrow())
+            let found = index.settle(count_max, standing, &guard);
+            ((found.settled, found.remaining), *looked.borrow())
         };
         assert_eq!(settle(0, 1000), ((0, 100), 9));
         assert_eq!(settle(0, 5), ((0, 100), 5), "so many at most");
@@ -558,6 +596,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_committed_is_passed_by_on_the_way_to_what_has_settled() {
+        for listed in [false, true] {
+            let (epochs, index, records) = world(2000);
+            let guard = epochs.pin();
+            if listed {
+                index.complete(&guard);
+            }
+            let standing = |record: &Record| match record.key() < &1000u32.to_be_bytes()[..] {
+                true => Standing::Uncommitted,
+                false => Standing::Settled,
+            };
+            let settlement = |settled, uncommitted, remaining| Settlement { settled, uncommitted, remaining };
+            assert_eq!(index.settle(700, standing, &guard), settlement(0, 700, 2000));
+            assert_eq!(index.settle(700, standing, &guard), settlement(400, 300, 1600));
+            assert_eq!(index.settle(700, standing, &guard), settlement(600, 100, 1000));
+            assert_eq!(index.settle(2000, standing, &guard), settlement(0, 1000, 1000), "each once");
+            drop(guard);
+            end(&epochs, &index, records);
+        }
+    }
+
+    #[test]
     fn a_record_that_is_written_again_meanwhile_stays_and_one_that_is_gone_is_retired() {
         for listed in [false, true] {
             let (epochs, index, mut records) = world(2);
@@ -568,10 +628,11 @@ mod tests {
             let looks = RefCell::new(0);
             let is_settled = |record: &Record| {
                 *looks.borrow_mut() += 1;
-                record.key() == [0; 4] && *looks.borrow() == 1
+                settled_if(record.key() == [0; 4] && *looks.borrow() == 1)
             };
             let departures = index.departures();
-            assert_eq!(index.settle(1, is_settled, &guard), (0, 2));
+            let none = Settlement { remaining: 2, ..Settlement::default() };
+            assert_eq!(index.settle(1, is_settled, &guard), none);
             assert_eq!((*looks.borrow(), index.departures()), (2, departures + 1));
             // SAFETY: alive.
             assert!(records.iter().all(|record| unsafe { (**record).is_queued() }));
@@ -587,9 +648,10 @@ mod tests {
             let gone = records.remove(1);
             // SAFETY: alive.
             assert!(unsafe { !(*gone).set_unlinked() });
-            let is_gone = |record: &Record| record.key() == [0, 0, 0, 1];
+            let is_gone = |record: &Record| settled_if(record.key() == [0, 0, 0, 1]);
             let before = epochs.garbage_bytes();
-            assert_eq!(index.settle(10, is_gone, &guard), (1, 1));
+            let one = Settlement { settled: 1, uncommitted: 0, remaining: 1 };
+            assert_eq!(index.settle(10, is_gone, &guard), one);
             assert!(epochs.garbage_bytes() > before, "the index has retired it");
             drop(guard);
             end(&epochs, &index, records);

@@ -494,7 +494,7 @@ fn evictor_step(world: &World, random: &mut Random) {
         core.abort_writers_before(world.log.tail_lsn());
     }
     let guard = core.epochs.pin();
-    core.index.settle(1 + random.below(3), |record| core.is_settled(record), &guard);
+    core.index.settle(1 + random.below(3), |record| core.standing(record), &guard);
     let bucket = random.below(core.table.buckets());
     for offset in 0..core.table.buckets() {
         let bucket = (bucket + offset) % core.table.buckets();
