@@ -73,6 +73,25 @@ fn a_lost_update_is_refused() {
     assert_eq!(bed.get(b"k").as_deref(), Some(&b"13"[..]));
 }
 
+/// To look through all that was read, for each write, would take as long as that is.
+#[test]
+fn a_write_of_what_was_read_long_ago_finds_at_the_commit_that_it_has_changed() {
+    for (reads, at_once) in [(255, true), (256, false)] {
+        let bed = roomy();
+        bed.put(b"k", b"1");
+        let mut tx = bed.begin();
+        assert_eq!(get(&mut tx, "k").as_deref(), Some("1"));
+        for number in 0..reads {
+            assert_eq!(get(&mut tx, &format!("{number}")), None);
+        }
+        bed.put(b"k", b"2");
+        let written = tx.put(TABLE, b"k", b"3");
+        assert_eq!(written.is_err(), at_once, "{reads}");
+        let error = written.and_then(|()| tx.commit());
+        assert_eq!(cause(error), ConflictCause::ReadChanged, "{reads}");
+    }
+}
+
 #[test]
 fn a_read_with_the_intent_to_write_sees_the_newest_version() {
     let bed = roomy();

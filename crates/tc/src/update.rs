@@ -32,13 +32,16 @@ const LOOK_EVERY: Duration = Duration::from_nanos(200);
 /// A chain of waiting transactions longer than this counts as a circle.
 const CHAIN_MAX: usize = 64;
 
+/// So many of what a transaction has read last are compared with what it is going to write: under a guard, and only to know it early.
+const READS_LOOKED_AT: usize = 256;
+
 /// What is in the way of a write of a key, at a glance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ahead {
     Nothing,
     /// A committed version, or a read, that is later than the transaction.
     Later(Timestamp),
-    /// A committed version that is not the one which the transaction has read.
+    /// A committed version that is not the one which the transaction has read, not long ago.
     Changed(Timestamp),
     /// An uncommitted version of another transaction, at this lower bound.
     Undecided {
@@ -262,11 +265,11 @@ impl Workspace {
         Ahead::Nothing
     }
 
-    /// What the transaction saw when it read the key, if it did and remembers.
+    /// What the transaction saw when it read the key, if it did lately and remembers.
     fn observed(&self, key: KeyRef<'_>) -> Option<Observed> {
         let is_it = |read: &&crate::workspace::ReadEntry| {
             read.hash == key.hash && read.table == key.table && self.key_of(read) == key.key
         };
-        self.reads.iter().find(is_it).map(|read| read.observed)
+        self.reads.iter().rev().take(READS_LOOKED_AT).find(is_it).map(|read| read.observed)
     }
 }
