@@ -38,6 +38,9 @@ const MEMORY_ROUNDS_PATIENT: usize = 16;
 /// After so many one that has written much gives way to an earlier one: when no more can be gained by the horizon.
 const MEMORY_ROUNDS_BETWEEN_ABORTS: usize = 8 * MEMORY_ROUNDS_PATIENT;
 
+/// Of the next component. An atomic of std's, also for loom and shuttle: all that counts is that no number comes twice.
+static NEXT_SERIAL: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
 /// A renewal of the clock's ceiling that is on its way to the disk.
 struct Renewal {
     lsn: Lsn,
@@ -47,6 +50,8 @@ struct Renewal {
 /// See the [module](self).
 pub(crate) struct Core {
     pub(crate) options: TcOptions,
+    /// Different for each component of the process. Their transactions may have the same timestamps.
+    pub(crate) serial: u64,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) versions: VersionManager,
     pub(crate) host: Arc<dyn Host>,
@@ -117,6 +122,7 @@ impl Core {
             untold_aborts: Mutex::new(Vec::new()),
             dropped_tables: DroppedTables::new(),
             clock_hand: AtomicUsize::new(0),
+            serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
             options,
             epochs,
             versions,

@@ -69,7 +69,8 @@ impl Clone for ScanCursor {
 
 #[derive(Debug)]
 struct Progress {
-    transaction: Timestamp,
+    /// Of which component, and its begin.
+    transaction: (u64, Timestamp),
     start: Bound<Vec<u8>>,
     /// With the timestamp at which it reads: once it reads at a later one, the place may be another's (G2).
     ticket: Option<(Timestamp, Ticket)>,
@@ -259,7 +260,7 @@ impl Transaction {
         entries_max: usize,
         entries: &mut Entries,
     ) -> Result<Segment, Failure> {
-        let begin = self.begin;
+        let transaction = (self.workspace.core.serial, self.begin);
         let remembers = self.remembers_reads();
         let workspace = &mut **self.workspace;
         workspace.counts.add(Counter::ScanBatches);
@@ -280,10 +281,10 @@ impl Transaction {
         let own = workspace.next_ordinal;
         let near = cursor.near().clone();
         let mut progress = match cursor.progress.take() {
-            Some(progress) if progress.transaction == begin => progress,
+            Some(progress) if progress.transaction == transaction => progress,
             _ => {
                 let front = Some(Front::default());
-                Progress { transaction: begin, start: near, ticket: None, entry: None, own, front }
+                Progress { transaction, start: near, ticket: None, entry: None, own, front }
             }
         };
         let request = SegmentRequest {
@@ -317,7 +318,7 @@ impl Transaction {
         };
         let Progress { start, .. } = progress;
         let ticket = segment.ticket.map(|ticket| (reader.at, ticket));
-        cursor.progress = Some(Progress { transaction: begin, start, ticket, entry, own, front });
+        cursor.progress = Some(Progress { transaction, start, ticket, entry, own, front });
         Ok(segment)
     }
 }

@@ -239,6 +239,24 @@ fn a_cursor_of_one_transaction_goes_on_in_another_of_the_same_timestamp() {
     writer.commit().unwrap();
 }
 
+/// They have the same timestamps.
+#[test]
+fn a_cursor_goes_on_in_a_transaction_of_another_component_as_a_scan_of_its_own() {
+    let beds = [roomy(), roomy()];
+    for bed in &beds {
+        (0..3).for_each(|key| bed.put(&[key], b"1"));
+    }
+    let mut txs = beds.each_ref().map(|bed| bed.begin());
+    assert_eq!(txs[0].begin, txs[1].begin);
+    let mut cursor = ScanCursor::new(TABLE, Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+    for key in 0..3 {
+        let tx = &mut txs[key % 2];
+        assert!(tx.scan_next(&mut cursor, 1).unwrap());
+        assert_eq!(tx.scanned(Direction::Forward).get(0).0, [key as u8]);
+    }
+    assert_eq!(txs.map(|tx| tx.workspace.scans.len()), [2, 1]);
+}
+
 /// What it published as of its begin holds nobody back any more, so that its place in the table is given to others.
 #[test]
 fn a_scan_that_goes_on_after_its_transaction_has_moved_on_leaves_the_ranges_of_others_alone() {
