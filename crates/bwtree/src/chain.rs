@@ -121,7 +121,7 @@ impl<'g> WholeChain<'g> {
         let node = head.base()?;
         let base = Run::new(node.payload());
         node.prefetch(slot_lines(&base));
-        Some(WholeChain { head, delta_count: head.chain_length(), base })
+        Some(WholeChain { head, delta_count: head.delta_count(), base })
     }
 
     /// Whether there is nothing but the base.

@@ -14,7 +14,7 @@
 //! | 16 | 4 | `payload_bytes`; of a delta in the slack: in the low half, in the high one sixteenths of the way to the base | creation |
 //! | 20 | 4 | `delta_bytes`: payload bytes of the deltas from here down; in the highest bit whether the slack before it is given out | owner, before publication; the bit anybody |
 //! | 24 | 4 | `chain_memory`: memory of the nodes from here down | owner, before publication |
-//! | 28 | 2 | `chain_length`: number of deltas from here down | owner, before publication |
+//! | 28 | 2 | `chain_length`: number of deltas from here down; 65,535 also if they are more | owner, before publication |
 //! | 30 | 1 | kind and flags; in the high half of a base its slack in pieces of 128 bytes, of a delta in a slack the same | owner, before publication |
 //! | 31 | 1 | `referenced`: second chance of the eviction clock: new, read, or gone | anybody, any time |
 //! | 32 | | payload: opaque bytes of the access method | creation |
@@ -413,10 +413,30 @@ impl<'g> NodeRef<'g> {
         (0..4).for_each(|line| prefetch_for_write(self.node.as_ptr().cast::<u8>().wrapping_sub(LINE * line)));
     }
 
-    /// How many deltas lie from here down, this node included, in memory.
+    /// How many deltas lie from here down, this node included, in memory; 65,535 if they are more, as of a page that could not be read for long.
     #[inline]
     pub fn chain_length(self) -> usize {
         self.header().chain_length.into()
+    }
+
+    /// The same, however many: those of a chain that is longer than its header can say are counted.
+    ///
+    /// ```
+    /// assert_eq!(deuteron_llama::OwnedNode::delta(b"delta").as_ref().delta_count(), 1);
+    /// ```
+    #[inline]
+    pub fn delta_count(self) -> usize {
+        match self.header().chain_length {
+            u16::MAX => self.count_deltas(),
+            length => length.into(),
+        }
+    }
+
+    #[cold]
+    fn count_deltas(self) -> usize {
+        std::iter::successors(Some(self), |node| node.next())
+            .filter(|node| node.kind() == NodeKind::Delta)
+            .count()
     }
 
     /// The payload bytes of those deltas.

@@ -1,6 +1,6 @@
 //! What the tests of the tree share: trees in memory, and scans as lists.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
 use deuteron_bwtree::{Cursor, Options, Tree, Upsert};
 pub use deuteron_device::simulated::Random;
