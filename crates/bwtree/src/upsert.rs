@@ -181,20 +181,24 @@ impl Tree {
         newest: u64,
         guard: &Guard<'_>,
     ) {
-        let deltas = target.head.into_iter().flat_map(chain::deltas);
-        let deleted = operations.len() + deltas.map(|delta| delta.count()).sum::<usize>();
-        if let Some(base) = target.head.and_then(chain::base_of) {
-            if base.count() <= 4 * deleted {
-                self.marks.mark(base.low(), Some(newest));
-            }
-            return;
+        let base = target.head.filter(|_| target.whole).and_then(chain::base_of);
+        let records = match &base {
+            Some(base) => base.count() as u64,
+            // A guess: it is not in memory.
+            None => self.llama.stored_bytes(target.page) / self.record_bytes.load(Ordering::Relaxed),
+        };
+        let mut deltas = target.head.into_iter().flat_map(chain::deltas);
+        let mut deleted = operations.len() as u64;
+        // A page that cannot be read may have any number of deltas, and this is done for each: no more of them are looked at than it takes.
+        while 4 * deleted < records {
+            let Some(delta) = deltas.next() else { return };
+            deleted += delta.count() as u64;
         }
-        // How many records it has is a guess: it is not in memory.
-        let record_bytes = self.record_bytes.load(Ordering::Relaxed);
-        if self.llama.stored_bytes(target.page) / record_bytes <= 4 * deleted as u64 {
-            let (low, _, _) = self.index.bounds(operations[0].key, guard);
-            self.marks.mark(&low, Some(newest));
-        }
+        let low = match &base {
+            Some(base) => Cow::Borrowed(base.low()),
+            None => self.index.bounds(operations[0].key, guard).0,
+        };
+        self.marks.mark(&low, Some(newest));
     }
 
     /// Applies `operations`, which are sorted by key, loading pages if need be. When it returns, all are visible to
