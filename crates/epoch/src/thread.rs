@@ -184,9 +184,9 @@ pub(crate) fn leave() {
 pub(crate) struct Collecting(());
 
 impl Collecting {
-    /// `None` if this thread is already collecting.
+    /// `None` if this thread is already collecting. Lazily: one that is made and dropped would end what it was refused for.
     pub(crate) fn begin() -> Option<Collecting> {
-        LOCAL.with(|local| !local.collecting.replace(true)).then_some(Collecting(()))
+        LOCAL.with(|local| !local.collecting.replace(true)).then(|| Collecting(()))
     }
 }
 
@@ -229,6 +229,8 @@ mod tests {
     fn a_collection_inside_a_collection_is_refused() {
         let outer = Collecting::begin();
         assert!(outer.is_some());
+        // The first refusal ends nothing.
+        assert!(Collecting::begin().is_none());
         assert!(Collecting::begin().is_none());
         drop(outer);
         assert!(Collecting::begin().is_some());
