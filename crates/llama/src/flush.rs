@@ -9,6 +9,7 @@
 //!    Before that the access method is asked to consolidate the page ([`AccessMethod`]), so that blind deltas are not
 //!    written again and again;
 //!    Of a page that must be read for that and cannot be, what is known of it is one more fragment;
+//!    More than one fragment takes, as a page may have taken that could not be read, is written as several;
 //!    Of a sealed page, what lies below the seal is written, until a fragment that disowns it is;
 //! 3. pages that the base adopts and that were never flushed go first, so that whoever finds the adoption on flash
 //!    finds the adopted page too;
@@ -38,7 +39,7 @@ use crate::page_id::PageId;
 use crate::segments::Segments;
 use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard, yield_now};
 use crate::unadopted::Unadopted;
-use crate::unreadable::Known;
+use crate::unreadable::{Known, leave_newest};
 use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::{HashMap, HashSet};
@@ -619,6 +620,8 @@ impl Llama {
         let too_many = below.is_some_and(|below| below.is_none_or(|below| below.are_enough(max)));
         let (mut one, mut is_part, mut ticket) = (None, false, None);
         let is_full = lies_on && (rewrite || too_many);
+        let may_ask =
+            || head.chain_length() > 0 && batch.asked != Some(page) && self.access_method.get().is_some();
         if is_full && head.is_partial() {
             if !self.table.is_unreadable(page) {
                 return postponed(Marshalled::Load);
@@ -635,11 +638,17 @@ impl Llama {
                     Err(outcome) => return postponed(outcome),
                 };
         } else if is_full {
-            if head.chain_length() > 0 && batch.asked != Some(page) && self.access_method.get().is_some() {
+            if may_ask() {
                 return postponed(Marshalled::Long);
             }
             nodes = chain(head).collect();
             previous = None;
+        } else if lies_on && leave_newest(&mut nodes, self.store.segments.fragment_bytes_max()) {
+            // What it has taken while it could not be read.
+            if !head.is_partial() && may_ask() {
+                return postponed(Marshalled::Long);
+            }
+            is_part = true;
         }
         let is_moved = rewrite && lies_on;
         let one = one.as_ref().map(|one: &OwnedNode| [one.as_ref()]);

@@ -278,9 +278,9 @@ fn fits(deltas_bytes: u64, bytes_max: u64) -> bool {
     FlashAddress::padded_length(SHORT_HEADER_BYTES as u64 + deltas_bytes) <= bytes_max
 }
 
-/// Leaves of the deltas of a page that cannot be read, newest first, so many of the newest that the others are a fragment of `bytes_max` bytes; whether there are such.
+/// Leaves of the deltas of a page, newest first, so many of the newest that the others are a fragment of `bytes_max` bytes; whether there are such.
 /// A page that can be read is consolidated before it has as many.
-fn leave_newest(deltas: &mut Vec<NodeRef<'_>>, bytes_max: u64) -> bool {
+pub(crate) fn leave_newest(deltas: &mut Vec<NodeRef<'_>>, bytes_max: u64) -> bool {
     let (mut bytes, mut left) = (bytes_of(deltas.iter().copied()), 0);
     while !fits(bytes, bytes_max) && left + 1 < deltas.len() {
         bytes -= bytes_of(deltas[left..=left].iter().copied());

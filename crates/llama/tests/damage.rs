@@ -5,14 +5,14 @@ mod harness;
 use deuteron_device::{CrashPolicy, Directory, OpenMode, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use deuteron_llama::{
-    CheckpointProgress, FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode, PageDescriptor,
-    PageId,
+    AccessMethod, CheckpointProgress, FlushProgress, Llama, LlamaError, NodeKind, Options, OwnedNode,
+    PageDescriptor, PageId,
 };
 use harness::steps::checkpoint;
 use std::collections::HashSet;
 use std::iter::successors;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
 fn open(directory: impl Directory + 'static, options: &Options) -> Llama {
@@ -307,4 +307,58 @@ fn a_page_whose_newest_fragments_rot_one_after_the_other_holds_nobody_up() {
         assert_eq!(content(&llama, page), expected);
     }
     assert!(llama.unreadable_pages().is_empty());
+}
+
+/// Consolidates a page as its newest change.
+struct Newest(Mutex<Weak<Llama>>);
+
+impl AccessMethod for Newest {
+    fn consolidate(&self, page: PageId) {
+        let llama = self.0.lock().unwrap().upgrade().unwrap();
+        let guard = llama.pin();
+        let snapshot = llama.snapshot(page, &guard);
+        let descriptor = PageDescriptor { tree: 1, low_key: &page.0.to_be_bytes(), root: true };
+        let base = OwnedNode::base(snapshot.head().unwrap().payload(), descriptor, &[]);
+        llama.install(page, snapshot, base, &guard).unwrap();
+    }
+}
+
+/// More than one fragment takes, while there was room in the list for further fragments. No flush that met the page succeeded.
+#[test]
+fn a_page_that_was_rotten_between_two_flushes_is_flushed_whatever_it_has_taken() {
+    for is_mended in [false, true] {
+        let options = Options::tiny_for_tests();
+        let disk = SimulatedDisk::new(5);
+        let llama = Arc::new(open(disk.directory(), &options));
+        let method = Arc::new(Newest(Mutex::new(Arc::downgrade(&llama))));
+        let weak: Weak<Newest> = Arc::downgrade(&method);
+        llama.set_access_method(weak);
+        let page = llama.allocate();
+        put(&llama, page, &text(page, 0));
+        checkpoint(&llama, &[page]);
+        evict(&llama);
+        let (file, at) = find(&disk, &text(page, 0));
+        disk.flip_bits(&file, at, 4).unwrap();
+        assert!(is_corrupt(llama.load(page)));
+        let payload = |number| [text(page, number), vec![7; 1000]].concat();
+        (1..100).for_each(|number| put(&llama, page, &payload(number)));
+        if is_mended {
+            disk.flip_bits(&file, at, 4).unwrap();
+            llama.load(page).unwrap();
+        }
+        while llama.flush_step().unwrap() != FlushProgress::Nothing {}
+        checkpoint(&llama, &[page]);
+        drop(llama);
+        if !is_mended {
+            disk.flip_bits(&file, at, 4).unwrap();
+        }
+        let llama = open(disk.crash(CrashPolicy::LoseAll), &options);
+        llama.load(page).unwrap();
+        // It was consolidated if it could be read.
+        let expected: Vec<_> = match is_mended {
+            true => vec![payload(99)],
+            false => std::iter::once(text(page, 0)).chain((1..100).map(payload)).collect(),
+        };
+        assert!(content(&llama, page) == expected);
+    }
 }
