@@ -224,11 +224,9 @@ impl Llama {
                 Err(error) => break Err(error),
             }
         };
-        if moved.is_err() {
-            // The ordinary flush, which knows nothing of this list, shall move them.
-            for &page in &left {
-                self.table.mark_dirty(page);
-            }
+        // The ordinary flush, which knows nothing of this list, shall move what is left: after an error, or where what a flush had begun with is in the way.
+        for &page in &left {
+            self.table.mark_dirty(page);
         }
         self.evict_unread(&read);
         moved
@@ -285,5 +283,26 @@ mod tests {
         llama.table.set_rewrite(page);
         sealed_by_another(&llama, || llama.move_pages(Stream::Fresh, &[page]).unwrap());
         assert!(!llama.table.wants_rewrite(page));
+    }
+
+    #[test]
+    fn what_is_not_moved_as_another_page_is_in_the_way_is_moved_by_the_ordinary_flush() {
+        let llama = open(Options::tiny_for_tests());
+        let pages: Vec<_> = (0..6).map(|_| llama.allocate()).collect();
+        pages.iter().for_each(|&page| put(&llama, page, b"page"));
+        flush(&llama);
+        (0..4).for_each(|_| _ = llama.evict_step(u64::MAX));
+        // As many rows as may be left, and a flush that has begun with a page that must be read.
+        assert!(pages[..4].iter().all(|&page| llama.leave_row(page)));
+        let [begun, moved] = [pages[4], pages[5]];
+        llama.load(moved).unwrap();
+        for page in [begun, moved] {
+            llama.table.set_rewrite(page);
+        }
+        llama.table.mark_dirty(begun);
+        llama.begun(Stream::Fresh as usize).push(begun);
+        llama.move_pages(Stream::Fresh, &[moved]).unwrap();
+        flush(&llama);
+        assert!(pages.iter().all(|&page| !llama.table.wants_rewrite(page)));
     }
 }
