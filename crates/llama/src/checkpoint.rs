@@ -443,7 +443,7 @@ impl Llama {
     /// What is dead has been superseded by a durable fragment. Either the image says so, or the scan finds that
     /// fragment: it is younger than the image's entry of its page, hence behind the scan start. The removals are
     /// not synced: a segment, or the beginning of one, that comes back at a crash is dead still. Nobody waits for them but the caller: the
-    /// flush lock is given back before.
+    /// flush lock is given back before. One that cannot be removed hinders none of the others, and is tried again with the next.
     pub(crate) fn remove_dead_segments(
         &self,
         mut flusher: MutexGuard<'_, Flusher>,
@@ -454,17 +454,24 @@ impl Llama {
             return Ok(0);
         }
         let segments = &self.store.segments;
-        let dead: Vec<u64> = flusher.accounts.dead(segments.indexes_at(flusher.image_start)).collect();
+        let mut dead: Vec<u64> = flusher.accounts.dead(segments.indexes_at(flusher.image_start)).collect();
         let spares_bytes_max = self.spares_bytes_max(&flusher);
         for &segment in &dead {
             flusher.accounts.close(segment);
         }
+        dead.append(&mut flusher.unremoved);
         drop(flusher);
-        for &segment in &dead {
-            segments.retire(segment, spares_bytes_max).map_err(LlamaError::Device)?;
-            self.counters.segments_removed.add(1);
+        let mut removed = Ok(dead.len());
+        for segment in dead {
+            match segments.retire(segment, spares_bytes_max) {
+                Ok(()) => self.counters.segments_removed.add(1),
+                Err(error) => {
+                    removed = Err(LlamaError::Device(error));
+                    self.lock_flusher().unremoved.push(segment);
+                }
+            }
         }
-        Ok(dead.len())
+        removed
     }
 
     /// What dead segments may take that are kept to become the next ones.

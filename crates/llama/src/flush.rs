@@ -121,6 +121,8 @@ pub(crate) struct Flusher {
     pub(crate) unadopted: Unadopted,
     /// Pages that a durable fragment disowns, sealed, with somebody's hold on them.
     pub(crate) disowned: Vec<PageId>,
+    /// Dead segments without an account that could not be removed.
+    pub(crate) unremoved: Vec<u64>,
 }
 
 /// What one thread puts into flush buffers.
@@ -223,6 +225,7 @@ impl Flusher {
             waiting: HashMap::new(),
             unadopted: Unadopted::default(),
             disowned: Vec::new(),
+            unremoved: Vec::new(),
         }
     }
 

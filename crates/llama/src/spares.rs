@@ -120,8 +120,14 @@ impl Segments {
             if bytes_of(&spares) <= spares_bytes_max { None } else { spares.pop() }
         };
         let Some(spare) = spare else { return Ok(false) };
-        let file = self.directory.open(&spare.name, OpenMode::ReadWrite, self.direct);
-        self.remove_file(&spare.name, file.ok())?;
+        let open = || self.directory.open(&spare.name, OpenMode::ReadWrite, self.direct);
+        if let Err(error) = self.remove_file(&spare.name, open().ok()) {
+            // It may have been cut. If nobody can tell how long it is, the next opening removes it.
+            if let Ok(bytes) = open().and_then(|file| file.length()) {
+                self.spares.lock().push(Spare { bytes, ..spare });
+            }
+            return Err(error);
+        }
         Ok(true)
     }
 
@@ -215,6 +221,29 @@ mod tests {
             disk.set_faults(FaultPlan::new().fail(operation, nth, FaultKind::Refuse));
             assert!(segments.create(2, BLOCK).is_err() && segments.file(2).is_none());
             assert_eq!(names(&disk), [segment_name(1)], "{operation:?} {nth}");
+        }
+    }
+
+    #[test]
+    fn a_spare_that_could_not_be_removed_is_removed_later_or_used() {
+        for is_used in [false, true] {
+            let disk = SimulatedDisk::new(1);
+            let segments = segments(&disk);
+            segments.retire(0, SEGMENT).unwrap();
+            disk.set_faults(FaultPlan::new().fail(Operation::Remove, 0, FaultKind::Refuse));
+            assert!(segments.release_spare(0).is_err());
+            // It has been cut by then.
+            assert_eq!(
+                (names(&disk), segments.spares.bytes()),
+                (vec![spare_name(0), segment_name(1)], BLOCK)
+            );
+            if is_used {
+                assert_eq!(segments.create(2, 3 * BLOCK).unwrap(), 4 * BLOCK);
+                assert_eq!(names(&disk), [segment_name(1), segment_name(2)]);
+            } else {
+                assert!(segments.release_spare(0).unwrap() && !segments.release_spare(0).unwrap());
+                assert_eq!(names(&disk), [segment_name(1)]);
+            }
         }
     }
 

@@ -127,6 +127,28 @@ fn space_is_given_back_in_pieces_or_if_that_fails_at_once() {
     }
 }
 
+/// It was in no account any more, and so were those behind it.
+#[test]
+fn a_segment_that_could_not_be_removed_hinders_no_other_and_is_removed_later() {
+    let options = Options { spare_percent_max: 0, ..Options::tiny_for_tests() };
+    let disk = SimulatedDisk::new(7);
+    let mut harness = superseded(&disk, &options);
+    let whole = lengths(&disk.directory());
+    let segments = || lengths(&disk.directory()).into_keys().filter(|name| is_segment(name)).count() as u64;
+    let (before, dead) = (segments(), whole.keys().find(|name| is_segment(name)).unwrap());
+    disk.set_faults(FaultPlan::new().fail_in(dead, Operation::Remove, 0, FaultKind::Refuse));
+    assert!(harness.checkpoint(|_| {}).is_err());
+    assert_eq!((disk.faults_fired(), harness.llama.poisoned()), (1, None));
+    assert!(lengths(&disk.directory()).contains_key(dead));
+    let figures = harness.llama.statistics();
+    assert_eq!(segments(), figures.segments + 1);
+    assert!(segments() < before);
+    assert!(harness.llama.clean_step().unwrap());
+    assert!(!lengths(&disk.directory()).contains_key(dead));
+    assert_eq!(segments(), figures.segments);
+    harness.check_all().unwrap();
+}
+
 #[test]
 fn whatever_a_crash_leaves_of_a_file_that_becomes_another_segment_hinders_no_opening() {
     let options = Options::tiny_for_tests();
