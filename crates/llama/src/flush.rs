@@ -757,7 +757,7 @@ impl Llama {
     }
 
     /// Makes the closed buffer large enough for one fragment and for what usually goes into it, allocates a piece of the
-    /// segment, and begins the next segment if this one has too little room.
+    /// segment, and begins the next segment if this one has too little room, or if there is none on the device but that of a spare.
     fn make_room(
         &self,
         flusher: &mut Flusher,
@@ -779,15 +779,21 @@ impl Llama {
             false => self.store.fail(error),
         };
         let exists = flusher.accounts.allocated(index) > 0;
-        if !exists || offset + bytes > segments.end(offset) {
-            let next = if exists { Segments::following(index) } else { index };
-            let allocated = segments.create(next, usual).map_err(failed)?;
-            flusher.accounts.open(next, allocated, 0);
-            flusher.position.offsets[stream] = segments.start(next);
-            return Ok(());
+        if exists && offset + bytes <= segments.end(offset) {
+            match segments.extend(offset, usual) {
+                Ok(allocated) => {
+                    flusher.accounts.set_allocated(index, allocated);
+                    return Ok(());
+                }
+                // The next segment needs no room.
+                Err(full) if full.is_full() && segments.spares.bytes() > 0 => {}
+                Err(error) => return Err(failed(error)),
+            }
         }
-        let allocated = segments.extend(offset, usual).map_err(failed)?;
-        flusher.accounts.set_allocated(index, allocated);
+        let next = if exists { Segments::following(index) } else { index };
+        let allocated = segments.create(next, usual).map_err(failed)?;
+        flusher.accounts.open(next, allocated, 0);
+        flusher.position.offsets[stream] = segments.start(next);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use deuteron_device::MemoryDirectory;
+use deuteron_device::{MemoryDirectory, SimulatedDisk};
 use deuteron_epoch::Epochs;
 use deuteron_llama::{Llama, Options, OwnedNode, PageDescriptor, PageId};
 use harness::steps::{checkpoint, flush};
@@ -187,4 +187,30 @@ fn nothing_is_removed_while_files_are_held() {
     checkpoint(&llama, &pages);
     while llama.clean_step_to(110).unwrap() {}
     assert!(llama.statistics().segments_removed >= 5);
+}
+
+#[test]
+fn on_a_full_device_what_is_flushed_goes_to_a_spare() {
+    let disk = SimulatedDisk::new(1);
+    let options = Options { memory_bytes: 16 << 20, spare_percent_max: 100, ..Options::tiny_for_tests() };
+    let (llama, _) = Llama::open(Arc::new(disk.directory()), options, Epochs::with_threshold(0)).unwrap();
+    let pages: Vec<_> = (0..4).map(|_| llama.allocate()).collect();
+    let rewrite = || {
+        pages.iter().for_each(|&page| put(&llama, page, 5000));
+        flush(&llama);
+    };
+    // All that is live in the second segment, which is not allocated to its end.
+    while llama.statistics().dead_segments == 0 {
+        rewrite();
+    }
+    checkpoint(&llama, &pages);
+    let before = llama.statistics();
+    assert_eq!((before.segments, before.segments_recycled), (1, 0));
+    assert!(before.spare_bytes > 0);
+    disk.set_capacity(Some(disk.used_bytes()));
+    while llama.statistics().segments_recycled == 0 {
+        rewrite();
+    }
+    let after = llama.statistics();
+    assert_eq!((after.segments, after.spare_bytes, after.segments_recycled), (2, 0, 1));
 }
