@@ -299,6 +299,18 @@ impl BwTreeDc {
     /// # Errors
     /// [`DcError`] if the device fails.
     pub fn maintain_step(&self) -> Result<bool, DcError> {
+        match self.work_step() {
+            // What gives space back comes behind what wants it.
+            Err(full @ DcError::DiskFull { .. }) => match self.reclaim_step() {
+                Ok(false) | Err(DcError::DiskFull { .. }) => Err(full),
+                done => done,
+            },
+            done => done,
+        }
+    }
+
+    /// As [`BwTreeDc::maintain_step`] where there is room.
+    fn work_step(&self) -> Result<bool, DcError> {
         if !self.llama.has_spare_memory() {
             self.recount();
         }

@@ -3,7 +3,7 @@
 mod support;
 
 use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
-use deuteron_dc::BwTreeDc;
+use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::SimulatedDisk;
 use std::sync::Arc;
 
@@ -33,4 +33,31 @@ fn writers_that_try_again_take_no_memory_and_go_on_once_there_is_room() {
     disk.set_capacity(None);
     (0..=first).for_each(|key| put(&dc, key, 4).unwrap());
     (0..=first).for_each(|key| assert!(dc.get(TABLE, &key.to_be_bytes()).unwrap().is_some()));
+}
+
+/// A flush that fails for want of room was in the way of what gives some.
+#[test]
+fn dead_segments_are_given_back_on_a_full_device() {
+    for room in [36, 38, 40] {
+        let disk = SimulatedDisk::new(1);
+        let options = DcOptions { flush_buffer_bytes: 32 << 10, ..support::tiny(256 << 10) };
+        let dc = support::open(Arc::new(disk.directory()), options).unwrap();
+        let maintain = || while dc.maintain_step().is_ok_and(|worked| worked) {};
+        (0..1000).for_each(|key| put(&dc, key, 1).unwrap());
+        dc.redo_scan_start_point(Lsn(1)).unwrap();
+        maintain();
+        disk.set_capacity(Some(disk.used_bytes() + (room << 14)));
+        let is_refused = |number: u64| {
+            if number.is_multiple_of(40) {
+                maintain();
+            }
+            let is_refused = || put(&dc, number % 1000, 2 + number / 1000).is_err();
+            is_refused() && {
+                maintain();
+                is_refused()
+            }
+        };
+        assert!((0..100_000).any(is_refused), "the device is full");
+        assert_eq!(support::counter(&dc, "dead_segments"), 0);
+    }
 }
