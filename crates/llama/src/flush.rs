@@ -24,6 +24,7 @@
 //! finds no buffer open, none being written, and everything noted.
 
 use crate::accounts::Accounts;
+use crate::adoptees::{Adoptees, MANY};
 use crate::error::LlamaError;
 use crate::fetched::Fetched;
 use crate::filling::{Filling, Taken};
@@ -657,19 +658,19 @@ impl Llama {
         let one = one.as_ref().map(|one: &OwnedNode| [one.as_ref()]);
         let written = one.as_ref().map_or(&nodes[..], |one| &one[..]);
         let mut marshal = Marshal { page, nodes: written, previous, packed: None };
-        for &adoptee in marshal.adopts() {
-            // Counted once it has its room in this buffer or an earlier one, whoever writes it.
-            if self.table.fragment_count(adoptee) == 0 && !is_planted(Canary::SplitBeforeSibling) {
-                if self.table.word(adoptee) == 0 {
-                    // Both are being given up, the adopter first.
-                    assert!(
-                        self.table.word(page) != word,
-                        "{page} adopts {adoptee}, on which nothing is installed"
-                    );
-                    return postponed(Marshalled::Again);
-                }
-                return postponed(Marshalled::First(adoptee));
+        // Counted once it has its room in this buffer or an earlier one, whoever writes it.
+        if let Some(adoptee) = self.unflushed_adoptee(page, fragments.newest(), marshal.adopts())
+            && !is_planted(Canary::SplitBeforeSibling)
+        {
+            if self.table.word(adoptee) == 0 {
+                // Both are being given up, the adopter first.
+                assert!(
+                    self.table.word(page) != word,
+                    "{page} adopts {adoptee}, on which nothing is installed"
+                );
+                return postponed(Marshalled::Again);
             }
+            return postponed(Marshalled::First(adoptee));
         }
         let saved = if self.options.compress { marshal.pack() } else { None };
         let length = match marshal.length() {
@@ -736,6 +737,24 @@ impl Llama {
         drop(claim);
         drop(guard);
         if is_part { postponed(Marshalled::Again) } else { Marshalled::Done }
+    }
+
+    /// The first of the pages that `page`, whose newest fragment is this, `adopts`, that was never flushed. Under the page's claim.
+    fn unflushed_adoptee(
+        &self,
+        page: PageId,
+        newest: Option<FlashAddress>,
+        adopts: &[PageId],
+    ) -> Option<PageId> {
+        let is_flushed = |adoptee: PageId| self.table.fragment_count(adoptee) > 0;
+        if adopts.len() < MANY {
+            return adopts.iter().copied().find(|&adoptee| !is_flushed(adoptee));
+        }
+        self.adoptees().first_without_fragment(page, newest, adopts, is_flushed)
+    }
+
+    fn adoptees(&self) -> MutexGuard<'_, Adoptees> {
+        self.adoptees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The filter of a fragment of these nodes.
@@ -813,6 +832,7 @@ impl Llama {
             flusher.unadopted.remove(page);
             flusher.images.take_place(page);
             self.table.reset(page);
+            self.adoptees().forget(page);
             // A recovery that scans what it has adopted would take that for adopted by whoever has the identifier next. The opening after that scans it no more.
             if flusher.waiting.remove(&page).is_none() {
                 recycled.push(page);

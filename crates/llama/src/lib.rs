@@ -84,6 +84,7 @@
 static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
 
 mod accounts;
+mod adoptees;
 mod budget;
 mod by_page;
 mod checkpoint;

@@ -1,5 +1,6 @@
 //! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
 
+use crate::adoptees::Adoptees;
 use crate::clean::Cleaning;
 use crate::excerpt::Lately;
 use crate::files::SegmentHolds;
@@ -54,6 +55,7 @@ pub struct Llama {
     pub(crate) filling: RwLock<Filling>,
     /// See [`Llama::begun`].
     pub(crate) begun: [Mutex<Vec<PageId>>; STREAMS],
+    pub(crate) adoptees: Mutex<Adoptees>,
     /// The segments that are being emptied, if any are. Locked before the flush lock, never after.
     pub(crate) cleaning: Mutex<Option<Cleaning>>,
     /// How many wait for the flush lock and cannot do something else meanwhile: nobody else begins to fill a buffer.
