@@ -22,15 +22,18 @@ pub struct EncryptedDirectory {
 
 /// What a file that is being encrypted anew is called.
 const UNFINISHED: &str = ".rekey";
+/// What a file is called whose contents nobody needs.
+const SPARE: &str = ".spare";
 /// Bytes that are encrypted anew at once.
 const COPY_BYTES: usize = 1 << 20;
 
 impl EncryptedDirectory {
-    /// The files of `inner`, all of which one of the keys must fit.
+    /// The files of `inner`. A single one that is not encrypted, or whose header is damaged or cannot be read, is told by whoever
+    /// opens it, so that the others can be read. Spares and what an encryption has left unfinished are not asked.
     ///
     /// # Errors
-    /// [`EncryptionError::WrongKey`], [`EncryptionError::NotEncrypted`] with the first file that they do not fit;
-    /// [`EncryptionError::Device`]. Nothing is changed.
+    /// [`EncryptionError::WrongKey`] with a file whose header is sound and none of the keys its own; if there is no file that one of the keys fits,
+    /// [`EncryptionError::NotEncrypted`] or [`EncryptionError::Device`] with the first that was asked in vain. Nothing is changed.
     ///
     /// ```
     /// use deuteron_device::{Directory, MemoryDirectory};
@@ -43,13 +46,28 @@ impl EncryptedDirectory {
     /// ```
     pub fn new(inner: Arc<dyn Directory>, keys: Keys) -> Result<EncryptedDirectory, EncryptionError> {
         let directory = EncryptedDirectory { inner, keys, damaged: Arc::default() };
+        let (mut fits, mut in_vain) = (false, None);
         for name in directory.inner.list()? {
-            let file = directory.inner.open(&name, OpenMode::Read, false)?;
-            if let Some(header) = read_header(&*file)? {
-                header::open(&header, &directory.keys, &name)?;
+            if name.ends_with(UNFINISHED) || name.ends_with(SPARE) {
+                continue;
+            }
+            match directory.key_of(&name) {
+                Ok(key) => fits |= key.is_some(),
+                Err(error @ EncryptionError::WrongKey { .. }) => return Err(error),
+                Err(error) => in_vain = in_vain.or(Some(error)),
             }
         }
-        Ok(directory)
+        match in_vain {
+            Some(error) if !fits => Err(error),
+            _ => Ok(directory),
+        }
+    }
+
+    /// Which of the keys is that of a file; `None` if nothing has been written to it.
+    fn key_of(&self, name: &str) -> Result<Option<usize>, EncryptionError> {
+        let file = self.inner.open(name, OpenMode::Read, false)?;
+        let header = read_header(&*file)?;
+        header.map(|header| Ok(header::open(&header, &self.keys, name)?.1)).transpose()
     }
 
     /// How many blocks have been read so far that were not authentic: torn, damaged, or forged.
@@ -92,12 +110,7 @@ impl EncryptedDirectory {
                 self.inner.remove(&name)?;
                 continue;
             }
-            let file = self.inner.open(&name, OpenMode::Read, false)?;
-            let is_old = match read_header(&*file)? {
-                Some(header) => header::open(&header, &self.keys, &name)?.1 > 0,
-                None => false,
-            };
-            if is_old {
+            if self.key_of(&name)?.is_some_and(|key| key > 0) {
                 self.encrypt_anew(&name)?;
                 rotated += 1;
             }

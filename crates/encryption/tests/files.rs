@@ -104,7 +104,7 @@ fn a_unit_is_good_at_its_place_in_its_file_only() {
 }
 
 #[test]
-fn a_wrong_key_and_plain_files_are_named_and_change_nothing() {
+fn a_wrong_key_is_named_and_changes_nothing_and_so_are_plain_files_without_others() {
     let disk = MemoryDirectory::new();
     write(&over(&disk, Keys::new(key(1))), "a", 0, 7);
     let before = raw(&disk, "a");
@@ -112,10 +112,36 @@ fn a_wrong_key_and_plain_files_are_named_and_change_nothing() {
     assert!(matches!(refused(Keys::new(key(2))), Some(EncryptionError::WrongKey { file }) if file == "a"));
     assert!(refused(Keys::new(key(2)).and_former(key(1))).is_none());
     assert_eq!(raw(&disk, "a"), before);
+    disk.remove("a").unwrap();
     disk.open("plain", OpenMode::CreateNew, false).unwrap().write_at(&[1; 9000], 0).unwrap();
     assert!(
         matches!(refused(Keys::new(key(1))), Some(EncryptionError::NotEncrypted { file }) if file == "plain")
     );
+}
+
+/// One file with a damaged header, or that was no file of the database's, had everything refused, what salvages included.
+#[test]
+fn a_file_without_a_sound_header_is_told_when_it_is_opened_and_hinders_no_other() {
+    let disk = MemoryDirectory::new();
+    let directory = over(&disk, Keys::new(key(1)));
+    write(&directory, "a", 0, 7);
+    write(&directory, "b", 0, 8);
+    put(&disk, "a", 0, &[0xff; 72]);
+    disk.open("core", OpenMode::CreateNew, false).unwrap().write_at(&[1; 9000], 0).unwrap();
+    // Of another key, but nobody needs them.
+    let other = MemoryDirectory::new();
+    write(&over(&other, Keys::new(key(2))), "x", 0, 9);
+    for name in ["x.spare", "x.rekey"] {
+        disk.open(name, OpenMode::CreateNew, false).unwrap().write_at(&raw(&other, "x"), 0).unwrap();
+    }
+    let directory = over(&disk, Keys::new(key(1)));
+    assert_eq!(block(&directory, "b", 0), [8; BLOCK_BYTES]);
+    for name in ["a", "core"] {
+        let error = directory.open(name, OpenMode::ReadWrite, false).err().unwrap();
+        assert!(format!("{}", error.source).contains("not encrypted"), "{error:?}");
+    }
+    put(&disk, "x.spare", 0, &[0xff; 72]);
+    over(&disk, Keys::new(key(1)));
 }
 
 #[test]

@@ -52,6 +52,40 @@ fn an_encrypted_database_shows_nothing_and_its_key_can_be_changed() {
 }
 
 #[test]
+fn what_damaged_headers_leave_is_salvaged() {
+    let scratch = Scratch::new();
+    let (db, key) = (scratch.path("a.db"), key_file(&scratch, "key", &["a"]));
+    for table in ["one", "two", "three"] {
+        with_key(&format!("put DB {table} key-of-{table} value"), &db, &key).ok();
+    }
+    let damaged = |file: &Path| {
+        let mut bytes = std::fs::read(file).unwrap();
+        bytes[..72].fill(0xff);
+        std::fs::write(file, bytes).unwrap();
+    };
+    // Neither a spare nor a stranger is in the way of anything.
+    std::fs::write(db.join("store-00000000000000ff.spare"), "nonsense").unwrap();
+    std::fs::write(db.join("core"), "dumped").unwrap();
+    with_key("check DB", &db, &key).ok();
+    with_key("get DB two key-of-two", &db, &key).ok();
+
+    let names =
+        std::fs::read_dir(&db).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let needless = names.filter(|name| name.starts_with("superblock") || name.starts_with("store-image"));
+    let needless: Vec<_> = needless.collect();
+    needless.iter().for_each(|name| damaged(&db.join(name)));
+    let said = with_key("get DB two key-of-two", &db, &key);
+    assert!(said.status != 0 && said.err.contains("the header that names its key is damaged"), "{said:?}");
+    let said = with_key("salvage DB --json", &db, &key).fails(5, "could not be read");
+    let report = said.json();
+    assert_eq!(report["records"], 3, "{report}");
+    let losses = report["losses"].as_array().unwrap();
+    for name in needless {
+        assert!(losses.iter().any(|loss| loss["file"] == name.as_str()), "{name}: {report}");
+    }
+}
+
+#[test]
 fn a_backup_is_restored_encrypted_with_the_keys_that_are_given() {
     let scratch = Scratch::new();
     let (db, again, backup) = (scratch.path("a.db"), scratch.path("again.db"), scratch.path("a.backup"));
