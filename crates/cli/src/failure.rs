@@ -38,7 +38,8 @@ pub struct Failure {
     message: String,
     causes: Vec<String>,
     hint: Option<String>,
-    /// The reader of our output went away; that is no failure to speak of.
+    /// The reader of our output went away; that is no failure to speak of. A command that judges says so first, whether or not its report could be
+    /// printed: `verdict.and(print(…))`.
     silent: bool,
 }
 

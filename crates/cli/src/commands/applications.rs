@@ -62,12 +62,7 @@ fn run(application: &dyn Application, arguments: &ApplicationArguments, json: bo
     let report = run_application(application, &store, &driver, &mut |progress| line.text(told(progress)))?;
     drop(line);
     store.close()?;
-    if json {
-        output::json(&report)?
-    } else {
-        output::table(&rows(&report))?
-    }
-    verdict(&report)
+    verdict(&report).and(if json { output::json(&report) } else { output::table(&rows(&report)) })
 }
 
 fn told(progress: &ApplicationProgress) -> String {

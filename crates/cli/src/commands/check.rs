@@ -5,6 +5,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::output;
 use crate::progress::Progress;
 use crate::quantity::count;
+use deuteron::CheckReport;
 use serde_json::json;
 use std::time::Instant;
 
@@ -21,9 +22,17 @@ pub fn run(CheckArguments { path: arguments, fast }: &CheckArguments, json: bool
     };
     drop(turning);
     let report = checked.map_err(|error| Failure::from(error).at(&path))?;
-    let seconds = begin.elapsed().as_secs_f64();
+    let verdict = match report.problems.len() as u64 {
+        0 => Ok(()),
+        problems => Err(Failure::new(Kind::Damage, format!("{path} has {} problems", count(problems)))
+            .hint("restore the files from a copy; `deuteron salvage` says what can still be read")),
+    };
+    verdict.and(print(&report, &path, *fast, begin.elapsed().as_secs_f64(), json))
+}
+
+fn print(report: &CheckReport, path: &str, fast: bool, seconds: f64, json: bool) -> Outcome {
     if json {
-        output::json(&json!({
+        return output::json(&json!({
             "database": path,
             "fast": fast,
             "tables": report.tables,
@@ -31,21 +40,15 @@ pub fn run(CheckArguments { path: arguments, fast }: &CheckArguments, json: bool
             "records": report.records,
             "problems": report.problems,
             "seconds": seconds,
-        }))?;
-    } else {
-        report.problems.iter().try_for_each(|problem| output::text_line(&format!("problem: {problem}")))?;
-        let read = |number| if *fast { "not read".to_owned() } else { count(number) };
-        output::table(&[
-            ("tables", count(report.tables)),
-            ("pages", read(report.pages)),
-            ("records", read(report.records)),
-            ("problems", count(report.problems.len() as u64)),
-            ("time", format!("{seconds:.1} s")),
-        ])?;
+        }));
     }
-    if report.problems.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::new(Kind::Damage, format!("{path} has {} problems", count(report.problems.len() as u64)))
-        .hint("restore the files from a copy; `deuteron salvage` says what can still be read"))
+    report.problems.iter().try_for_each(|problem| output::text_line(&format!("problem: {problem}")))?;
+    let read = |number| if fast { "not read".to_owned() } else { count(number) };
+    output::table(&[
+        ("tables", count(report.tables)),
+        ("pages", read(report.pages)),
+        ("records", read(report.records)),
+        ("problems", count(report.problems.len() as u64)),
+        ("time", format!("{seconds:.1} s")),
+    ])
 }

@@ -30,20 +30,21 @@ pub fn run(arguments: &CheckHistoryArguments, json: bool) -> Outcome {
     let checked = check(BufReader::with_capacity(1 << 20, source), arguments.level);
     drop(turning);
     let report = checked.map_err(|error| failure(error).at(&name))?;
-    let seconds = begin.elapsed().as_secs_f64();
-    if json {
-        output::json(&as_json(&report, seconds))?;
+    let verdict = if report.anomalies.is_empty() {
+        Ok(())
     } else {
-        for anomaly in &report.anomalies {
-            output::text_line(&format!("{anomaly}\n"))?;
-        }
-        output::table(&rows(&report, seconds))?;
+        let found: Vec<_> = report.counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        Err(Failure::new(Kind::Anomaly, format!("{name} is not {}: {}", report.level, found.join(", "))))
+    };
+    verdict.and(print(&report, begin.elapsed().as_secs_f64(), json))
+}
+
+fn print(report: &Report, seconds: f64, json: bool) -> Outcome {
+    if json {
+        return output::json(&as_json(report, seconds));
     }
-    if report.anomalies.is_empty() {
-        return Ok(());
-    }
-    let found: Vec<_> = report.counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    Err(Failure::new(Kind::Anomaly, format!("{name} is not {}: {}", report.level, found.join(", "))))
+    report.anomalies.iter().try_for_each(|anomaly| output::text_line(&format!("{anomaly}\n")))?;
+    output::table(&rows(report, seconds))
 }
 
 fn failure(error: HistoryError) -> Failure {

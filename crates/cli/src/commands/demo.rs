@@ -89,8 +89,9 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Outcome {
     let disk_bytes = directory_bytes(&database);
     db.close()?;
     let seconds = begin.elapsed().as_secs_f64();
+    let verdict = if findings.is_clean() { Ok(()) } else { Err(loss(&findings)) };
     if json {
-        output::json(&json!({
+        return verdict.and(output::json(&json!({
             "records": shape.records,
             "threads": shape.threads,
             "load_seconds": load_seconds,
@@ -108,23 +109,19 @@ pub fn run(arguments: &DemoArguments, json: bool) -> Outcome {
             "problems": findings.problems,
             "disk_bytes": disk_bytes,
             "seconds": seconds,
-        }))?;
-    } else {
-        for problem in &findings.problems {
-            output::text_line(&format!("   {problem}"))?;
-        }
-        output::text_line(&format!(
-            "   {} committed writers replayed and compared with {} records: {} lost, {} half-applied",
-            count(findings.checked),
-            count(shape.records),
-            findings.lost,
-            findings.half_applied,
-        ))?;
-        let verdict =
-            if findings.is_clean() { "every acknowledged commit is there" } else { "COMMITS ARE LOST" };
-        output::text_line(&format!("{verdict}; the demo took {seconds:.1} s"))?;
+        })));
     }
-    if findings.is_clean() { Ok(()) } else { Err(loss(&findings)) }
+    let mut lines: Vec<String> = findings.problems.iter().map(|problem| format!("   {problem}")).collect();
+    lines.push(format!(
+        "   {} committed writers replayed and compared with {} records: {} lost, {} half-applied",
+        count(findings.checked),
+        count(shape.records),
+        findings.lost,
+        findings.half_applied,
+    ));
+    let found = if findings.is_clean() { "every acknowledged commit is there" } else { "COMMITS ARE LOST" };
+    lines.push(format!("{found}; the demo took {seconds:.1} s"));
+    verdict.and(lines.iter().try_for_each(|line| output::text_line(line)))
 }
 
 fn load(database: &Path, shape: &Shape) -> Outcome<(Expectation, f64)> {

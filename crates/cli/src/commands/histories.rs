@@ -49,18 +49,21 @@ pub fn run(arguments: &HistoriesArguments, json: bool) -> Outcome {
     let report = run_histories(&db, &histories, |done| progress.set(done))?;
     drop(progress);
     db.close()?;
-    if json {
-        output::json(&report)?;
-    } else {
-        report.problems.iter().try_for_each(|problem| output::text_line(problem))?;
-        output::table(&rows(&report))?;
-    }
-    match report.problems.len() {
+    let verdict = match report.problems.len() {
         0 => Ok(()),
         wrong => {
             Err(Failure::new(Kind::Damage, format!("{wrong} answers are not those of the serial order")))
         }
+    };
+    verdict.and(print(&report, json))
+}
+
+fn print(report: &HistoryReport, json: bool) -> Outcome {
+    if json {
+        return output::json(report);
     }
+    report.problems.iter().try_for_each(|problem| output::text_line(problem))?;
+    output::table(&rows(report))
 }
 
 fn rows(report: &HistoryReport) -> Vec<(&'static str, String)> {

@@ -71,16 +71,16 @@ pub fn run(arguments: &ImportArguments, json: bool) -> Outcome {
         // What was written before a failure stays, and is durable before it is spoken of.
         db.flush()?;
         let seconds = begin.elapsed().as_secs_f64();
-        if json {
-            output::json(&json!({ "records": records, "bad_lines": bad, "seconds": seconds }))?;
+        let verdict = imported.and(match bad {
+            0 => Ok(()),
+            _ => Err(Failure::new(Kind::Failed, format!("{} lines were not imported", count(bad)))),
+        });
+        verdict.and(if json {
+            output::json(&json!({ "records": records, "bad_lines": bad, "seconds": seconds }))
         } else {
             eprintln!("imported {} records in {seconds:.1} s", count(records));
-        }
-        imported?;
-        if bad > 0 {
-            return Err(Failure::new(Kind::Failed, format!("{} lines were not imported", count(bad))));
-        }
-        Ok(())
+            Ok(())
+        })
     })
 }
 

@@ -84,14 +84,17 @@ pub fn run(arguments: &KillRoundsArguments, json: bool) -> Outcome {
     }
     drop(progress);
     report.seconds = begin.elapsed().as_secs_f64();
-    if json {
-        output::json(&report)?;
-    } else {
-        report.problems.iter().try_for_each(|problem| output::text_line(problem))?;
-        output::table(&rows(&report))?;
-    }
     let findings = Findings { lost: report.lost, half_applied: report.half_applied, ..Findings::default() };
-    if findings.is_clean() { Ok(()) } else { Err(loss(&findings)) }
+    let verdict = if findings.is_clean() { Ok(()) } else { Err(loss(&findings)) };
+    verdict.and(print(&report, json))
+}
+
+fn print(report: &RoundsReport, json: bool) -> Outcome {
+    if json {
+        return output::json(report);
+    }
+    report.problems.iter().try_for_each(|problem| output::text_line(problem))?;
+    output::table(&rows(report))
 }
 
 /// Runs and kills a child, kills some recoveries, recovers, and checks.

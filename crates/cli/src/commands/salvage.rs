@@ -47,11 +47,21 @@ pub fn run(arguments: &SalvageArguments, json: bool) -> Outcome {
         (found, None) => found.map_err(|error| Failure::from(error).at(&path))?,
     };
     files.finish()?;
-    print(&report, &files, &path, begin.elapsed().as_secs_f64(), json)?;
+    verdict(&report, arguments.target.as_deref(), &path).and(print(
+        &report,
+        &files,
+        &path,
+        begin.elapsed().as_secs_f64(),
+        json,
+    ))
+}
+
+/// A failure if there is anything that could not be read.
+fn verdict(report: &SalvageReport, target: Option<&Path>, path: &str) -> Outcome {
     if report.losses.is_empty() {
         return Ok(());
     }
-    let hint = match &arguments.target {
+    let hint = match target {
         Some(target) => format!(
             "what could be read is in {}; docs/operations.md says how it is imported",
             target.display()

@@ -1,6 +1,6 @@
 //! `check-history`, and histories that are recorded.
 
-use crate::support::{Scratch, run};
+use crate::support::{Scratch, run, status_without_reader};
 
 const SKEW: &str = r#"{"process":1,"begin":1,"end":4,"outcome":"committed","ops":[{"read":["x",null]},{"write":["y",1]}]}
 {"process":2,"begin":2,"end":5,"outcome":"committed","ops":[{"read":["y",null]},{"write":["x",1]}]}
@@ -14,6 +14,7 @@ fn an_anomaly_is_told_in_words_and_by_the_exit_status() {
     let said = run(["check-history", file]).fails(6, "not strict-serializable: G2-item 1");
     assert!(said.out.contains("T1 comes before T2: T1 read \"x\" = nothing, and T2 wrote 1"), "{said:?}");
     run(["check-history", file, "--level", "snapshot"]).ok();
+    assert_eq!(status_without_reader(["check-history", file], false), 6);
     let said = run(["check-history", file, "--json", "--level", "serializable"]).fails(6, "G2-item");
     let report: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!((&report["anomalies"][0]["name"], &report["transactions"]), (&"G2-item".into(), &2.into()));

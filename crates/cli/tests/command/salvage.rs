@@ -1,6 +1,6 @@
 //! `salvage`: from a database that does not open to one that does.
 
-use crate::support::{Scratch, run, words};
+use crate::support::{Scratch, run, status_without_reader, words};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -94,6 +94,13 @@ fn a_fast_check_finds_what_an_opening_needs_and_a_full_one_what_is_on_pages() {
     assert!(damage(&db, "store-0", b"value-7") > 0);
     words(&db, "check DB --fast").ok();
     words(&db, "check DB").fails(5, "problems");
+    // Whether or not somebody reads the report.
+    for command in ["check", "salvage"] {
+        for json in [None, Some("--json".as_ref())] {
+            let words = [command.as_ref(), db.as_os_str()].into_iter().chain(json);
+            assert_eq!(status_without_reader(words, false), 5, "{command}");
+        }
+    }
     let image = names(&db).into_iter().rfind(|name| name.starts_with("store-image")).unwrap();
     std::fs::write(db.join(image), "nonsense").unwrap();
     words(&db, "check DB --fast").fails(5, "corrupt");

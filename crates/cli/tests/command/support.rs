@@ -77,6 +77,14 @@ pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Said {
     Said::new(command(arguments).output().unwrap())
 }
 
+/// How it ends with a standard output, and a standard error if asked for, whose reader has gone.
+pub fn status_without_reader<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>, errors: bool) -> i32 {
+    let gone = || std::io::pipe().unwrap().1;
+    let mut command = command(arguments);
+    command.stdout(gone()).stderr(if errors { Stdio::from(gone()) } else { Stdio::null() });
+    command.status().unwrap().code().expect("the program was killed")
+}
+
 /// Runs the program with this on its standard input.
 pub fn run_with_input<A: AsRef<OsStr>>(
     arguments: impl IntoIterator<Item = A>,

@@ -1,6 +1,6 @@
 //! `import` and `export`.
 
-use crate::support::{Said, Scratch, run, run_with_input, words};
+use crate::support::{Said, Scratch, run, run_with_input, status_without_reader, words};
 use std::io::Read;
 use std::path::Path;
 
@@ -122,6 +122,9 @@ fn wrong_lines_are_passed_over_on_request_and_still_a_failure() {
     let said = said.fails(1, "in.csv:3: ").fails(1, "in.csv:4: key of 100000").fails(1, "in.csv:6: key of 0");
     assert_eq!((said.json()["records"].as_u64(), said.json()["bad_lines"].as_u64()), (Some(3), Some(3)));
     assert_eq!(words(&db, "scan DB t").ok().out, format!("a\t1\nb\t{long}\nc\t3\n"));
+    let again = ["import".as_ref(), db.as_os_str(), "t".as_ref(), file.as_os_str()].into_iter();
+    let again = again.chain(["--keep-going".as_ref(), "--json".as_ref()]);
+    assert_eq!(status_without_reader(again, false), 1, "nobody reads the report");
 }
 
 #[test]
