@@ -1,5 +1,6 @@
 //! How a command fails: what happened, why, what to do about it, and the exit status.
 
+use crate::output;
 use deuteron::Error;
 use deuteron_bench::BenchError;
 use std::process::ExitCode;
@@ -96,15 +97,15 @@ impl Failure {
                 "hint": self.hint,
                 "exit_status": self.kind as u8,
             });
-            eprintln!("{object}");
+            output::note(&object.to_string());
             return;
         }
-        eprintln!("error: {}", self.message);
+        output::note(&format!("error: {}", self.message));
         for cause in &self.causes {
-            eprintln!("  because: {cause}");
+            output::note(&format!("  because: {cause}"));
         }
         if let Some(hint) = &self.hint {
-            eprintln!("  hint: {hint}");
+            output::note(&format!("  hint: {hint}"));
         }
     }
 }

@@ -4,6 +4,8 @@
 //! be piped. The exit status says what kind of failure it was, see [`failure`].
 
 #![deny(unsafe_code)]
+// They panic where nobody listens.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod allocator;
 mod arguments;

@@ -1,4 +1,4 @@
-//! Reports on standard output: as JSON, or as aligned lines.
+//! Reports on standard output: as JSON, or as aligned lines; notes on standard error.
 
 use crate::failure::{Failure, Outcome};
 use serde::Serialize;
@@ -24,4 +24,9 @@ pub fn table(rows: &[(impl AsRef<str>, String)]) -> Outcome {
         text_line(&format!("{:width$}  {value}", name.as_ref()))?;
     }
     Ok(())
+}
+
+/// Says a line on standard error. That nobody listens is no reason to stop.
+pub fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,5 +1,6 @@
 //! Progress on standard error: only on a terminal, and only for what takes longer than a second.
 
+use crate::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -77,7 +78,7 @@ impl Progress {
 
     /// Prints a line above the bar (on standard error).
     pub fn note(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| output::note(line));
     }
 
     fn show(&self) {

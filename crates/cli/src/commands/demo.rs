@@ -157,7 +157,7 @@ fn watch(settings: &ChildSettings<'_>, time: Duration, json: bool) -> Outcome<Re
         // Without a terminal the view is a line a second.
         let tell = !terminal && !json && stats.seconds >= told + 1.0;
         if tell {
-            eprintln!("   {line}");
+            output::note(&format!("   {line}"));
         }
         last.set((stats.seconds, stats.commits, if tell { stats.seconds } else { told }));
         view.text(line);

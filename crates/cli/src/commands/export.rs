@@ -3,11 +3,11 @@
 use super::records::for_each_record;
 use super::{format_of, is_standard, with_database};
 use crate::arguments::{ExportArguments, Format};
-use crate::csv;
 use crate::encoding::Encoding;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::progress::Progress;
 use crate::quantity::count;
+use crate::{csv, output};
 use deuteron::{Salvaged, SalvagedTable};
 use serde_json::json;
 use std::ffi::OsString;
@@ -43,9 +43,9 @@ pub fn run(arguments: &ExportArguments, json: bool) -> Outcome {
     let seconds = begin.elapsed().as_secs_f64();
     // Standard output may hold the records.
     if json {
-        eprintln!("{}", json!({ "records": records, "seconds": seconds }));
+        output::note(&json!({ "records": records, "seconds": seconds }).to_string());
     } else {
-        eprintln!("exported {} records in {seconds:.1} s", count(records));
+        output::note(&format!("exported {} records in {seconds:.1} s", count(records)));
     }
     Ok(())
 }
@@ -103,17 +103,16 @@ fn salvage(arguments: &ExportArguments, json: bool) -> Outcome {
     let (losses, seconds) = (report.losses.len() as u64, begin.elapsed().as_secs_f64());
     if json {
         let places: Vec<String> = report.losses.iter().map(ToString::to_string).collect();
-        eprintln!(
-            "{}",
-            json!({ "records": records, "incomplete": incomplete, "losses": places, "seconds": seconds })
-        );
+        let report =
+            json!({ "records": records, "incomplete": incomplete, "losses": places, "seconds": seconds });
+        output::note(&report.to_string());
     } else {
-        report.losses.iter().take(LOSSES_PRINTED).for_each(|loss| eprintln!("lost: {loss}"));
-        eprintln!(
+        report.losses.iter().take(LOSSES_PRINTED).for_each(|loss| output::note(&format!("lost: {loss}")));
+        output::note(&format!(
             "exported {} records in {seconds:.1} s, {} incomplete ones left out",
             count(records),
             count(incomplete)
-        );
+        ));
     }
     if losses + incomplete == 0 {
         return Ok(());

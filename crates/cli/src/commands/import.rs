@@ -50,7 +50,7 @@ pub fn run(arguments: &ImportArguments, json: bool) -> Outcome {
             if json {
                 return output::json(&json!({ "records": records, "bad_lines": 0, "seconds": seconds }));
             }
-            eprintln!("loaded {} records in {seconds:.1} s", count(records));
+            output::note(&format!("loaded {} records in {seconds:.1} s", count(records)));
             Ok(())
         });
     }
@@ -78,7 +78,7 @@ pub fn run(arguments: &ImportArguments, json: bool) -> Outcome {
         verdict.and(if json {
             output::json(&json!({ "records": records, "bad_lines": bad, "seconds": seconds }))
         } else {
-            eprintln!("imported {} records in {seconds:.1} s", count(records));
+            output::note(&format!("imported {} records in {seconds:.1} s", count(records)));
             Ok(())
         })
     })

@@ -69,7 +69,7 @@ fn converse(session: &mut Session, arguments: &DatabaseArguments) -> Outcome {
         // There is none the first time.
         let _ = editor.load_history(file);
     }
-    eprintln!("{}; `help` lists the commands", arguments.database.display());
+    output::note(&format!("{}; `help` lists the commands", arguments.database.display()));
     loop {
         match editor.readline(&session.prompt()) {
             Ok(line) => {
@@ -91,7 +91,7 @@ fn converse(session: &mut Session, arguments: &DatabaseArguments) -> Outcome {
     if let Some(file) = &history
         && let Err(error) = editor.save_history(file)
     {
-        eprintln!("note: the history is not kept: {error}");
+        output::note(&format!("note: the history is not kept: {error}"));
     }
     session.leave();
     Ok(())
@@ -203,7 +203,7 @@ impl Session {
     /// Says so if the end of the conversation takes something back.
     fn leave(&mut self) {
         if self.transaction.take().is_some() {
-            eprintln!("note: the transaction that was open is aborted");
+            output::note("note: the transaction that was open is aborted");
         }
     }
 
@@ -214,7 +214,7 @@ impl Session {
     fn use_table(&mut self, name: &[u8]) -> Outcome {
         let name = std::str::from_utf8(name).map_err(|_| usage("a table's name is UTF-8".into()))?.to_owned();
         if !self.db.tables()?.contains(&name) {
-            eprintln!("note: table {name} is new; it is created with its first record");
+            output::note(&format!("note: table {name} is new; it is created with its first record"));
         }
         self.table = Some(name);
         Ok(())
@@ -314,7 +314,7 @@ impl Session {
         })?;
         lines.iter().try_for_each(|line| output::text_line(line))?;
         if records == request.limit && !request.limit_given {
-            eprintln!("note: only the first {records}; say limit=N for more");
+            output::note(&format!("note: only the first {records}; say limit=N for more"));
         }
         Ok(())
     }

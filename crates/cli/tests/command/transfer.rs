@@ -127,6 +127,24 @@ fn wrong_lines_are_passed_over_on_request_and_still_a_failure() {
     assert_eq!(status_without_reader(again, false), 1, "nobody reads the report");
 }
 
+/// It panicked at the first one, in the middle of the import.
+#[test]
+fn wrong_lines_are_passed_over_though_nobody_hears_of_them() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    let text: String = (0..100).map(|number| format!("wrong\nkey-{number:02},{number}\n")).collect();
+    let file = scratch.file("in.csv", text);
+    let words = ["import".as_ref(), db.as_os_str(), "t".as_ref(), file.as_os_str()].into_iter();
+    let words = words.chain(["--keep-going".as_ref(), "--no-header".as_ref()]);
+    assert_eq!(status_without_reader(words, true), 1);
+    assert_eq!(crate::support::words(&db, "scan DB t --count").ok().out, "100\n");
+    let absent = scratch.path("absent.db");
+    assert_eq!(
+        status_without_reader(["get".as_ref(), absent.as_os_str(), "t".as_ref(), "k".as_ref()], true),
+        3
+    );
+}
+
 #[test]
 fn a_failed_export_leaves_no_file() {
     let scratch = Scratch::new();
