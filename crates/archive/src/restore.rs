@@ -1,14 +1,14 @@
-//! [`restore`]: an archive in a file brought back into a directory, and [`place`]: where such a file lies.
+//! [`restore`]: an archive in a file brought back into a directory, and [`place`]: where such a file is to lie.
 
 use crate::error::device;
 use crate::{ArchiveError, Summary, extract};
 use deuteron_device::{Directory, OsDirectory};
 use std::path::Path;
 
-/// The directory and the name of the file `path`, which need not exist.
+/// The directory and the name of the file `path`, where nothing may be: also what a [`Directory`] does not list, as other directories and links.
 ///
 /// # Errors
-/// [`ArchiveError::NotAFileName`]; [`ArchiveError::NotFound`] if there is no such directory; [`ArchiveError::Device`].
+/// [`ArchiveError::Exists`]; [`ArchiveError::NotAFileName`]; [`ArchiveError::NotFound`] if there is no such directory; [`ArchiveError::Device`].
 ///
 /// ```
 /// # let scratch = tempfile::tempdir()?;
@@ -18,6 +18,14 @@ use std::path::Path;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn place(path: &Path) -> Result<(OsDirectory, String), ArchiveError> {
+    let place = split(path)?;
+    match path.symlink_metadata() {
+        Ok(_) => Err(ArchiveError::Exists { path: path.display().to_string() }),
+        Err(_) => Ok(place),
+    }
+}
+
+fn split(path: &Path) -> Result<(OsDirectory, String), ArchiveError> {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return Err(ArchiveError::NotAFileName { path: path.display().to_string() });
     };
@@ -72,10 +80,10 @@ pub fn restore_into(archive: &Path, target: &dyn Directory) -> Result<Summary, A
     restore_in(&shelf, &name, target)
 }
 
-/// [`place`] of a file that there is.
+/// The directory and the name of a file that there is.
 fn existing(archive: &Path) -> Result<(OsDirectory, String), ArchiveError> {
     match archive.is_file() {
-        true => place(archive),
+        true => split(archive),
         false => Err(ArchiveError::NotFound { path: archive.display().to_string() }),
     }
 }

@@ -329,6 +329,16 @@ fn what_exists_is_not_overwritten() {
     std::fs::write(at("taken"), b"precious").expect("writes");
     assert!(matches!(db.backup(at("taken")), Err(Error::Exists { .. })));
     assert_eq!(std::fs::read(at("taken")).expect("reads"), b"precious");
+    // Also what is no file, and before anything is written.
+    std::fs::create_dir(at("shelf")).expect("creates");
+    std::os::unix::fs::symlink("nowhere", at("link")).expect("links");
+    for taken in ["shelf", "link"] {
+        let log_before = db.stats().bytes_written_log;
+        let refused = db.backup(at(taken));
+        assert!(matches!(&refused, Err(Error::Exists { path }) if path.ends_with(taken)), "{refused:?}");
+        assert!(!at(&format!("{taken}.part")).exists() && db.stats().bytes_written_log == log_before);
+    }
+    assert!(at("link").is_symlink());
     assert!(matches!(db.backup(at("no such directory/backup")), Err(Error::NothingAt { .. })));
     db.backup(at("backup")).expect("backs up");
     assert!(matches!(restore(at("backup"), at("db")), Err(Error::Exists { .. } | Error::InUse { .. })));

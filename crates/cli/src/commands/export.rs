@@ -11,7 +11,7 @@ use crate::{csv, output};
 use deuteron::{Salvaged, SalvagedTable};
 use serde_json::json;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufWriter, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,12 @@ impl Target {
         if is_standard(path) {
             return Ok(Self::Standard(std::io::stdout().lock()));
         }
-        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let found = std::fs::metadata(path).ok();
+        if found.as_ref().is_some_and(Metadata::is_dir) {
+            return Err(Failure::new(Kind::Failed, format!("{} is a directory", path.display()))
+                .hint("give the name of a file"));
+        }
+        if found.is_some_and(|found| !found.is_file()) {
             return match File::options().write(true).open(path) {
                 Ok(file) => Ok(Self::Special { file, path: path.into() }),
                 Err(error) => Err(Failure::because(format!("cannot open {}", path.display()), &error)),

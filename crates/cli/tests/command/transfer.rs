@@ -153,6 +153,9 @@ fn a_failed_export_leaves_no_file() {
     let file = scratch.path("out.csv");
     export(&db, &[file.to_str().unwrap()]).fails(1, "is not UTF-8; use --encoding");
     assert!(!file.exists() && !scratch.path("out.csv.partial").exists());
+    // Before it has begun, not when all has been written.
+    std::fs::create_dir(&file).unwrap();
+    export(&db, &[file.to_str().unwrap()]).fails(1, "out.csv is a directory");
     words(&db, "export DB absent --format csv").fails(3, "there is no table absent");
 }
 
