@@ -8,7 +8,7 @@
 //! Memory: for each fragment of the store and each operation of a committed transaction in the log some 150 bytes and its keys, and
 //! the names of the transactions; one value at a time.
 
-use crate::superblock::Superblock;
+use crate::superblock::{self, Superblock};
 use crate::{Error, Lsn, Timestamp};
 use deuteron_contract::catalogue::{DROPPED_PREFIX, NAME_PREFIX, decode_id, is_name};
 use deuteron_contract::{TableId, TransactionId};
@@ -108,8 +108,8 @@ impl SalvageReport {
 /// missing, and those that older fragments still hold come as they were then, deleted ones among them.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::InUse`], [`Error::Device`] if the directory cannot be listed, or `take` fails. Damage is
-/// none; it is in the report.
+/// [`Error::NotFound`] also if no file of a database's or store's is there, [`Error::InUse`], [`Error::Device`] if the directory cannot be
+/// listed, or `take` fails. Damage is none; it is in the report.
 ///
 /// ```
 /// # let scratch = tempfile::tempdir()?;
@@ -192,6 +192,12 @@ fn find(
     directory: &Arc<dyn Directory>,
     take: &mut dyn FnMut(Salvaged<'_>) -> io::Result<()>,
 ) -> Result<SalvageReport, Error> {
+    let names = directory.list().map_err(Error::device("list the directory"))?;
+    let is_ours =
+        |name: &String| name == superblock::FILE || name.starts_with("store-") || name.starts_with("log-");
+    if !names.iter().any(is_ours) {
+        return Err(Error::NotFound { path: directory.name() });
+    }
     let mut report = SalvageReport::default();
     let mut store = StoreSalvage::scan(Arc::clone(directory))?;
     let mut log = LogSalvage::scan(Arc::clone(directory))?;
@@ -199,7 +205,7 @@ fn find(
         && log.buffers() > 0
     {
         let reason = with_causes(&error);
-        report.losses.push(Loss { file: "superblock".to_owned(), offset: 0, bytes: 0, reason });
+        report.losses.push(Loss { file: superblock::FILE.to_owned(), offset: 0, bytes: 0, reason });
     }
     (report.segments, report.fragments) = store.counts();
     (report.log_buffers, report.log_end) = (log.buffers(), log.end());

@@ -363,6 +363,7 @@ fn looking_for_a_database_leaves_nothing_in_a_directory_that_has_none() {
     assert!(matches!(opened, Err(Error::NotFound { .. })));
     assert!(matches!(deuteron::check(scratch.path()), Err(Error::NotFound { .. })));
     assert!(matches!(deuteron::recovery_plan(scratch.path()), Err(Error::NotFound { .. })));
+    assert!(matches!(deuteron::salvage(scratch.path(), &mut |_| Ok(())), Err(Error::NotFound { .. })));
     assert_eq!(names(), 0);
     // Nor does a look at one whose files were copied without the lock's.
     with_one_record(scratch.path());

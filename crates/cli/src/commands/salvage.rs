@@ -22,8 +22,9 @@ const UNDECIDED: &str = "undecided.jsonl";
 pub fn run(arguments: &SalvageArguments, json: bool) -> Outcome {
     let begin = Instant::now();
     let path = arguments.database.display().to_string();
-    if let Some(target) = &arguments.target {
-        create(target)?;
+    // It is made when there is something to put into it, so that what fails before can be tried again; that it is in the way is told now.
+    if let Some(target) = arguments.target.as_deref().filter(|target| target.symlink_metadata().is_ok()) {
+        return Err(cannot_create(target, &io::ErrorKind::AlreadyExists.into()));
     }
     let progress = Progress::open_ended("salvage", "records");
     let mut files =
@@ -72,18 +73,16 @@ fn verdict(report: &SalvageReport, target: Option<&Path>, path: &str) -> Outcome
     Err(Failure::new(Kind::Damage, message).hint(hint))
 }
 
-/// The directory of the files, for its owner only: they hold whatever users keep in the database.
-fn create(target: &Path) -> Outcome {
-    std::fs::DirBuilder::new().mode(0o700).create(target).map_err(|error| {
-        Failure::because(format!("cannot create the directory {}", target.display()), &error)
-            .hint("give the name of a directory that does not exist")
-    })
+fn cannot_create(target: &Path, error: &io::Error) -> Failure {
+    Failure::because(format!("cannot create the directory {}", target.display()), error)
+        .hint("give the name of a directory that does not exist")
 }
 
 /// The files as they come into being.
 #[derive(Default)]
 struct Files<'a> {
     target: Option<&'a Path>,
+    created: bool,
     encoding: Encoding,
     table: Option<Rows>,
     undecided: Option<Rows>,
@@ -93,8 +92,18 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    fn open(&self, name: &str) -> Outcome<Option<Rows>> {
-        let Some(target) = self.target else { return Ok(None) };
+    /// The directory of the files, for its owner only: they hold whatever users keep in the database.
+    fn directory(&mut self) -> Outcome<Option<&Path>> {
+        if let Some(target) = self.target.filter(|_| !self.created) {
+            let created = std::fs::DirBuilder::new().mode(0o700).create(target);
+            created.map_err(|error| cannot_create(target, &error))?;
+            self.created = true;
+        }
+        Ok(self.target)
+    }
+
+    fn open(&mut self, name: &str) -> Outcome<Option<Rows>> {
+        let Some(target) = self.directory()? else { return Ok(None) };
         let path: PathBuf = target.join(name);
         Ok(Some(Rows::new(Format::Jsonl, self.encoding, Target::open(&path)?)))
     }
@@ -133,6 +142,7 @@ impl Files<'_> {
     }
 
     fn finish(&mut self) -> Outcome {
+        self.directory()?;
         self.end_table()?;
         self.undecided.take().map_or(Ok(()), Rows::finish)
     }

@@ -59,6 +59,26 @@ fn of_a_sound_database_there_is_only_a_report_unless_files_are_asked_for() {
     let said = words(&db, "salvage DB").ok();
     assert!(said.out.contains("table fruit, number 1: 1 records, 0 incomplete, not written"), "{said:?}");
     words(&scratch.path("none"), "salvage DB").fails(3, "no database");
+    std::fs::create_dir(scratch.path("empty")).unwrap();
+    words(&scratch.path("empty"), "salvage DB").fails(3, "no database");
+}
+
+#[test]
+fn a_salvage_that_is_to_be_tried_again_can_be() {
+    let scratch = Scratch::new();
+    let db = scratch.path("a.db");
+    words(&db, "put DB fruit apple red").ok();
+    let out = scratch.path("out");
+    let lock = std::fs::File::open(db.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let said = salvage(&db, &out);
+    assert_eq!(said.status, 4, "{said:?}");
+    drop(lock);
+    // Nor does a wrong path cost the name.
+    salvage(scratch.path("none").as_path(), &out).fails(3, "no database");
+    let said = salvage(&db, &out).ok();
+    assert_eq!((said.json()["records"].as_u64(), names(&out)), (Some(1), vec!["1-fruit.jsonl".to_owned()]));
+    salvage(&db, &out).fails(1, "cannot create the directory");
 }
 
 /// Overwrites what lies in a file under `from` with other bytes, wherever it is found.
