@@ -18,11 +18,13 @@ pub enum ArchiveError {
         /// What is not there.
         path: String,
     },
-    /// The path does not end in the name of a file.
-    #[error("{path} is not the name of a file")]
+    /// The path does not end in the name of a file, or not in one that is UTF-8.
+    #[error("{path} is {reason}")]
     NotAFileName {
         /// The path.
         path: String,
+        /// What it is instead.
+        reason: &'static str,
     },
     /// Somebody has the directory open in which files are to be brought back.
     #[error("{path} is in use")]

@@ -26,9 +26,10 @@ pub fn place(path: &Path) -> Result<(OsDirectory, String), ArchiveError> {
 }
 
 fn split(path: &Path) -> Result<(OsDirectory, String), ArchiveError> {
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-        return Err(ArchiveError::NotAFileName { path: path.display().to_string() });
-    };
+    let name = path.file_name().ok_or("not the name of a file");
+    let name = name.and_then(|name| name.to_str().ok_or("not UTF-8"));
+    let name =
+        name.map_err(|reason| ArchiveError::NotAFileName { path: path.display().to_string(), reason })?;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

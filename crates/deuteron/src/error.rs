@@ -327,8 +327,8 @@ impl From<ArchiveError> for Error {
             ArchiveError::Exists { path } => Error::Exists { path },
             ArchiveError::NotFound { path } => Error::NothingAt { path },
             ArchiveError::InUse { path } => Error::InUse { path },
-            ArchiveError::NotAFileName { path } => {
-                Error::InvalidOption { option: "backup", reason: format!("{path} is not the name of a file") }
+            ArchiveError::NotAFileName { path, reason } => {
+                Error::InvalidOption { option: "backup", reason: format!("{path} is {reason}") }
             }
             ArchiveError::Corrupt { file, offset, expected, found } => {
                 Error::Corrupt { file, offset, expected, found }

@@ -38,7 +38,7 @@ fn say(what: &str, path: &Path, report: &BackupReport, begin: Instant, json: boo
     let seconds = begin.elapsed().as_secs_f64();
     if json {
         return output::json(&json!({
-            what: path,
+            what: path.display().to_string(),
             "files": report.files,
             "bytes": report.bytes,
             "archive_bytes": report.archive_bytes,

@@ -132,7 +132,7 @@ fn as_json(
     let tables: Vec<Value> =
         tables.iter().map(|(name, records)| json!({ "name": name, "records": records })).collect();
     json!({
-        "database": database,
+        "database": database.display().to_string(),
         "open_seconds": open_seconds,
         "files_bytes": files_bytes,
         "memory_bytes": stats.memory_bytes,
