@@ -20,6 +20,16 @@ pub struct EncryptedDirectory {
     damaged: Arc<AtomicU64>,
 }
 
+/// What [`EncryptedDirectory::rotate`] has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rotation {
+    /// Files that it has encrypted anew.
+    pub files: u64,
+    /// Those of them in which blocks were not authentic, and how many: a torn tail, or damage. They are encrypted as
+    /// what they read as ([`DAMAGED`](crate::DAMAGED)), so that only who has checksums can tell from now on.
+    pub damaged_blocks: Vec<(String, u64)>,
+}
+
 /// What a file that is being encrypted anew is called.
 const UNFINISHED: &str = ".rekey";
 /// What a file is called whose contents nobody needs.
@@ -83,11 +93,12 @@ impl EncryptedDirectory {
         self.damaged.load(Ordering::Relaxed)
     }
 
-    /// Encrypts anew, with the first of the keys, every file that has another; how many. Each is written whole under another name
+    /// Encrypts anew, with the first of the keys, every file that has another. Each is written whole under another name
     /// and renamed, so a crash leaves it as it was or as it is to be. Nobody may have the directory open meanwhile.
     ///
     /// # Errors
-    /// [`EncryptionError::Device`], with `is_locked` of the cause if somebody has; it may be repeated.
+    /// [`EncryptionError::Device`], with `is_locked` of the cause if somebody has; [`EncryptionError::NotEncrypted`] with a file that has no sound
+    /// header. It may be repeated.
     ///
     /// ```
     /// use deuteron_device::{Directory, File, MemoryDirectory, OpenMode};
@@ -98,25 +109,30 @@ impl EncryptedDirectory {
     /// directory.open("letter", OpenMode::CreateNew, false)?.write_at(b"dear", 0)?;
     ///
     /// let directory = EncryptedDirectory::new(disk.clone(), Keys::new(new.clone()).and_former(old))?;
-    /// assert_eq!(directory.rotate()?, 1);
+    /// assert_eq!(directory.rotate()?.files, 1);
     /// assert!(EncryptedDirectory::new(disk, Keys::new(new)).is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn rotate(&self) -> Result<u64, EncryptionError> {
+    pub fn rotate(&self) -> Result<Rotation, EncryptionError> {
         let _lock = self.inner.lock()?;
-        let mut rotated = 0;
+        let mut rotation = Rotation::default();
         for name in self.inner.list()? {
             if name.ends_with(UNFINISHED) {
                 self.inner.remove(&name)?;
                 continue;
             }
             if self.key_of(&name)?.is_some_and(|key| key > 0) {
+                let damaged_before = self.damaged_blocks();
                 self.encrypt_anew(&name)?;
-                rotated += 1;
+                rotation.files += 1;
+                let damaged = self.damaged_blocks() - damaged_before;
+                if damaged > 0 {
+                    rotation.damaged_blocks.push((name, damaged));
+                }
             }
         }
         self.inner.sync()?;
-        Ok(rotated)
+        Ok(rotation)
     }
 
     fn encrypt_anew(&self, name: &str) -> Result<(), EncryptionError> {

@@ -45,7 +45,7 @@ mod header;
 mod key;
 mod unit;
 
-pub use directory::EncryptedDirectory;
+pub use directory::{EncryptedDirectory, Rotation};
 pub use error::EncryptionError;
 pub use header::MAGIC;
 pub use key::{Key, Keys};

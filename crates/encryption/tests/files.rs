@@ -4,7 +4,7 @@ use deuteron_device::simulated::Random;
 use deuteron_device::{
     BLOCK_BYTES, CrashPolicy, Directory, FaultPlan, MemoryDirectory, OpenMode, SimulatedDisk,
 };
-use deuteron_encryption::{DAMAGED, EncryptedDirectory, EncryptionError, Key, Keys, UNIT_BYTES};
+use deuteron_encryption::{DAMAGED, EncryptedDirectory, EncryptionError, Key, Keys, Rotation, UNIT_BYTES};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -171,10 +171,23 @@ fn after_a_rotation_the_former_key_opens_nothing() {
 }
 
 fn directory_is_rotated(disk: &MemoryDirectory, both: &EncryptedDirectory) {
-    assert_eq!(both.rotate().unwrap(), 4);
-    assert_eq!(both.rotate().unwrap(), 0, "a second time there is nothing to do");
+    assert_eq!(both.rotate().unwrap(), Rotation { files: 4, ..Rotation::default() });
+    assert_eq!(both.rotate().unwrap(), Rotation::default(), "a second time there is nothing to do");
     assert!(EncryptedDirectory::new(Arc::new(disk.clone()), Keys::new(key(2))).is_ok());
     assert!(EncryptedDirectory::new(Arc::new(disk.clone()), Keys::new(key(1))).is_err());
+}
+
+#[test]
+fn a_rotation_says_in_which_files_it_has_met_damage() {
+    let disk = MemoryDirectory::new();
+    let old = over(&disk, Keys::new(key(1)));
+    ["a", "b"].into_iter().for_each(|name| (0..400).for_each(|number| write(&old, name, number, 7)));
+    put(&disk, "b", 300 * UNIT_BYTES + 5, &[0]);
+    let both = over(&disk, Keys::new(key(2)).and_former(key(1)));
+    let damaged_blocks = vec![("b".to_owned(), 1)];
+    assert_eq!(both.rotate().unwrap(), Rotation { files: 2, damaged_blocks });
+    assert_eq!(block(&both, "b", 299), [DAMAGED; BLOCK_BYTES]);
+    assert_eq!(block(&both, "b", 300), [7; BLOCK_BYTES]);
 }
 
 /// The machine stops at every I/O of a rewrite of the same bytes (E3), and of other bytes beside them.

@@ -38,7 +38,21 @@ fn an_encrypted_database_shows_nothing_and_its_key_can_be_changed() {
     run(["get".as_ref(), db.as_os_str(), "fruit".as_ref(), "x".as_ref()]).fails(1, "encrypted");
 
     let both = key_file(&scratch, "both", &["b", "a"]);
-    with_key("rotate-key DB", &db, &both).ok();
+    // While somebody else has it open, it is to be tried again.
+    let lock = std::fs::File::open(db.join("lock")).unwrap();
+    lock.lock().unwrap();
+    with_key("rotate-key DB", &db, &both).fails(4, "in use");
+    drop(lock);
+    // A unit in the middle of a segment that is not what was written.
+    let names = std::fs::read_dir(&db).unwrap().map(|entry| entry.unwrap().path());
+    let segment = names.filter(|path| path.extension().is_some_and(|end| end == "seg")).max().unwrap();
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let unit = bytes.len() / 4608 / 2 * 4608;
+    bytes[unit] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let said = with_key("rotate-key DB --json", &db, &both).ok().json();
+    let name = segment.file_name().unwrap().to_str().unwrap();
+    assert_eq!(said["damaged_blocks"], serde_json::json!({ name: 1 }), "{said}");
     assert_eq!(with_key(get, &db, &new).ok().out, "yellow-of-the-value\n");
     with_key(get, &db, &old).fails(1, "encrypted with another key");
     with_key("check DB", &db, &new).ok();
