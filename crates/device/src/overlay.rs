@@ -98,13 +98,14 @@ impl Directory for OverlayDirectory {
     }
 
     fn remove(&self, name: &str) -> Result<(), DeviceError> {
-        match self.current(name, false)? {
-            Some(_) => {
-                self.changed().insert(name.to_owned(), None);
-                Ok(())
-            }
-            None => Err(failure(Operation::Remove, name, 0, io::ErrorKind::NotFound)),
+        match self.current(name, false) {
+            Ok(None) => return Err(failure(Operation::Remove, name, 0, io::ErrorKind::NotFound)),
+            // What is there and cannot be opened is removed all the same.
+            Err(error) if !self.list()?.iter().any(|there| there == name) => return Err(error),
+            _ => {}
         }
+        self.changed().insert(name.to_owned(), None);
+        Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
@@ -266,7 +267,7 @@ impl File for OverlayFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDirectory;
+    use crate::{FaultKind, FaultPlan, MemoryDirectory, SimulatedDisk};
 
     fn base_with(name: &str, bytes: &[u8]) -> Arc<MemoryDirectory> {
         let base = Arc::new(MemoryDirectory::new());
@@ -279,6 +280,18 @@ mod tests {
         let mut bytes = vec![0; file.length().expect("has a length") as usize];
         file.read_at(&mut bytes, 0).expect("reads");
         bytes
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_removed_above_and_stays_below() {
+        let disk = SimulatedDisk::new(1);
+        let base: Arc<dyn Directory> = Arc::new(disk.directory());
+        base.open("data", OpenMode::CreateNew, false).expect("creates");
+        disk.set_faults(FaultPlan::new().fail(Operation::Open, 0, FaultKind::Refuse));
+        let overlay = OverlayDirectory::new(Arc::clone(&base));
+        overlay.remove("data").expect("removes");
+        assert_eq!(disk.faults_fired(), 1);
+        assert!(overlay.list().expect("lists").is_empty() && base.list().expect("lists") == ["data"]);
     }
 
     #[test]
