@@ -99,8 +99,8 @@ impl Store {
     /// time by the background work. A table of the same name that is created later is another one.
     ///
     /// # Errors
-    /// [`Error::NoSuchTable`], [`Error::TableName`], [`Error::Closed`], and what [`Store::persist`] may return: the table may be
-    /// there again after the next opening.
+    /// [`Error::NoSuchTable`], [`Error::TableName`], [`Error::Closed`], and what [`Store::persist`] may return: either the table is as it was,
+    /// and can be dropped again, or it is gone, but may be there again after the next opening.
     ///
     /// ```
     /// # let store = deuteron_store::Options::tiny_for_tests()

@@ -201,6 +201,31 @@ fn a_table_whose_drop_met_a_full_disk_is_whole_or_gone_after_the_next_opening() 
     assert!(whole > 0, "no drop met a full disk");
 }
 
+/// It was said to be gone, also where nothing had happened.
+#[test]
+fn a_table_whose_drop_met_a_full_disk_is_as_it_was_and_can_be_dropped_again_or_gone() {
+    let mut again = 0;
+    for room in 0..10 {
+        let disk = SimulatedDisk::new(room);
+        let store = open(Arc::new(disk.directory())).expect("opens");
+        load(&store, "gone", 500).expect("loads");
+        let table = store.table("gone").expect("is there");
+        disk.set_capacity(Some(disk.used_bytes() + room * 4096));
+        let dropped = store.drop_table("gone");
+        disk.set_capacity(None);
+        if store.tables().expect("lists").contains(&"gone".into()) {
+            assert!(matches!(dropped, Err(Error::DiskFull { .. })), "{dropped:?}");
+            table.upsert(b"key", b"value").expect("writes");
+            assert_eq!(count(&store, "gone"), 501);
+            store.drop_table("gone").expect("drops");
+            again += 1;
+        }
+        assert!(matches!(table.get(b"key"), Err(Error::TableDropped { .. })));
+        assert!(store.tables().expect("lists").is_empty());
+    }
+    assert!(again > 0, "no drop met a full disk");
+}
+
 #[test]
 fn a_load_that_a_full_disk_holds_up_goes_on_where_it_was() {
     let disk = SimulatedDisk::new(1);
