@@ -195,8 +195,8 @@ impl BwTreeDc {
     }
 
     /// Brings disk use down to about what the live data need: looks at every page, so that tombstones that may be forgotten
-    /// are, and underfull pages are merged; then empties all but full segments. Reads and writes everything once or twice;
-    /// others go on meanwhile. Which tombstones may be forgotten is up to the
+    /// are, and underfull pages are merged; then empties all but full segments. Reads and writes everything once or twice, or a few times more
+    /// while others write: they go on meanwhile, and it does not wait for the end of it. Which tombstones may be forgotten is up to the
     /// [redo scan start points](deuteron_contract::DataComponent::redo_scan_start_point) that were set before.
     ///
     /// Pages that cannot be read stay as they are, and with them what lies beside them; all else is compacted, and then they are told of.
@@ -256,16 +256,24 @@ impl BwTreeDc {
         }
         for _ in 0..COMPACT_ROUNDS {
             damage.unless(self.settle())?;
+            // As much as there is now: what others write meanwhile is sparse again before it has been moved.
+            let (written, cleaned) = (self.llama.statistics().disk_bytes, self.llama.cleaned_bytes());
             let mut worked = false;
-            while self.llama.clean_step_to(COMPACT_PERCENT).map_err(failed)? {
+            while self.llama.cleaned_bytes() - cleaned <= written
+                && self.llama.clean_step_to(COMPACT_PERCENT).map_err(failed)?
+            {
                 worked = true;
             }
             if !worked {
                 break;
             }
-            while let FlushProgress::Wrote { .. } =
-                self.llama.flush_step().map_err(|error| error::store("flushing", error))?
-            {}
+            let mut dirty = self.llama.dirty_pages();
+            while dirty > 0
+                && let FlushProgress::Wrote { pages, .. } =
+                    self.llama.flush_step().map_err(|error| error::store("flushing", error))?
+            {
+                dirty = dirty.saturating_sub(pages as u64);
+            }
         }
         self.llama.renew_images();
         damage.unless(self.settle())?;

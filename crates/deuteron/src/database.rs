@@ -393,7 +393,7 @@ impl Db {
     }
 
     /// Brings disk use down to about what the live records need: underfull pages are merged, sparse segments emptied, the log cut.
-    /// Reads and writes everything once or twice while others go on.
+    /// Reads and writes everything once or twice, or a few times more while others write: they go on, and so do checkpoints.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Device`]; [`Error::Corrupt`] if there are pages that cannot be read, after all else has been compacted: it names them.

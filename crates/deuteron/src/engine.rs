@@ -61,6 +61,8 @@ pub struct Engine {
     checkpoint: AtomicU64,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
+    /// One compaction at a time, and none behind the end.
+    compacting: Mutex<()>,
     threads: Mutex<Threads>,
     directory: Arc<dyn Directory>,
     number: u64,
@@ -129,7 +131,8 @@ impl Engine {
             halted: AtomicBool::new(false),
             poison: OnceLock::new(),
             checkpoint: AtomicU64::new(checkpoint.0),
-            checkpointing: Mutex::new(()),
+            checkpointing: Mutex::default(),
+            compacting: Mutex::default(),
             threads: Mutex::default(),
             directory,
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -560,17 +563,24 @@ impl Engine {
         work()
     }
 
+    fn compacting(&self) -> MutexGuard<'_, ()> {
+        self.compacting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Brings disk use down to what the live data need. Bytes of the files before and after.
     pub fn compact(&self) -> Result<Compaction, Error> {
         let disk_bytes = || self.stats().disk_bytes;
         let before_bytes = disk_bytes();
         // What has been deleted is to be forgotten where it may be.
         self.checkpoint()?;
-        self.without_checkpoints(|| match self.parts.dc.compact() {
+        // Checkpoints go on: it takes long, and the log is to be cut meanwhile.
+        let _one_at_a_time = self.compacting();
+        self.usable()?;
+        match self.parts.dc.compact() {
             // Pages that cannot be read. All else has been done.
-            Err(damage @ DcError::Corrupt { .. }) => Err(damage.into()),
-            compacted => self.step_or_poison(compacted.map_err(Error::from)),
-        })?;
+            Err(damage @ DcError::Corrupt { .. }) => return Err(damage.into()),
+            compacted => self.step_or_poison(compacted.map_err(Error::from))?,
+        }
         Ok(Compaction { before_bytes, after_bytes: disk_bytes() })
     }
 
@@ -616,6 +626,7 @@ impl Engine {
         fence(Ordering::SeqCst);
         self.signals.raise_all();
         threads.join(self);
+        let _no_more = self.compacting();
         // Those who wait for the log wait for nothing else: neither for pages that cannot be written, nor in vain.
         let flushed = self.flush_here();
         self.poisoned()?;

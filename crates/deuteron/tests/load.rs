@@ -1,8 +1,16 @@
 //! Loads of new tables and compaction, as transactions meet them.
 
-use deuteron::device::{CrashPolicy, FaultPlan, MemoryDirectory, SimulatedDisk};
-use deuteron::{ConflictCause, Db, Error, Isolation, Options, Table, TransactionOptions};
+use deuteron::device::simulated::Random;
+use deuteron::device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
+use deuteron::{
+    Background, ConflictCause, Db, Durability, Error, Isolation, Options, RetryPolicy, Table,
+    TransactionOptions,
+};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 fn key(number: u32) -> Vec<u8> {
     format!("key {number:06}").into_bytes()
@@ -123,6 +131,57 @@ fn compaction_gives_back_what_deletes_have_left() {
     let compaction = db.compact().expect("compacts");
     assert!(compaction.after_bytes <= compaction.before_bytes, "{compaction:?}");
     assert_eq!(count(&db, &table), 1001);
+    assert!(db.check().expect("checks").problems.is_empty());
+    db.close().expect("closes");
+}
+
+/// It kept checkpoints out for its whole length, and went on for as long as others wrote.
+#[test]
+fn compaction_ends_though_others_write_and_the_log_is_cut_meanwhile() {
+    const KEYS: u64 = 20_000;
+    let directory = MemoryDirectory::new();
+    let options = Options::tiny_for_tests().background(Background::Threads);
+    let db = options.open_in(Arc::new(directory.clone())).expect("opens");
+    let table = db.table("updated").expect("creates");
+    let update = |random: &mut Random| {
+        let options = TransactionOptions::new().durability(Durability::None);
+        db.transact_with(options, RetryPolicy::default(), |tx| {
+            (0..10).try_for_each(|_| tx.put(&table, &key(random.below(KEYS) as u32), &[7; 50]))
+        })
+        .expect("commits");
+    };
+    (0..KEYS / 10).for_each(|number| update(&mut Random::new(number)));
+    let log_start = || {
+        let names = directory.list().expect("lists").into_iter();
+        names.filter(|name| name.starts_with("log-") && name.ends_with(".seg")).min()
+    };
+    let (is_done, gave_up_at) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(60));
+    thread::scope(|scope| {
+        for seed in 0..2 {
+            let (update, is_done) = (&update, &is_done);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                while !is_done.load(Ordering::Relaxed) && Instant::now() < gave_up_at {
+                    update(&mut random);
+                }
+            });
+        }
+        let starts = scope.spawn(|| {
+            let mut starts = BTreeSet::new();
+            while !is_done.load(Ordering::Relaxed) {
+                starts.extend(log_start());
+                thread::yield_now();
+            }
+            starts.len()
+        });
+        let compacted = db.compact();
+        is_done.store(true, Ordering::Relaxed);
+        compacted.expect("compacts");
+        assert!(Instant::now() < gave_up_at, "it ended when they did");
+        // It begins with a checkpoint, and one may have been on its way.
+        let starts = starts.join().expect("looks");
+        assert!(starts > 3, "the log began at {starts} places");
+    });
     assert!(db.check().expect("checks").problems.is_empty());
     db.close().expect("closes");
 }

@@ -99,6 +99,19 @@ impl Llama {
         self.store.segments.release_spare(0).map_err(LlamaError::Device)
     }
 
+    /// Bytes of the segments that were picked to be emptied since the store was opened. [`Llama::statistics`] has them, too, and takes longer.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert_eq!(llama.cleaned_bytes(), llama.statistics().cleaned_bytes);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn cleaned_bytes(&self) -> u64 {
+        self.counters.cleaned_bytes.get()
+    }
+
     fn next_of_cleaning(&self, percent_max: u32) -> Work {
         let mut going_on = self.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cleaning = match going_on.take() {
