@@ -195,7 +195,7 @@ impl BwTreeDc {
     fn publish_loaded(&self, table: TableId, load: BulkLoad) -> Result<(), LoadError> {
         let tree = || {
             // Who drops it from now on waits for this, and finds it.
-            if self.dropped().contains_key(&table.0) {
+            if self.dropped().contains(table.0) {
                 return Err(LoadError::NotNew { table });
             }
             Ok(load.finish().map_err(|error| error::tree("load", error))?)

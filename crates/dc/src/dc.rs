@@ -20,7 +20,6 @@ use deuteron_device::Directory;
 use deuteron_epoch::Epochs;
 use deuteron_histogram::{Distribution, Histogram};
 use deuteron_llama::{ByteCounter, CheckpointProgress, Evicted, FlushProgress, Llama, LlamaError, PageId};
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -79,7 +78,7 @@ pub struct BwTreeDc {
     /// From so many flushes on the next step of cleaning is due.
     pub(crate) clean_at: AtomicU64,
     /// The tables that were dropped, ever, and how far each is emptied.
-    pub(crate) dropped: RwLock<BTreeMap<u32, Dropped>>,
+    pub(crate) dropped: RwLock<Dropped>,
     /// Which tree is looked after next.
     pub(crate) tidy_hand: AtomicUsize,
     pub(crate) merged: Merged,
@@ -147,7 +146,7 @@ impl BwTreeDc {
             is_device_full: AtomicBool::new(false),
             evict_from_flush: AtomicU64::new(0),
             clean_at: AtomicU64::new(0),
-            dropped: RwLock::new(dropped.iter().map(|&table| (table, Dropped::new(true))).collect()),
+            dropped: RwLock::new(Dropped::remembered(&dropped)),
             tidy_hand: AtomicUsize::new(0),
             merged: Merged::default(),
         };
@@ -226,7 +225,7 @@ impl BwTreeDc {
         let create = || {
             let tree = Tree::create(Arc::clone(&self.llama), table.0, self.options.tree.clone());
             // Dropped since somebody has looked.
-            if self.dropped().contains_key(&table.0) {
+            if self.dropped().contains(table.0) {
                 tree.give_up();
             }
             tree
@@ -607,7 +606,7 @@ impl BwTreeDc {
 
     /// What an image remembers for the component.
     fn promise(&self, lsn: u64) -> Vec<u8> {
-        user_data::encode(lsn, self.dropped().keys().copied())
+        user_data::encode(lsn, self.dropped().tables())
     }
 
     fn write_image(&self, promise: &[u8]) -> Result<(), DcError> {

@@ -22,29 +22,52 @@ use std::sync::PoisonError;
 /// Leaves that one step empties.
 const STEP_LEAVES: usize = 16;
 
-/// A dropped table.
-#[derive(Debug)]
+/// The tables that were dropped, ever.
+#[derive(Debug, Default)]
 pub(crate) struct Dropped {
-    /// Whether it is dropped after a crash, too.
-    is_durable: bool,
-    /// How far it is emptied: where the next leaf begins, or `None` when all are.
-    next: Option<Vec<u8>>,
+    /// All of them, and whether each is dropped after a crash, too.
+    tables: BTreeMap<u32, bool>,
+    /// Those that are and have leaves left, and how far each is emptied: where the next leaf begins. Apart, as nobody should look for them among those
+    /// that were dropped long ago.
+    unemptied: BTreeMap<u32, Vec<u8>>,
 }
 
 impl Dropped {
-    /// A table that was just dropped, or is found to be.
-    pub(crate) fn new(is_durable: bool) -> Dropped {
-        Dropped { is_durable, next: Some(Vec::new()) }
+    /// As an image remembers them.
+    pub(crate) fn remembered(tables: &[u32]) -> Dropped {
+        let mut dropped = Dropped::default();
+        dropped.tables.extend(tables.iter().map(|&table| (table, false)));
+        dropped.remember(tables);
+        dropped
+    }
+
+    pub(crate) fn contains(&self, table: u32) -> bool {
+        self.tables.contains_key(&table)
+    }
+
+    /// All of them, ascending.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = u32> {
+        self.tables.keys().copied()
+    }
+
+    /// These are dropped after a crash, too.
+    fn remember(&mut self, tables: &[u32]) {
+        for &table in tables {
+            if let Some(is_durable) = self.tables.get_mut(&table).filter(|is_durable| !**is_durable) {
+                *is_durable = true;
+                self.unemptied.insert(table, Vec::new());
+            }
+        }
     }
 }
 
 impl BwTreeDc {
-    pub(crate) fn dropped(&self) -> RwLockReadGuard<'_, BTreeMap<u32, Dropped>> {
-        // Every critical section leaves the map whole.
+    pub(crate) fn dropped(&self) -> RwLockReadGuard<'_, Dropped> {
+        // Every critical section leaves the maps whole.
         self.dropped.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn dropped_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u32, Dropped>> {
+    fn dropped_mut(&self) -> RwLockWriteGuard<'_, Dropped> {
         self.dropped.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,7 +85,7 @@ impl BwTreeDc {
     pub fn is_dropped(&self, table: TableId) -> bool {
         match self.tables.get(table.0) {
             Some(tree) => tree.is_given_up(),
-            None => self.dropped().contains_key(&table.0),
+            None => self.dropped().contains(table.0),
         }
     }
 
@@ -91,7 +114,7 @@ impl BwTreeDc {
         // First the records: who finds that chunks are not taken any more must not find that a reference to them is.
         let trees = [table, chunk_tree(table)];
         for tree in trees {
-            self.dropped_mut().entry(tree.0).or_insert_with(|| Dropped::new(false));
+            self.dropped_mut().tables.entry(tree.0).or_insert(false);
             self.tables.get(tree.0).into_iter().for_each(Tree::give_up);
         }
         // They may have come into being meanwhile; what comes from now on is born so.
@@ -104,12 +127,7 @@ impl BwTreeDc {
     /// An image is durable that remembers this: the tables that are dropped by it may be emptied.
     pub(crate) fn remembered(&self, promise: &[u8]) {
         let Ok((_, remembered)) = user_data::decode(promise) else { return };
-        let mut dropped = self.dropped_mut();
-        for table in remembered {
-            if let Some(dropped) = dropped.get_mut(&table) {
-                dropped.is_durable = true;
-            }
-        }
+        self.dropped_mut().remember(&remembered);
     }
 
     /// Empties a few leaves of a dropped table; whether there were any.
@@ -125,19 +143,58 @@ impl BwTreeDc {
     }
 
     fn drop_leaf(&self) -> Result<bool, DcError> {
-        let next = self
-            .dropped()
-            .iter()
-            .filter(|(_, dropped)| dropped.is_durable)
-            .find_map(|(&table, dropped)| Some((table, dropped.next.clone()?)));
-        let Some((table, from)) = next else { return Ok(false) };
+        let first = self.dropped().unemptied.first_key_value().map(|(&table, from)| (table, from.clone()));
+        let Some((table, from)) = first else { return Ok(false) };
         let next = match self.tables.get(table) {
             Some(tree) => tree.clear_step(&from).map_err(|error| error::tree("dropping a table", error))?,
             None => None,
         };
-        if let Some(dropped) = self.dropped_mut().get_mut(&table) {
-            dropped.next = next;
+        let mut dropped = self.dropped_mut();
+        match next {
+            // Unless another thread is done with it.
+            Some(next) => drop(dropped.unemptied.entry(table).and_modify(|from| *from = next)),
+            None => drop(dropped.unemptied.remove(&table)),
         }
         Ok(true)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::DcOptions;
+    use deuteron_contract::{DataComponent, Lsn, Operation, Timestamp};
+    use deuteron_device::MemoryDirectory;
+    use deuteron_epoch::Epochs;
+    use std::sync::Arc;
+
+    /// All that had ever been dropped were searched for each leaf, and by each step that found nothing to do.
+    #[test]
+    fn a_table_that_is_emptied_is_not_looked_at_again() {
+        const TABLES: u32 = 50;
+        let directory = Arc::new(MemoryDirectory::new());
+        let open = || BwTreeDc::open(directory.clone(), Epochs::new(), DcOptions::tiny_for_tests()).unwrap();
+        let dc = open();
+        let unemptied = |dc: &BwTreeDc| dc.dropped().unemptied.len();
+        for table in (1..=TABLES).map(TableId) {
+            let (key, lsn) = (b"key", u64::from(table.0));
+            let row =
+                Operation { table, key, value: Some(b"value"), timestamp: Timestamp(lsn), lsn: Lsn(lsn) };
+            dc.apply(&[row]).unwrap();
+            dc.drop_table(table).unwrap();
+            assert_eq!(unemptied(&dc), 2, "the table and its chunks");
+            while dc.drop_leaf().unwrap() {}
+            assert_eq!(unemptied(&dc), 0);
+        }
+        drop(dc);
+        let dc = open();
+        let all = 2 * TABLES as usize;
+        assert_eq!((dc.dropped().tables().count(), unemptied(&dc)), (all, all));
+        // A leaf each, the first, which stays.
+        for left in (0..all).rev() {
+            assert!(dc.drop_leaf().unwrap());
+            assert_eq!(unemptied(&dc), left);
+        }
+        assert!(!dc.drop_leaf().unwrap());
     }
 }
