@@ -2,7 +2,7 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `n` name | the identifier, 4 bytes little endian |
+//! | `n` name | the identifier, 4 bytes little endian: above 0, which is the catalogue's, and below 2^31 - 1 |
 //! | `#` | the next free identifier, 4 bytes little endian |
 //! | `d` identifier | nothing: if no name has this identifier, the data component has still to be told that the table is dropped |
 
@@ -46,13 +46,16 @@ pub fn dropped_key(id: TableId) -> Vec<u8> {
     [&[DROPPED_PREFIX][..], &id.0.to_le_bytes()].concat()
 }
 
-/// An identifier as values, and the keys of dropped tables behind their first byte, hold it; `None` if that is none.
+/// An identifier as values, and the keys of dropped tables behind their first byte, hold it; `None` if that is none that was ever given out.
 ///
 /// ```
 /// use deuteron_contract::{TableId, catalogue::decode_id};
 /// assert_eq!(decode_id(&[7, 0, 0, 0]), Some(TableId(7)));
-/// assert_eq!(decode_id(b"seven"), None);
+/// for wrong in [&b"seven"[..], &[0, 0, 0, 0], &TableId::NOWHERE.0.to_le_bytes(), &[0, 0, 0, 0x80]] {
+///     assert_eq!(decode_id(wrong), None);
+/// }
 /// ```
 pub fn decode_id(bytes: &[u8]) -> Option<TableId> {
-    bytes.try_into().ok().map(|bytes| TableId(u32::from_le_bytes(bytes)))
+    let id = TableId(u32::from_le_bytes(bytes.try_into().ok()?));
+    (TableId::CATALOGUE < id && id < TableId::NOWHERE).then_some(id)
 }

@@ -44,6 +44,8 @@ pub struct TableId(pub u32);
 impl TableId {
     /// The table of tables: name to identifier. An ordinary table to the DC.
     pub const CATALOGUE: TableId = TableId(0);
+    /// Of no table: those that are given out lie between the catalogue's and this one.
+    pub const NOWHERE: TableId = TableId((1 << 31) - 1);
 }
 
 /// The identity of a transaction in the log: its begin timestamp, which is unique across the life of the

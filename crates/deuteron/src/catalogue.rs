@@ -302,7 +302,7 @@ impl Catalogue {
 
     /// The identifier after one that was read.
     fn after(id: TableId) -> Result<TableId, Error> {
-        id.0.checked_add(1).map(TableId).ok_or_else(|| Error::Corrupt {
+        decode_id(&(id.0 + 1).to_le_bytes()).ok_or_else(|| Error::Corrupt {
             file: "the catalogue".into(),
             offset: 0,
             expected: "an identifier that has a next".into(),
@@ -314,8 +314,8 @@ impl Catalogue {
         decode_id(value).ok_or_else(|| Error::Corrupt {
             file: "the catalogue".into(),
             offset: 0,
-            expected: "an identifier of 4 bytes".into(),
-            found: format!("{} bytes", value.len()),
+            expected: "an identifier of 4 bytes that a table can have".into(),
+            found: format!("\"{}\"", value.escape_ascii()),
         })
     }
 }
@@ -330,11 +330,40 @@ fn check_name(name: &str) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
+    use deuteron_device::MemoryDirectory;
 
     #[test]
     fn identifiers_that_nobody_gave_are_damage() {
         assert_eq!(Catalogue::after(TableId(7)).ok(), Some(TableId(8)));
-        assert!(matches!(Catalogue::after(TableId(u32::MAX)), Err(Error::Corrupt { .. })));
+        assert!(matches!(Catalogue::after(TableId(TableId::NOWHERE.0 - 1)), Err(Error::Corrupt { .. })));
         assert!(matches!(Catalogue::decode(b"123"), Err(Error::Corrupt { .. })));
+    }
+
+    /// They panicked, in an opening, too.
+    #[test]
+    fn a_catalogue_with_identifiers_that_no_table_can_have_is_damage() {
+        let refused = |error: &Error| matches!(error, Error::Corrupt { .. });
+        for id in [0, TableId::NOWHERE.0, 1 << 31, u32::MAX].map(TableId) {
+            for (key, value) in
+                [(name_key("forged"), id.0.to_le_bytes().to_vec()), (dropped_key(id), Vec::new())]
+            {
+                let directory = Arc::new(MemoryDirectory::new());
+                let engine = Engine::open(directory.clone(), Options::tiny_for_tests()).unwrap();
+                Catalogue::change(&engine, |transaction, catalogue| transaction.put(catalogue, &key, &value))
+                    .unwrap();
+                let (table, dropped) = (
+                    engine.catalogue().table(&engine, "forged"),
+                    engine.catalogue().drop_table(&engine, "forged"),
+                );
+                assert_eq!(table.is_err_and(|error| refused(&error)), !value.is_empty());
+                assert_eq!(dropped.is_err_and(|error| refused(&error)), !value.is_empty());
+                let finished = Catalogue::finish_drops(&engine);
+                assert_eq!(finished.is_err_and(|error| refused(&error)), value.is_empty());
+                engine.close().unwrap();
+                drop(engine);
+                Options::tiny_for_tests().open_in(directory).unwrap().close().unwrap();
+            }
+        }
     }
 }

@@ -11,9 +11,6 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A table that nobody has: the last of the identifiers.
-const NOWHERE: TableId = TableId((1 << 31) - 1);
-
 /// Options of one transaction.
 ///
 /// ```
@@ -604,7 +601,7 @@ impl Transaction {
             return Ok(table.id);
         }
         if self.is_reader {
-            return Ok(NOWHERE);
+            return Ok(TableId::NOWHERE);
         }
         if !self.inner.give_up() {
             return Err(Error::Aborted);

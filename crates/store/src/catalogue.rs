@@ -103,9 +103,8 @@ impl Catalogue {
         if let Some(info) = tables.by_name.get(name) {
             return Ok(Arc::clone(info));
         }
-        let id = TableId(tables.next);
         // Now, as an error may leave the name written.
-        tables.next += 1;
+        let id = tables.take_next()?;
         let (value, next) = (id.0.to_le_bytes(), tables.next.to_le_bytes());
         engine.apply(2, [(CATALOGUE, NEXT, Some(&next[..])), (CATALOGUE, &name_key(name), Some(&value))])?;
         engine.persist()?;
@@ -172,8 +171,7 @@ impl Catalogue {
         check_name(name)?;
         let mut tables = self.tables();
         tables.refuse_existing(name)?;
-        let id = TableId(tables.next);
-        tables.next += 1;
+        let id = tables.take_next()?;
         let next = tables.next.to_le_bytes();
         engine
             .apply(2, [(CATALOGUE, NEXT, Some(&next[..])), (CATALOGUE, &dropped_key(id), Some(&[][..]))])?;
@@ -205,7 +203,23 @@ impl Catalogue {
     }
 }
 
+fn damage(expected: &str, found: &[u8]) -> Error {
+    Error::Corrupt {
+        file: "the catalogue".into(),
+        offset: 0,
+        expected: expected.into(),
+        found: format!("\"{}\"", found.escape_ascii()),
+    }
+}
+
 impl Tables {
+    fn take_next(&mut self) -> Result<TableId, Error> {
+        let bytes = self.next.to_le_bytes();
+        let id = decode_id(&bytes).ok_or_else(|| damage("an identifier that has a next", &bytes))?;
+        self.next += 1;
+        Ok(id)
+    }
+
     fn insert(&mut self, name: &str, id: TableId) -> Arc<TableInfo> {
         let name: Arc<str> = name.into();
         let info = Arc::new(TableInfo::new(id, Arc::clone(&name)));
@@ -222,25 +236,20 @@ impl Tables {
 
     /// Takes over one record of the catalogue.
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let damage = |expected: &str, found: &[u8]| Error::Corrupt {
-            file: "the catalogue".into(),
-            offset: 0,
-            expected: expected.into(),
-            found: format!("\"{}\"", found.escape_ascii()),
-        };
-        let id_in = |bytes: &[u8]| decode_id(bytes).ok_or_else(|| damage("an identifier of 4 bytes", bytes));
+        let expected = "an identifier of 4 bytes that a table can have";
+        let id_in = |bytes: &[u8]| decode_id(bytes).ok_or_else(|| damage(expected, bytes));
         match key {
             NEXT => self.next = self.next.max(id_in(value)?.0),
             [NAME_PREFIX, name @ ..] => {
                 let id = id_in(value)?;
                 let name = std::str::from_utf8(name).map_err(|_| damage("a name in UTF-8", name))?;
                 self.insert(name, id);
-                self.next = self.next.max(id.0.saturating_add(1));
+                self.next = self.next.max(id.0 + 1);
             }
             [DROPPED_PREFIX, id @ ..] => {
                 let id = id_in(id)?;
                 self.dropped.insert(id);
-                self.next = self.next.max(id.0.saturating_add(1));
+                self.next = self.next.max(id.0 + 1);
             }
             other => return Err(damage("#, a name or a dropped table", other)),
         }
@@ -287,6 +296,30 @@ mod tests {
         assert_eq!(engine.catalogue().table(&engine, "gone").unwrap().id, again);
         assert!(engine.get(again, b"key").unwrap().is_some());
         engine.close().unwrap();
+    }
+
+    #[test]
+    fn a_catalogue_with_identifiers_that_no_table_can_have_is_damage() {
+        for id in [0, TableId::NOWHERE.0, 1 << 31, u32::MAX].map(TableId) {
+            let bytes = id.0.to_le_bytes();
+            for (key, value) in [
+                (name_key("forged"), &bytes[..]),
+                (dropped_key(id), &[]),
+                (NEXT.to_vec(), &bytes),
+                (name_key("forged"), b"123"),
+            ] {
+                let directory = Arc::new(MemoryDirectory::new());
+                let engine = Engine::open(directory.clone(), Options::tiny_for_tests()).unwrap();
+                engine.apply(1, [(CATALOGUE, &key[..], Some(value))]).unwrap();
+                engine.close().unwrap();
+                drop(engine);
+                let opened = Engine::open(directory, Options::tiny_for_tests());
+                assert!(matches!(opened.err(), Some(Error::Corrupt { .. })));
+            }
+        }
+        let mut last = Tables { next: TableId::NOWHERE.0 - 1, ..Tables::default() };
+        assert!(last.take_next().is_ok());
+        assert!(matches!(last.take_next(), Err(Error::Corrupt { .. })));
     }
 
     #[test]
