@@ -346,7 +346,8 @@ impl Options {
     /// Transactions [in the past](crate::TransactionOptions::as_of) are left out. What is in the tables before, the check takes for nobody's: record from
     /// an empty table on. It says most if no key is given the same value twice.
     ///
-    /// A recording copies all keys and values that are read and written, and its end waits for the file now and then. If the file
+    /// A recording copies all keys and values that are read and written, and its end waits for the file now and then. Of a transaction whose line would be
+    /// longer than a history may have (64 MiB) the reads are left out. If that is not enough, or the file
     /// cannot be written, nothing more is recorded, and [`Db::close`] says so. A database without one asks once an operation whether
     /// it has one.
     ///

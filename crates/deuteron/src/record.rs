@@ -10,7 +10,7 @@
 
 use crate::scan::LentEntry;
 use crate::{Error, Savepoint, Table};
-use deuteron_history::{Operation, Outcome, Range, Seen, Transaction, Value};
+use deuteron_history::{LINE_BYTES_MAX, Operation, Outcome, Range, Seen, Transaction, Value};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
@@ -260,10 +260,24 @@ impl Drop for Recording {
             .filter(|operation| !matches!(operation, Operation::Range(range) if range.from == range.to))
             .collect();
         let &mut Self { process, begin, outcome, .. } = self;
-        let transaction = Transaction { process, begin, end: now(), outcome, operations };
+        let mut transaction = Transaction { process, begin, end: now(), outcome, operations };
         let mut line = String::new();
         transaction.write_line(&mut line);
+        if line.len() > LINE_BYTES_MAX {
+            // It would not be read. Less is inferred without its reads, and nothing else.
+            let is_read =
+                |operation: &Operation| matches!(operation, Operation::Read(..) | Operation::Range(_));
+            transaction.operations.retain(|operation| !is_read(operation));
+            line.clear();
+            transaction.write_line(&mut line);
+        }
         let mut lines = self.recorder.lines();
+        if line.len() > LINE_BYTES_MAX {
+            lines.write();
+            let reason = format!("a transaction's writes take more than a line of {LINE_BYTES_MAX} bytes");
+            lines.failed.get_or_insert(std::io::Error::other(reason));
+            return;
+        }
         lines.buffer.push_str(&line);
         if lines.buffer.len() >= BUFFER_BYTES {
             lines.write();
@@ -342,6 +356,38 @@ mod tests {
         }
         assert_eq!(text(&table, b"x"), "a%2Fb%25/x");
         assert!(text(&table, &[0xff; 9]) < format!("{}0", name(&table)));
+    }
+
+    #[test]
+    fn what_is_recorded_can_be_read_though_a_transaction_reads_or_writes_more_than_a_line_holds() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("history");
+        let recorder = Recorder::create(&path).unwrap();
+        let table = Table::new(TableId(7), "words", 1);
+        let long = |number: u32| [&number.to_be_bytes()[..], &[b'k'; 64 << 10]].concat();
+        let many = LINE_BYTES_MAX as u32 / (64 << 10) + 1;
+        let mut reader = recorder.begin();
+        reader.write(&table, b"key", Some(b"value"));
+        (0..many).for_each(|number| reader.read(&table, &long(number), None));
+        reader.end(Outcome::Committed);
+        recorder.flush().unwrap();
+        let mut writer = recorder.begin();
+        (0..many).for_each(|number| writer.write(&table, &long(number), None));
+        writer.end(Outcome::Committed);
+        let told = recorder.flush().unwrap_err();
+        assert!(
+            std::error::Error::source(&told).unwrap().to_string().contains("more than a line"),
+            "{told:?}"
+        );
+
+        let mut found = Vec::new();
+        let source = std::io::BufReader::new(File::open(path).unwrap());
+        deuteron_history::read_lines(source, |_, _, transaction| {
+            found.extend(transaction.operations);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(found, [Operation::Write("words/key".into(), Some(Value::Text("value".into())))]);
     }
 
     #[test]
