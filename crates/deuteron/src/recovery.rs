@@ -12,7 +12,7 @@ use deuteron_contract::{DataComponent, DcError, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::{Directory, OsDirectory, OverlayDirectory};
 use deuteron_epoch::Epochs;
-use deuteron_log::{LogError, LogOpening, LogOptions, ReadMemory};
+use deuteron_log::{LogError, LogOpening, LogOptions, LogSalvage, ReadMemory};
 use deuteron_proxy::{Progress, Proxy, ProxyHost};
 use deuteron_tc::{TcOptions, TransactionComponent};
 use std::panic::resume_unwind;
@@ -51,7 +51,10 @@ pub fn open(
 ) -> Result<Parts, Error> {
     let begin = directory.now();
     let superblock = match Superblock::read(directory.as_ref())? {
-        Some(superblock) => superblock,
+        Some(superblock) => {
+            refuse_without_store(directory)?;
+            superblock
+        }
         None if options.create_if_missing => {
             let superblock = Superblock::new(directory.as_ref());
             superblock.create(directory.as_ref())?;
@@ -132,6 +135,27 @@ pub fn open(
     let proxy = Proxy::new(dc_for_proxy, Arc::clone(&proxy_host) as _, proxy_options, recovery.tail());
     report.duration = directory.now() - begin;
     Ok(Parts { superblock, epochs, log, tc, proxy, proxy_host, dc, host, recovery: report })
+}
+
+/// The store is made before the log and has an image from then on. Where there is none, but a log, it is lost, and a new one would have nothing of what the log
+/// no longer holds, or never has, as tables that were loaded.
+fn refuse_without_store(directory: &Arc<dyn Directory>) -> Result<(), Error> {
+    let names = directory.list().map_err(Error::device("list the directory"))?;
+    let is_left = |name: &String| !name.ends_with(".spare") && !name.ends_with(".tmp");
+    let mut left = names.iter().filter(|name| name.starts_with("store-") && is_left(name));
+    if left.next().is_some() || !names.iter().any(|name| name.starts_with("log-")) {
+        return Ok(());
+    }
+    let log = LogSalvage::scan(Arc::clone(directory))?;
+    match log.buffers() {
+        0 => Ok(()),
+        buffers => Err(Error::Corrupt {
+            file: "store-image".into(),
+            offset: 0,
+            expected: "an image of the store beside the log".into(),
+            found: format!("no file of a store, and {buffers} buffers of the log"),
+        }),
+    }
 }
 
 /// Opens the data component, which one processor does, and takes memory meanwhile into which the log will be read, if it is long.

@@ -355,6 +355,32 @@ fn closing_in_the_middle_of_a_checkpoint_ends() {
     }
 }
 
+/// It was opened with a new store: what was loaded is not in the log.
+#[test]
+fn a_database_whose_store_is_gone_is_damaged_and_not_a_new_one() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let options = || Options::tiny_for_tests();
+    let db = options().open_in(directory.clone()).expect("opens");
+    let mut load = db.load_table("loaded").expect("begins");
+    (0..100u32).for_each(|number| load.push(&number.to_be_bytes(), b"value").expect("takes"));
+    load.finish().expect("loads");
+    db.close().expect("closes");
+    for name in directory.list().expect("lists").iter().filter(|name| name.starts_with("store-")) {
+        directory.remove(name).expect("removes");
+    }
+    let before = directory.list().expect("lists");
+    for _ in 0..2 {
+        assert!(matches!(options().open_in(directory.clone()).err(), Some(Error::Corrupt { .. })));
+        assert!(matches!(deuteron::check_in(directory.clone()).err(), Some(Error::Corrupt { .. })));
+    }
+    assert_eq!(directory.list().expect("lists"), before);
+    // What a crash has left of a creation is one.
+    before.iter().filter(|name| name.starts_with("log-")).for_each(|name| {
+        directory.remove(name).expect("removes");
+    });
+    options().open_in(directory).expect("opens").close().expect("closes");
+}
+
 #[test]
 fn looking_for_a_database_leaves_nothing_in_a_directory_that_has_none() {
     let scratch = tempfile::tempdir().expect("a directory");
