@@ -135,6 +135,7 @@ impl From<Error> for Failure {
                     "it has happened, unless a crash undoes it: look whether it is there before it is done again",
                 ),
             ),
+            Error::Encrypted { .. } => (Kind::Failed, Some("give the file of its keys with --key-file")),
             Error::NotADatabase { .. } => (Kind::Failed, Some("give a directory of its own to the database")),
             Error::UnknownFormat { .. } => (
                 Kind::Failed,

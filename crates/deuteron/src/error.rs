@@ -195,6 +195,12 @@ pub enum Error {
         /// What was found.
         reason: String,
     },
+    /// The files are encrypted, and were opened without a key.
+    #[error("the files of {path} are encrypted, and no key is given")]
+    Encrypted {
+        /// The directory.
+        path: String,
+    },
     /// The database was written in a format that this version does not know.
     #[error("format version {found} is not known to this program, which reads version {supported}")]
     UnknownFormat {

@@ -373,7 +373,7 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::InUse`] if another process has it open, [`Error::NotFound`] if it is missing and not to be
-    /// created, [`Error::NotADatabase`] for a foreign directory, [`Error::UnknownFormat`] for a newer version,
+    /// created, [`Error::NotADatabase`] for a foreign directory, [`Error::Encrypted`], [`Error::UnknownFormat`] for a newer version,
     /// [`Error::Corrupt`] for damage, [`Error::Device`] for a refusing device, [`Error::InvalidOption`]; [`Error::Exists`] if
     /// there is a file where a history is to be recorded.
     ///

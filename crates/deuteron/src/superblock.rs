@@ -74,13 +74,6 @@ impl Superblock {
         };
         let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
         let short = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
-        if block[0..8] == ENCRYPTED {
-            let path = format!("the directory of {FILE}");
-            return Err(Error::NotADatabase {
-                path,
-                reason: "its files are encrypted, and no key is given".into(),
-            });
-        }
         if &block[0..8] != MAGIC {
             return corrupt("the magic DEUTERON".into(), format!("\"{}\"", block[0..8].escape_ascii()));
         }
@@ -100,7 +93,7 @@ impl Superblock {
     /// Reads the superblock, or `None` where there is no database yet.
     ///
     /// # Errors
-    /// [`Error::NotADatabase`] if other files are there, [`Error::UnknownFormat`], [`Error::Corrupt`] if both
+    /// [`Error::NotADatabase`] if other files are there, [`Error::Encrypted`], [`Error::UnknownFormat`], [`Error::Corrupt`] if both
     /// copies are damaged.
     pub fn read(directory: &dyn Directory) -> Result<Option<Self>, Error> {
         let names = directory.list().map_err(Error::device("list the directory"))?;
@@ -129,6 +122,7 @@ impl Superblock {
         for copy in 0..2 {
             let offset = copy * BLOCK_BYTES as u64;
             let decoded = match file.read_at(&mut block, offset) {
+                Ok(()) if block[0..8] == ENCRYPTED => Err(Error::Encrypted { path: directory.name() }),
                 Ok(()) => Self::decode(&block, offset),
                 Err(error) => Err(Error::device("read the superblock")(error)),
             };
