@@ -26,7 +26,11 @@ pub fn restore(arguments: &RestoreArguments, json: bool) -> Outcome {
         None => deuteron::restore(&arguments.backup, &arguments.database),
         Some(directory) => deuteron::restore_into(&arguments.backup, directory.as_ref()),
     };
-    let report = report.map_err(|error| at(&arguments.backup, error))?;
+    let report = report.map_err(|error| {
+        let is_damage = matches!(error, deuteron::Error::Corrupt { .. });
+        let failure = at(&arguments.backup, error);
+        if is_damage { failure.hint("the backup is damaged there: restore another one") } else { failure }
+    })?;
     say("database", &arguments.database, &report, begin, json)
 }
 
