@@ -28,7 +28,7 @@ pub enum Error {
         limit: usize,
     },
     /// A value is too long: over 64 MiB, a quarter of the [memory](crate::Options::memory), or half of
-    /// [`Options::writer_log_max`](crate::Options::writer_log_max).
+    /// [`Options::version_memory`](crate::Options::version_memory) or [`Options::writer_log_max`](crate::Options::writer_log_max).
     #[error("value of {found} bytes; the limit is {limit} bytes")]
     ValueSize {
         /// Its length in bytes.
