@@ -78,7 +78,7 @@ mod user_data;
 
 pub use bulk::{LoadError, TableLoad};
 pub use dc::{BwTreeDc, DcReport};
-pub use deuteron_llama::StoreFile;
+pub use deuteron_llama::{SPACE_AMPLIFICATION_PERCENT_MIN, StoreFile};
 pub use files::HeldFiles;
 pub use options::DcOptions;
 pub use reclaim::Compaction;

@@ -70,7 +70,7 @@ pub use cancellation::Cancellation;
 pub use check::{CheckReport, check, check_fast, check_fast_in, check_in};
 pub use database::Db;
 pub use deuteron_contract::{KeyBounds, KeyRange, Lsn, Timestamp};
-pub use deuteron_dc::Compaction;
+pub use deuteron_dc::{Compaction, SPACE_AMPLIFICATION_PERCENT_MIN};
 pub use deuteron_histogram::Distribution;
 pub use deuteron_tc::{ChangeError, ConcurrencyControl, ConflictCause, ConflictPlace, Isolation, Savepoint};
 pub use error::{Conflict, Error};

@@ -5,6 +5,7 @@
 
 use crate::sizes::Sizes;
 use crate::{ConcurrencyControl, DataComponentObserver, Db, Error, Processors, engine};
+use deuteron_dc::SPACE_AMPLIFICATION_PERCENT_MIN;
 use deuteron_device::{Directory, OsDirectory};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,6 +77,7 @@ pub struct Options {
     pub(crate) writer_log_bytes: Option<u64>,
     pub(crate) concurrency_control: ConcurrencyControl,
     pub(crate) compress: bool,
+    pub(crate) space_amplification_percent: Option<u32>,
     pub(crate) history: Option<PathBuf>,
     pub(crate) observer: Option<Arc<dyn DataComponentObserver>>,
     pub(crate) sizes: Option<Box<Sizes>>,
@@ -110,6 +112,7 @@ impl Options {
             writer_log_bytes: None,
             concurrency_control: ConcurrencyControl::Pushes,
             compress: false,
+            space_amplification_percent: None,
             history: None,
             observer: None,
             sizes: None,
@@ -240,6 +243,20 @@ impl Options {
     /// ```
     pub fn compression(mut self, compress: bool) -> Self {
         self.compress = compress;
+        self
+    }
+
+    /// How much the files of pages may take, in percent of what is live in them, before sparse ones are emptied: 200 by default,
+    /// [`SPACE_AMPLIFICATION_PERCENT_MIN`] at the least. What is live are records, and changes to them that no rewrite of their page has taken in yet. Less takes less disk and
+    /// more writing: with 140 a store of ten times its memory took 1.95 times its records instead of 2.96 under random updates, of which it did 0.91 as many.
+    /// When nothing has been written for a second or so, files are emptied down to 120 % in any case. The log comes on top ([`Options::checkpoint_every`]).
+    ///
+    /// ```
+    /// let options = deuteron::Options::new().space_amplification_max(150);
+    /// # let _ = options;
+    /// ```
+    pub fn space_amplification_max(mut self, percent: u32) -> Self {
+        self.space_amplification_percent = Some(percent);
         self
     }
 
@@ -427,7 +444,13 @@ impl Options {
                 return Err(Error::InvalidOption { option, reason });
             }
         }
-        Ok(())
+        match self.space_amplification_percent {
+            Some(percent) if percent < SPACE_AMPLIFICATION_PERCENT_MIN => {
+                let reason = format!("{percent} % is under the least, {SPACE_AMPLIFICATION_PERCENT_MIN}");
+                Err(Error::InvalidOption { option: "space_amplification_max", reason })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

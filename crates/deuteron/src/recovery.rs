@@ -64,10 +64,13 @@ pub fn open(
     };
     let shares = Shares::of(options);
     let epochs = Epochs::new();
-    let dc_options = match &options.sizes {
-        Some(sizes) => DcOptions { compress: options.compress, ..sizes.dc.clone() },
-        None => DcOptions { memory_bytes: shares.dc(), compress: options.compress, ..DcOptions::default() },
+    let sizes = match &options.sizes {
+        Some(sizes) => sizes.dc.clone(),
+        None => DcOptions { memory_bytes: shares.dc(), ..DcOptions::default() },
     };
+    let percent = options.space_amplification_percent.unwrap_or(sizes.space_amplification_percent_max);
+    let dc_options =
+        DcOptions { compress: options.compress, space_amplification_percent_max: percent, ..sizes };
     let log_options = match &options.sizes {
         Some(sizes) => sizes.log.clone(),
         None => LogOptions {

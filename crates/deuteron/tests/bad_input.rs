@@ -2,8 +2,8 @@
 
 use deuteron::device::{Directory, MemoryDirectory};
 use deuteron::{
-    Background, Db, Durability, Error, FORMAT_VERSION, Options, RetryPolicy, TransactionOptions,
-    VERSION_MEMORY_BYTES_MIN, WRITER_LOG_BYTES_MIN,
+    Background, Db, Durability, Error, FORMAT_VERSION, Options, RetryPolicy, SPACE_AMPLIFICATION_PERCENT_MIN,
+    TransactionOptions, VERSION_MEMORY_BYTES_MIN, WRITER_LOG_BYTES_MIN,
 };
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -152,6 +152,13 @@ fn too_little_memory_is_refused() {
     let few = Options::new().version_memory(VERSION_MEMORY_BYTES_MIN - 1);
     let refused = few.open_in(Arc::new(MemoryDirectory::new()));
     assert!(matches!(refused, Err(Error::InvalidOption { option: "version_memory", .. })));
+}
+
+#[test]
+fn too_little_space_is_refused() {
+    let crammed = Options::new().space_amplification_max(SPACE_AMPLIFICATION_PERCENT_MIN - 1);
+    let refused = crammed.open_in(Arc::new(MemoryDirectory::new()));
+    assert!(matches!(refused, Err(Error::InvalidOption { option: "space_amplification_max", .. })));
 }
 
 #[test]

@@ -145,7 +145,7 @@ pub use fragments::{FRAGMENTS_MAX, Filter};
 pub use llama::{Hurry, Llama};
 pub use memory::ByteCounter;
 pub use node::{NodeKind, NodeRef, OwnedNode, PageDescriptor, SLACK_BYTES_MAX};
-pub use options::Options;
+pub use options::{Options, SPACE_AMPLIFICATION_PERCENT_MIN};
 pub use page_id::PageId;
 pub use recovery::{Recovered, RecoveredPage};
 pub use salvage::{FragmentPlace, FragmentReader, ImagedPage, Order, Salvage, SalvagedFragment, salvage};

@@ -4,6 +4,9 @@ use crate::error::LlamaError;
 use crate::fragments::FRAGMENTS_MAX;
 use deuteron_device::BLOCK_BYTES;
 
+/// The least of [`Options::space_amplification_percent_max`], in percent: what is closer to the live bytes is not worth moving.
+pub const SPACE_AMPLIFICATION_PERCENT_MIN: u32 = 110;
+
 /// The settings of a store. `segment_bytes` is part of the format: it is kept from the creation on.
 ///
 /// ```
@@ -83,7 +86,7 @@ impl Options {
         if !(1..=FRAGMENTS_MAX).contains(&self.fragments_max) {
             return refuse("fragments_max", "from 1 to 17");
         }
-        if self.space_amplification_percent_max < 110 {
+        if self.space_amplification_percent_max < SPACE_AMPLIFICATION_PERCENT_MIN {
             return refuse("space_amplification_percent_max", "at least 110");
         }
         if self.spare_percent_max > 100 {

@@ -62,7 +62,7 @@ mod under_way;
 pub use backup::{BackupReport, restore, restore_in};
 pub use batch::Batch;
 pub use deuteron_contract::{KeyBounds, KeyRange};
-pub use deuteron_dc::Compaction;
+pub use deuteron_dc::{Compaction, SPACE_AMPLIFICATION_PERCENT_MIN};
 pub use deuteron_histogram::Distribution;
 pub use error::Error;
 pub use load::TableLoad;

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::{Error, Store};
-use deuteron_dc::DcOptions;
+use deuteron_dc::{DcOptions, SPACE_AMPLIFICATION_PERCENT_MIN};
 use deuteron_device::{Directory, OsDirectory};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub struct Options {
     pub(crate) create_if_missing: bool,
     pub(crate) background: bool,
     pub(crate) compress: bool,
+    pub(crate) space_amplification_percent: Option<u32>,
     tiny: bool,
 }
 
@@ -45,6 +46,7 @@ impl Options {
             create_if_missing: true,
             background: true,
             compress: false,
+            space_amplification_percent: None,
             tiny: false,
         }
     }
@@ -94,6 +96,20 @@ impl Options {
     /// ```
     pub fn compression(mut self, compress: bool) -> Options {
         self.compress = compress;
+        self
+    }
+
+    /// How much the files of pages may take, in percent of what is live in them, before sparse ones are emptied: 200 by default,
+    /// [`SPACE_AMPLIFICATION_PERCENT_MIN`] at the least. What is live are records, and changes to them that no rewrite of their page has taken in yet. Less takes less disk and
+    /// more writing: with 140 a store of ten times its memory took 1.95 times its records instead of 2.96 under random updates, of which it did 0.91 as many.
+    /// When nothing has been written for a second or so, files are emptied down to 120 % in any case.
+    ///
+    /// ```
+    /// let options = deuteron_store::Options::new().space_amplification_max(150);
+    /// # let _ = options;
+    /// ```
+    pub fn space_amplification_max(mut self, percent: u32) -> Options {
+        self.space_amplification_percent = Some(percent);
         self
     }
 
@@ -162,6 +178,12 @@ impl Options {
                 reason: format!("{} bytes is under the least, {MEMORY_BYTES_MIN}", self.memory_bytes),
             });
         }
+        if let Some(percent) =
+            self.space_amplification_percent.filter(|at| *at < SPACE_AMPLIFICATION_PERCENT_MIN)
+        {
+            let reason = format!("{percent} % is under the least, {SPACE_AMPLIFICATION_PERCENT_MIN}");
+            return Err(Error::InvalidOption { option: "space_amplification_max", reason });
+        }
         if self.persist_every.is_zero() {
             return Err(Error::InvalidOption { option: "persist_every", reason: "it is zero".into() });
         }
@@ -169,17 +191,17 @@ impl Options {
     }
 
     pub(crate) fn component(&self) -> DcOptions {
+        let defaults = if self.tiny { DcOptions::tiny_for_tests() } else { DcOptions::default() };
+        let percent = self.space_amplification_percent.unwrap_or(defaults.space_amplification_percent_max);
+        let options =
+            DcOptions { compress: self.compress, space_amplification_percent_max: percent, ..defaults };
         if self.tiny {
-            return DcOptions { compress: self.compress, ..DcOptions::tiny_for_tests() };
+            return options;
         }
         // The component counts nodes and indexes by their slots, and what the pool keeps free. What it does not count is buffers, lists of
         // pages, and what the allocator adds to those; with seven eighths the process exceeded what is
         // allowed it by a hundredth under the fastest updates.
-        DcOptions {
-            memory_bytes: (self.memory_bytes / 16 * 13) as u64,
-            compress: self.compress,
-            ..DcOptions::default()
-        }
+        DcOptions { memory_bytes: (self.memory_bytes / 16 * 13) as u64, ..options }
     }
 }
 

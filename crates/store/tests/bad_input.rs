@@ -1,7 +1,7 @@
 //! Bad input, misuse and a failing device: each gets a typed error, and nothing durable is lost.
 
 use deuteron_store::device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
-use deuteron_store::{Batch, Error, Options, Store};
+use deuteron_store::{Batch, Error, Options, SPACE_AMPLIFICATION_PERCENT_MIN, Store};
 use std::sync::Arc;
 
 fn in_memory() -> Store {
@@ -71,6 +71,8 @@ fn foreign_and_missing_directories_are_refused_and_left_alone() {
     assert_eq!(file, "superblock");
     assert_eq!(std::fs::read_dir(scratch.path()).expect("lists").count(), 1, "not even a lock");
     assert!(matches!(Options::new().memory(1).open(&missing), Err(Error::InvalidOption { .. })));
+    let crammed = Options::new().space_amplification_max(SPACE_AMPLIFICATION_PERCENT_MIN - 1).open(&missing);
+    assert!(matches!(crammed, Err(Error::InvalidOption { option: "space_amplification_max", .. })));
 }
 
 #[test]

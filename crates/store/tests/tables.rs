@@ -144,6 +144,30 @@ fn existing_tables_and_unsorted_records_are_refused_and_an_abandoned_load_leaves
 }
 
 #[test]
+fn less_disk_is_taken_for_more_writing() {
+    let taken = |percent: u32| {
+        let options = Options::tiny_for_tests().space_amplification_max(percent);
+        let store = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
+        load(&store, "t", 5_000).expect("loads");
+        let table = store.table("t").expect("is there");
+        let (mut most, loaded) = (0, store.stats().bytes_written);
+        for number in 0..60_000u32 {
+            table.upsert(&key(number.wrapping_mul(2_654_435_761) % 5_000), &[9; 40]).expect("updates");
+            if number % 16 == 0 {
+                store.step().expect("works");
+            }
+            if number > 30_000 {
+                most = most.max(store.stats().disk_bytes);
+            }
+        }
+        assert_eq!(count(&store, "t"), 5_000);
+        (most, store.stats().bytes_written - loaded)
+    };
+    let (few, many) = (taken(120), taken(400));
+    assert!(few.0 * 3 < many.0 * 2 && few.1 > many.1, "{few:?} {many:?}");
+}
+
+#[test]
 fn compaction_gives_back_what_deletes_have_left() {
     let store = in_memory();
     load(&store, "t", 20_000).expect("loads");
