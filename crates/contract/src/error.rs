@@ -33,15 +33,15 @@ pub enum DcError {
         found: String,
     },
     /// The disk (or a quota) is full. What was applied before stands; make room and repeat.
-    #[error("the disk is full: {context}")]
+    #[error("the disk is full: cannot {context}")]
     DiskFull {
-        /// What was being done, and what the device said.
+        /// What could not be done, and what the device said.
         context: String,
     },
     /// The device refused: an I/O error, a failed sync.
-    #[error("storage of the data component: {context}")]
+    #[error("the data component cannot {context}")]
     Device {
-        /// What was being done.
+        /// What could not be done.
         context: String,
         /// The cause.
         #[source]

@@ -198,7 +198,7 @@ impl BwTreeDc {
             if self.dropped().contains(table.0) {
                 return Err(LoadError::NotNew { table });
             }
-            Ok(load.finish().map_err(|error| error::tree("load", error))?)
+            Ok(load.finish().map_err(|error| error::tree("load a table", error))?)
         };
         match self.directory().insert_new(table.0, tree) {
             Some(inserted) => inserted,

@@ -115,7 +115,7 @@ impl BwTreeDc {
     ) -> Result<Arc<BwTreeDc>, DcError> {
         options.validate()?;
         let (llama, recovered) = Llama::open(directory, options.store(), epochs)
-            .map_err(|error| error::store("opening the store", error))?;
+            .map_err(|error| error::store("open the store", error))?;
         let page_bytes_max = options.tree.page_bytes_max;
         let record_bytes_max = options.tree.value_bytes_max(llama.page_bytes_max());
         if record_bytes_max < page_bytes_max {
@@ -123,7 +123,7 @@ impl BwTreeDc {
                 setting: "segment_bytes",
                 requirement: "large enough for the pages and deltas of the trees",
             };
-            return Err(error::store("opening the store", refused));
+            return Err(error::store("open the store", refused));
         }
         let (redo_scan_start_point, dropped) = user_data::decode(&recovered.user_data)?;
         let dc = BwTreeDc {
@@ -183,7 +183,7 @@ impl BwTreeDc {
 
     fn recover_table(&self, table: u32, leaves: Vec<(Vec<u8>, PageId)>) -> Result<(), DcError> {
         let tree = Tree::recover(Arc::clone(&self.llama), table, &leaves, self.options.tree.clone())
-            .map_err(|error| error::tree("recovery", error))?;
+            .map_err(|error| error::tree("recover the tables", error))?;
         self.tables.get_or_create(table, || tree);
         Ok(())
     }
@@ -369,7 +369,7 @@ impl BwTreeDc {
 
     /// Flushes one buffer; whether anything was written.
     pub(crate) fn flush_step(&self) -> Result<bool, DcError> {
-        let flushed = self.llama.flush_step().map_err(|error| error::store("flushing", error));
+        let flushed = self.llama.flush_step().map_err(|error| error::store("flush", error));
         // Relaxed: who misses it applies a little more.
         match &flushed {
             Err(DcError::DiskFull { .. }) => self.is_device_full.store(true, Ordering::Relaxed),
@@ -397,7 +397,7 @@ impl BwTreeDc {
 
     /// Prepares what a flush will have to read; whether there was something.
     fn prepare_step(&self) -> Result<bool, DcError> {
-        self.llama.prepare_step().map_err(|error| error::store("reading ahead of a flush", error))
+        self.llama.prepare_step().map_err(|error| error::store("read ahead of a flush", error))
     }
 
     /// Evicts by the clock hand, unless it has found little lately: then a few flushes come first, which evict what they write.
@@ -534,7 +534,7 @@ impl BwTreeDc {
                 if let Some(found) = check.report() {
                     break *found;
                 }
-                tree.check_step(&mut check).map_err(|error| error::tree("check", error))?;
+                tree.check_step(&mut check).map_err(|error| error::tree("check a table", error))?;
                 if self.llama.over_budget() {
                     let _ = self.relieve(false);
                 }
@@ -579,7 +579,7 @@ impl BwTreeDc {
     pub(crate) fn checkpoint(&self, lsn: u64) -> Result<(), DcError> {
         let begun = self.llama.now();
         let promise = self.promise(lsn);
-        let failed = |error| error::store("checkpoint", error);
+        let failed = |error| error::store("take a checkpoint", error);
         let mut round = self.llama.flush_round().map_err(failed)?;
         self.round_is_taken_over();
         loop {
@@ -610,7 +610,7 @@ impl BwTreeDc {
     }
 
     fn write_image(&self, promise: &[u8]) -> Result<(), DcError> {
-        let failed = |error| error::store("checkpoint", error);
+        let failed = |error| error::store("take a checkpoint", error);
         let mut image = loop {
             match self.llama.image_begin(promise) {
                 Ok(image) => break image,

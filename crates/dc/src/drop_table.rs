@@ -146,7 +146,7 @@ impl BwTreeDc {
         let first = self.dropped().unemptied.first_key_value().map(|(&table, from)| (table, from.clone()));
         let Some((table, from)) = first else { return Ok(false) };
         let next = match self.tables.get(table) {
-            Some(tree) => tree.clear_step(&from).map_err(|error| error::tree("dropping a table", error))?,
+            Some(tree) => tree.clear_step(&from).map_err(|error| error::tree("drop a table", error))?,
             None => None,
         };
         let mut dropped = self.dropped_mut();

@@ -45,7 +45,7 @@ impl BwTreeDc {
                 Ok(hold) => return Ok(HeldFiles { hold, _one_at_a_time: one_at_a_time }),
                 // Somebody uses the store below us.
                 Err(LlamaError::CheckpointBusy) => yield_now(),
-                Err(error) => return Err(error::store("backup", error)),
+                Err(error) => return Err(error::store("back up", error)),
             }
         }
     }

@@ -217,7 +217,7 @@ impl BwTreeDc {
 
     /// Makes durable everything that has been applied so far, without a checkpoint.
     pub(crate) fn flush_dirty(&self) -> Result<(), DcError> {
-        let failed = |error| error::store("flushing a large value", error);
+        let failed = |error| error::store("flush a large value", error);
         let mut round = self.llama.flush_round().map_err(failed)?;
         loop {
             match self.llama.flush_round_step(&mut round).map_err(failed)? {
@@ -372,7 +372,7 @@ impl BwTreeDc {
             let key = number.chunk_key(chunk);
             let cleared = tree
                 .clear_within(&key, &first, &end)
-                .map_err(|error| error::tree("removing a large value", error))?;
+                .map_err(|error| error::tree("remove a large value", error))?;
             let is_beyond = |next: &[u8], chunk: u32| number.chunk_key(chunk).as_slice() >= next;
             // The chunks up to where the page ends.
             let next = match &cleared.next {

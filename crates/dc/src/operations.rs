@@ -76,7 +76,8 @@ impl BwTreeDc {
                 Err(miss) => {
                     // Room is made before the load. Behind it, the page just loaded might be what goes.
                     self.make_room_for_reads();
-                    tree.load_or_go_on(miss, &mut unread).map_err(|error| error::tree("apply", error))?;
+                    tree.load_or_go_on(miss, &mut unread)
+                        .map_err(|error| error::tree("apply operations", error))?;
                     continue;
                 }
             }

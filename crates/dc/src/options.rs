@@ -92,7 +92,7 @@ impl DcOptions {
     /// [`DcError::Device`], whose source names the setting that cannot be.
     pub fn validate(&self) -> Result<(), DcError> {
         let refuse =
-            |source| Err(DcError::Device { context: "options of the data component".into(), source });
+            |source| Err(DcError::Device { context: "use the options of the data component".into(), source });
         if !(1..=100).contains(&self.dirty_percent_max) {
             return refuse(Box::new(LlamaError::Options {
                 setting: "dirty_percent_max",

@@ -89,7 +89,7 @@ impl BwTreeDc {
             let _ = self.relieve(false);
         }
         let before = tree.statistics().leaf_merges;
-        let tidied = tree.maintain_step().map_err(|error| error::tree("merging pages", error));
+        let tidied = tree.maintain_step().map_err(|error| error::tree("merge pages", error));
         self.merged.pages.fetch_add(tree.statistics().leaf_merges - before, Ordering::Relaxed);
         tidied
     }
@@ -142,7 +142,7 @@ impl BwTreeDc {
     }
 
     fn clean_step(&self, percent: u32) -> Result<bool, DcError> {
-        self.llama.clean_step_to(percent).map_err(|error| error::store("cleaning", error))
+        self.llama.clean_step_to(percent).map_err(|error| error::store("clean", error))
     }
 
     /// Empties sparse segments, and lets dead ones go. Whether there was something to do.
@@ -180,7 +180,7 @@ impl BwTreeDc {
     }
 
     fn release_spare(&self) -> Result<bool, DcError> {
-        self.llama.release_spare().map_err(|error| error::store("removing a spare segment", error))
+        self.llama.release_spare().map_err(|error| error::store("remove a spare segment", error))
     }
 
     /// Has every page that is dirty now written once.
@@ -246,7 +246,7 @@ impl BwTreeDc {
                 break;
             }
         }
-        let failed = |error| error::store("cleaning", error);
+        let failed = |error| error::store("clean", error);
         let mut from = Some(PageId(1));
         while let Some(page) = from {
             from = self.llama.unite_step(page);
@@ -270,7 +270,7 @@ impl BwTreeDc {
             let mut dirty = self.llama.dirty_pages();
             while dirty > 0
                 && let FlushProgress::Wrote { pages, .. } =
-                    self.llama.flush_step().map_err(|error| error::store("flushing", error))?
+                    self.llama.flush_step().map_err(|error| error::store("flush", error))?
             {
                 dirty = dirty.saturating_sub(pages as u64);
             }
@@ -295,7 +295,7 @@ impl BwTreeDc {
             // Met by what goes on beside it.
             None => match pages.iter().try_for_each(|&page| self.llama.load(page)) {
                 Ok(()) => return Ok(()),
-                Err(error) => error::store("compaction", error),
+                Err(error) => error::store("compact", error),
             },
         };
         let DcError::Corrupt { file, offset, expected, found } = error else { return Err(error) };

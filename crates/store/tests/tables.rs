@@ -148,19 +148,19 @@ fn less_disk_is_taken_for_more_writing() {
     let taken = |percent: u32| {
         let options = Options::tiny_for_tests().space_amplification_max(percent);
         let store = options.open_in(Arc::new(MemoryDirectory::new())).expect("opens");
-        load(&store, "t", 5_000).expect("loads");
+        load(&store, "t", 2_000).expect("loads");
         let table = store.table("t").expect("is there");
         let (mut most, loaded) = (0, store.stats().bytes_written);
-        for number in 0..60_000u32 {
-            table.upsert(&key(number.wrapping_mul(2_654_435_761) % 5_000), &[9; 40]).expect("updates");
+        for number in 0..24_000u32 {
+            table.upsert(&key(number.wrapping_mul(2_654_435_761) % 2_000), &[9; 40]).expect("updates");
             if number % 16 == 0 {
                 store.step().expect("works");
             }
-            if number > 30_000 {
+            if number > 12_000 {
                 most = most.max(store.stats().disk_bytes);
             }
         }
-        assert_eq!(count(&store, "t"), 5_000);
+        assert_eq!(count(&store, "t"), 2_000);
         (most, store.stats().bytes_written - loaded)
     };
     let (few, many) = (taken(120), taken(400));
