@@ -150,19 +150,21 @@ impl Catalogue {
             .map(drop)
     }
 
-    /// Finishes what a crash has interrupted.
+    /// Finishes what a crash has interrupted. One that cannot be finished hinders none of the others; the first is told of.
     pub fn finish_drops(engine: &Arc<Engine>) -> Result<(), Error> {
         let catalogue = Self::own_table(engine);
-        let dropped: Vec<TableId> = RetryPolicy::default().run(|_| {
+        let dropped: Vec<Result<TableId, Error>> = RetryPolicy::default().run(|_| {
             let mut transaction =
                 Transaction::begin_now(&Handle::new(engine), TransactionOptions::new(), None);
             let range = &[DROPPED_PREFIX][..]..&[DROPPED_PREFIX + 1][..];
             let keys: Result<_, Error> =
-                transaction.scan(&catalogue, range)?.map(|entry| Self::decode(&entry?.0[1..])).collect();
+                transaction.scan(&catalogue, range)?.map(|entry| Ok(Self::decode(&entry?.0[1..]))).collect();
             transaction.commit()?;
             keys
         })?;
-        dropped.into_iter().try_for_each(|id| Self::finish_drop(engine, id))
+        let finished: Vec<_> =
+            dropped.into_iter().map(|id| id.and_then(|id| Self::finish_drop(engine, id))).collect();
+        finished.into_iter().collect()
     }
 
     /// The names of all tables, sorted.
@@ -358,8 +360,15 @@ mod tests {
                 );
                 assert_eq!(table.is_err_and(|error| refused(&error)), !value.is_empty());
                 assert_eq!(dropped.is_err_and(|error| refused(&error)), !value.is_empty());
+                // It is in nobody's way.
+                let own = dropped_key(TableId(40));
+                Catalogue::change(&engine, |transaction, catalogue| transaction.put(catalogue, &own, b""))
+                    .unwrap();
                 let finished = Catalogue::finish_drops(&engine);
                 assert_eq!(finished.is_err_and(|error| refused(&error)), value.is_empty());
+                let left =
+                    Catalogue::change(&engine, |transaction, catalogue| transaction.get(catalogue, &own));
+                assert_eq!(left.unwrap().0, None);
                 engine.close().unwrap();
                 drop(engine);
                 Options::tiny_for_tests().open_in(directory).unwrap().close().unwrap();

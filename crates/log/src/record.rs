@@ -295,7 +295,7 @@ impl<'a> Record<'a> {
         let record = match kind {
             UPSERT | DELETE => {
                 let transaction = TransactionId(get_u64(body, 8));
-                let table = TableId(u32::from_le_bytes([body[16], body[17], body[18], body[19]]));
+                let table = table_of(body, kind)?;
                 let (key, rest) = body[UPDATE_HEAD_BYTES..].split_at(key_bytes);
                 if kind == UPSERT {
                     Record::Upsert { transaction, table, key, value: &rest[..word as usize] }
@@ -310,7 +310,7 @@ impl<'a> Record<'a> {
             },
             LARGE_UPSERT => Record::LargeUpsert {
                 transaction: TransactionId(get_u64(body, 8)),
-                table: TableId(u32::from_le_bytes([body[16], body[17], body[18], body[19]])),
+                table: table_of(body, kind)?,
                 key: &body[LARGE_HEAD_BYTES..][..key_bytes],
                 length: get_u64(body, 24),
                 last: Lsn(get_u64(body, 32)),
@@ -330,6 +330,13 @@ impl<'a> Record<'a> {
         };
         Ok(Decoded { record, bytes: length, link })
     }
+}
+
+/// The table of an update with this body: never one whose number says that it is none.
+#[inline]
+fn table_of(body: &[u8], kind: u8) -> Result<TableId, RecordError> {
+    let table = TableId(u32::from_le_bytes([body[16], body[17], body[18], body[19]]));
+    if table <= TableId::NOWHERE { Ok(table) } else { Err(RecordError::Malformed { kind }) }
 }
 
 /// The length of an update in the log.
@@ -507,6 +514,23 @@ mod tests {
         }
     }
 
+    /// They went as far as the data component, which asserts that there are none.
+    #[test]
+    fn a_table_that_nobody_can_have_is_malformed() {
+        let (transaction, key) = (TransactionId(1), &b"key"[..]);
+        for number in [1 << 31, u32::MAX] {
+            let table = TableId(number);
+            for record in [
+                Record::Upsert { transaction, table, key, value: b"value" },
+                Record::Delete { transaction, table, key },
+                Record::LargeUpsert { transaction, table, key, length: 1 << 20, last: Lsn(64) },
+            ] {
+                let kind = encoded(&record, 0)[0];
+                assert_eq!(Record::decode(&encoded(&record, 0)), Err(RecordError::Malformed { kind }));
+            }
+        }
+    }
+
     #[test]
     fn update_bytes_saturate_and_stay_aligned() {
         assert_eq!(update_bytes(1, 3), 24);
@@ -520,7 +544,7 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 0..40), value in prop::collection::vec(any::<u8>(), 0..200)) {
             let transaction = TransactionId(transaction);
             let timestamp = Timestamp(timestamp);
-            let table = TableId(table);
+            let table = TableId(table & TableId::NOWHERE.0);
             let record = match kind {
                 0 => Record::Upsert { transaction, table, key: &key, value: &value },
                 1 => Record::Delete { transaction, table, key: &key },
