@@ -5,7 +5,7 @@
 //! | tombstones | consolidation, once a redo scan start point has passed that lets them be forgotten |
 //! | underfull pages | merges ([`Tree::maintain_step`]) |
 //! | segments that are partly dead | cleaning, which moves what is live in them |
-//! | dead segments that a recovery would scan | a checkpoint, at the redo scan start point as it is |
+//! | dead segments that a recovery would scan | an image, at the redo scan start point as it is |
 //! | dead segments kept to become the next ones | an idle step |
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
@@ -154,11 +154,12 @@ impl BwTreeDc {
         if self.is_idle() && self.release_spare()? {
             return Ok(true);
         }
-        if !self.llama.wants_checkpoint(percent) {
+        if !self.llama.wants_image(percent) {
             return Ok(false);
         }
+        // Where a recovery begins its scan is up to images; nothing need be flushed for it, which a full device would refuse.
         let Ok(_one_at_a_time) = self.checkpointing.try_lock() else { return Ok(false) };
-        self.checkpoint(self.redo_scan_start_point.load(Ordering::Acquire))?;
+        self.image()?;
         Ok(true)
     }
 

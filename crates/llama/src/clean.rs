@@ -245,9 +245,9 @@ impl Llama {
         moved
     }
 
-    /// Whether the segments take more than `percent_max` of the live bytes, and a checkpoint would remove some of them: nothing in
+    /// Whether the segments take more than `percent_max` of the live bytes, and an image would have some of them removed: nothing in
     /// them is live, but a recovery would scan them. `false` while a flush is going on or files are held.
-    pub fn wants_checkpoint(&self, percent_max: u32) -> bool {
+    pub fn wants_image(&self, percent_max: u32) -> bool {
         let Some(flusher) = self.try_flusher() else { return false };
         if self.segment_holds.is_held() {
             return false;
@@ -256,7 +256,7 @@ impl Llama {
         let totals = flusher.accounts.totals();
         let occupied = totals.allocated_bytes as f64;
         let allowed = totals.live_bytes as f64 * f64::from(percent_max) / 100.0;
-        // Those before the scan start as it is go without a checkpoint, those behind the next one not even with it.
+        // Those before the scan start as it is go without an image, those behind the next one not even with it.
         let now = segments.indexes_at(flusher.image_start);
         let then = segments.indexes_at(flusher.scan_start());
         occupied > allowed && flusher.accounts.dead(then).count() > flusher.accounts.dead(now).count()

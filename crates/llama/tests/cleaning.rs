@@ -143,7 +143,7 @@ fn short_pages_are_moved_a_few_hundred_at_a_time() {
 fn a_checkpoint_is_wanted_if_it_would_remove_segments_and_they_are_too_many() {
     let llama = open(Options { flush_buffer_bytes: 64 << 10, ..Options::tiny_for_tests() });
     let page = llama.allocate();
-    assert!(!llama.wants_checkpoint(110));
+    assert!(!llama.wants_image(110));
     for _ in 0..12 {
         // Half a segment with its header.
         put(&llama, page, (32 << 10) - 64 - 4 - 8);
@@ -156,15 +156,15 @@ fn a_checkpoint_is_wanted_if_it_would_remove_segments_and_they_are_too_many() {
     let percents = || (110..4000).step_by(10);
     assert!(percents().any(|percent| exceeded(percent - 1) && !exceeded(percent)));
     for percent in percents() {
-        assert_eq!(llama.wants_checkpoint(percent), exceeded(percent), "{percent}");
+        assert_eq!(llama.wants_image(percent), exceeded(percent), "{percent}");
     }
     // Nothing can be removed meanwhile.
     let hold = llama.hold_files().unwrap();
-    assert!(!llama.wants_checkpoint(110));
+    assert!(!llama.wants_image(110));
     drop(hold);
-    assert!(llama.wants_checkpoint(110));
+    assert!(llama.wants_image(110));
     checkpoint(&llama, &[page]);
-    assert!(!llama.wants_checkpoint(110));
+    assert!(!llama.wants_image(110));
     let dead = figures.dead_segments;
     while llama.release_spare().unwrap() {}
     let figures = llama.statistics();

@@ -306,7 +306,7 @@ fn cleaning_moves_what_is_live_and_removes_what_is_not() {
     let released =
         bed.moved(|llama| assert!(llama.release_spare().unwrap() && !llama.release_spare().unwrap()));
     assert_eq!(released, [("disk_bytes", -(64 << 10)), ("spare_bytes", -(64 << 10))]);
-    assert!(!bed.llama.wants_checkpoint(110));
+    assert!(!bed.llama.wants_image(110));
     drop(bed.directory);
 }
 
