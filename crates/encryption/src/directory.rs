@@ -168,6 +168,9 @@ impl EncryptedDirectory {
         let header = if mode == OpenMode::CreateNew { None } else { read_header(&*inner)? };
         let sealer: Sealer = match header {
             Some(header) => header::open(&header, &self.keys, name).map_err(error)?.0,
+            None if mode != OpenMode::CreateNew && has_data(&*inner)? => {
+                return Err(error(EncryptionError::NotEncrypted { file: name.to_owned() }));
+            }
             None => {
                 let (header, sealer) = header::create(&self.keys).map_err(error)?;
                 // Also of a file whose creation a crash has cut off.
@@ -198,6 +201,19 @@ fn read_header(file: &dyn File) -> Result<Option<[u8; HEADER_BYTES]>, DeviceErro
     let length = file.length()?.min(HEADER_BYTES as u64) as usize;
     file.read_at(&mut header[..length], 0)?;
     Ok(header.iter().any(|&byte| byte != 0).then_some(header))
+}
+
+/// Whether there is anything in a file but zeros. A header is durable before what comes behind it, so a file without one that has something has lost it.
+fn has_data(file: &dyn File) -> Result<bool, DeviceError> {
+    let (length, mut bytes) = (file.length()?, vec![0; COPY_BYTES]);
+    for offset in (0..length).step_by(COPY_BYTES) {
+        let part = &mut bytes[..(length - offset).min(COPY_BYTES as u64) as usize];
+        file.read_at(part, offset)?;
+        if part.iter().any(|&byte| byte != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Reads of the files below.

@@ -144,6 +144,28 @@ fn a_file_without_a_sound_header_is_told_when_it_is_opened_and_hinders_no_other(
     over(&disk, Keys::new(key(1)));
 }
 
+/// It got a new one, and what was behind it could not be read any more.
+#[test]
+fn a_header_that_has_become_zeros_is_lost_and_one_that_was_never_written_is_made() {
+    let disk = MemoryDirectory::new();
+    let directory = over(&disk, Keys::new(key(1)));
+    write(&directory, "whole", 0, 1);
+    write(&directory, "a", 3, 7);
+    let before = raw(&disk, "a");
+    put(&disk, "a", 0, &[0; BLOCK_BYTES]);
+    for mode in [OpenMode::Read, OpenMode::ReadWrite] {
+        let refused = directory.open("a", mode, false).err().expect("no header");
+        assert!(refused.source.to_string().contains("not encrypted"), "{refused:?}");
+    }
+    put(&disk, "a", 0, &before[..BLOCK_BYTES]);
+    assert_eq!(block(&directory, "a", 3), [7; BLOCK_BYTES]);
+    // Allocated, and no more.
+    disk.open("b", OpenMode::CreateNew, false).unwrap();
+    put(&disk, "b", 0, &[0; 2 * UNIT_BYTES]);
+    write(&directory, "b", 0, 2);
+    assert_eq!(block(&over(&disk, Keys::new(key(1))), "b", 0), [2; BLOCK_BYTES]);
+}
+
 #[test]
 fn after_a_rotation_the_former_key_opens_nothing() {
     let disk = MemoryDirectory::new();
