@@ -61,7 +61,8 @@ pub use checker::{Checker, check};
 #[cfg(feature = "check")]
 pub use level::{Kind, Level};
 #[cfg(feature = "check")]
-pub use read::{HistoryError, LINE_BYTES_MAX, read_lines};
+pub use read::{HistoryError, read_lines};
 #[cfg(feature = "check")]
 pub use report::{Anomaly, Report};
 pub use transaction::{Operation, Outcome, Range, Seen, Transaction, Value};
+pub use write::LINE_BYTES_MAX;

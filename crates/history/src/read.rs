@@ -1,13 +1,10 @@
 //! A line as a transaction: what a file holds is taken for nothing but text until it has been understood.
 
-use crate::{Operation, Outcome, Range, Seen, Transaction, Value};
+use crate::{LINE_BYTES_MAX, Operation, Outcome, Range, Seen, Transaction, Value};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::io::BufRead;
-
-/// The longest line that is read, in bytes.
-pub const LINE_BYTES_MAX: usize = 64 << 20;
 
 /// Why a history cannot be read.
 #[non_exhaustive]

@@ -3,6 +3,9 @@
 use crate::{Operation, Outcome, Seen, Transaction, Value};
 use std::fmt::Write;
 
+/// The longest line that a history may have, in bytes.
+pub const LINE_BYTES_MAX: usize = 64 << 20;
+
 impl Transaction {
     /// Appends the transaction's line to `line`, with the line feed.
     ///
