@@ -28,7 +28,7 @@ pub struct DcOptions {
     /// After so many fragments, or up to a third less, a page is written in full, so that a cold read takes at most so many I/Os; after half as many if
     /// it is in memory as a whole.
     pub fragments_max: usize,
-    /// How much larger than the live data the segments may become before cleaning sets in, in percent.
+    /// How much the segments may take before cleaning sets in, in percent of what is live in them.
     pub space_amplification_percent_max: u32,
     /// How much dead segments may take that are kept to become the next ones, in percent of what all segments take. They are given
     /// back when the component is idle.

@@ -434,23 +434,19 @@ impl Options {
     /// Whether a database works with them.
     fn check(&self) -> Result<(), Error> {
         let versions = self.version_memory_bytes.map(|bytes| bytes as u64);
-        for (option, bytes, least) in [
-            ("memory", Some(self.memory_bytes as u64), MEMORY_BYTES_MIN as u64),
-            ("version_memory", versions, VERSION_MEMORY_BYTES_MIN as u64),
-            ("writer_log_max", self.writer_log_bytes, WRITER_LOG_BYTES_MIN),
+        let space = self.space_amplification_percent.map(u64::from);
+        for (option, value, least, unit) in [
+            ("memory", Some(self.memory_bytes as u64), MEMORY_BYTES_MIN as u64, "bytes"),
+            ("version_memory", versions, VERSION_MEMORY_BYTES_MIN as u64, "bytes"),
+            ("writer_log_max", self.writer_log_bytes, WRITER_LOG_BYTES_MIN, "bytes"),
+            ("space_amplification_max", space, SPACE_AMPLIFICATION_PERCENT_MIN.into(), "%"),
         ] {
-            if let Some(bytes) = bytes.filter(|bytes| *bytes < least) {
-                let reason = format!("{bytes} bytes is under the least, {least}");
+            if let Some(value) = value.filter(|value| *value < least) {
+                let reason = format!("{value} {unit} is under the least, {least}");
                 return Err(Error::InvalidOption { option, reason });
             }
         }
-        match self.space_amplification_percent {
-            Some(percent) if percent < SPACE_AMPLIFICATION_PERCENT_MIN => {
-                let reason = format!("{percent} % is under the least, {SPACE_AMPLIFICATION_PERCENT_MIN}");
-                Err(Error::InvalidOption { option: "space_amplification_max", reason })
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
