@@ -71,7 +71,7 @@ fn stages() -> Result<Vec<Stage>, String> {
         // The README's command; doctests included.
         Stage { name: "test", commands: vec![cargo_with("test --workspace --locked")] },
         Stage { name: "loom", commands: loom_commands()? },
-        Stage { name: "shuttle", commands: shuttle_commands([1_000, 5_000]) },
+        Stage { name: "shuttle", commands: shuttle_commands([1_000, 5_000], Some(1)) },
         Stage {
             name: "simulation",
             commands: vec![cargo_with(&format!(
@@ -121,8 +121,9 @@ pub fn loom_commands() -> Result<Vec<Command>, String> {
         .collect())
 }
 
-/// Random schedules of the assembled data component, and of the assembled transaction component: so many for each kind of scheduler.
-pub fn shuttle_commands(schedules: [u64; 2]) -> Vec<Command> {
+/// Random schedules of the assembled data component, and of the assembled transaction component: so many for each kind of scheduler. With a
+/// `seed` they are the same every time.
+pub fn shuttle_commands(schedules: [u64; 2], seed: Option<u64>) -> Vec<Command> {
     let command = |(package, schedules): (&str, u64)| {
         let mut command = cargo();
         command
@@ -130,7 +131,8 @@ pub fn shuttle_commands(schedules: [u64; 2]) -> Vec<Command> {
             .env("DEUTERON_SCHEDULES", schedules.to_string())
             .env("RUSTFLAGS", "--cfg shuttle")
             .env("CARGO_TARGET_DIR", target_directory().join("shuttle"))
-            .env("CARGO_PROFILE_RELEASE_LTO", "off");
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .envs(seed.map(|seed| ("SHUTTLE_RANDOM_SEED", seed.to_string())));
         command
     };
     ["deuteron-dc", "deuteron-tc"].into_iter().zip(schedules).map(command).collect()

@@ -32,6 +32,7 @@ use crate::llama::Llama;
 use crate::page_id::PageId;
 use crate::sync::{AtomicBool, MutexGuard, Ordering};
 use deuteron_device::{DeviceError, OpenMode};
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -247,6 +248,7 @@ impl Llama {
     pub fn flush_round_step(&self, round: &mut FlushRound) -> Result<CheckpointProgress, LlamaError> {
         let mut tried = Vec::new();
         let pending = &mut round.pending;
+        let mut has_prepared = false;
         loop {
             let written = self.flush_in_turn(Turn::Alone, Stream::Fresh, || {
                 // What the rows of this round have made ready takes much memory. A clean page has been flushed since, by whomever.
@@ -259,7 +261,8 @@ impl Llama {
             match written {
                 Ok(Written { pages, bytes, begun, skipped, unread, .. }) => {
                     let is_prepared = self.prepare_left();
-                    if let (false, 0, Some(&page)) = (is_prepared, bytes, unread.first()) {
+                    let prepares_first = is_prepared && !mem::replace(&mut has_prepared, true);
+                    if let (false, 0, Some(&page)) = (prepares_first, bytes, unread.first()) {
                         // Somebody else is reading it.
                         self.load_for_flush(page);
                     }
@@ -386,7 +389,7 @@ impl Llama {
                     incarnation,
                     segment_bytes: segments.segment_bytes,
                     marks: self.marks(),
-                    user_data: std::mem::take(&mut checkpoint.user_data),
+                    user_data: mem::take(&mut checkpoint.user_data),
                 };
                 let created = ImageWriter::create(&segments.directory, self.options.direct, &start);
                 checkpoint.writer.insert(created.map_err(|error| self.image_failed(error))?)

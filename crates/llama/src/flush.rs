@@ -44,6 +44,7 @@ use crate::unreadable::{Known, leave_newest};
 use deuteron_canary::{Canary, is_planted};
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError};
 use std::collections::{HashMap, HashSet};
+use std::mem;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError, TryLockError, Weak};
 use std::thread;
@@ -315,6 +316,7 @@ impl Llama {
         let begun = self.now();
         // Whether pages that somebody is preparing are left until they are ready.
         let mut is_left_to_others = true;
+        let mut has_prepared = false;
         loop {
             let mut fetched = Fetched::new(self);
             let mut awaited = None;
@@ -333,11 +335,11 @@ impl Llama {
             self.begun(Stream::Fresh as usize).extend(fetched.rest());
             let Some(written) = written? else { return Ok(FlushProgress::Busy) };
             let awaited = written.unread.last().copied().or(awaited);
-            let is_reading = self.prepare_left();
+            let prepares_first = self.prepare_left() && !mem::replace(&mut has_prepared, true);
             match (written.bytes, awaited) {
                 // Others had filled the buffer, which is written by now, or about to be.
-                (0, _) if is_reading || written.found_no_room => {}
-                // All that is left is with others, who are about to have it ready.
+                (0, _) if prepares_first || written.found_no_room => {}
+                // All that is left is with others, who are about to have it ready; or are reading a page of a row that was prepared without it.
                 (0, Some(page)) => {
                     self.load_for_flush(page);
                     is_left_to_others = false;
@@ -378,7 +380,7 @@ impl Llama {
             self.store.check()?;
             let Some(mut joined) = self.join(turn, stream, wanted)? else { return Ok(None) };
             self.evict_durable();
-            batch.stack = std::mem::take(&mut *self.begun(stream));
+            batch.stack = mem::take(&mut *self.begun(stream));
             batch.is_named = false;
             let filled = self.fill(&mut joined, &mut batch, &mut next);
             let is_sealer = joined.filling.seal();

@@ -18,7 +18,7 @@ pub fn schedules(quick: Quick) -> Result<Figure, String> {
         }
     }
     let mut schedules = 0;
-    for mut shuttle in shuttle_commands(quick.pick(QUICK, FULL)) {
+    for mut shuttle in shuttle_commands(quick.pick(QUICK, FULL), None) {
         shuttle.args(["--", "--nocapture"]);
         eprintln!("+ {}", displayed(&shuttle));
         let said = output(&mut shuttle)?;

@@ -1,6 +1,7 @@
 //! Flushes: what is written of a page, in which order, and what stops one.
 
 use super::*;
+use crate::checkpoint::CheckpointProgress;
 use crate::options::Options;
 use crate::test_bed::{flush, open, put};
 use crate::writing::WAITING_KEPT;
@@ -181,4 +182,38 @@ fn pages_that_are_given_up_beside_a_flush_are_not_missed() {
         while llama.epochs.collect() > 0 {}
     }
     assert!(llama.poisoned().is_none());
+}
+
+/// A page that must be read before, while somebody else reads it for as long as he likes.
+#[test]
+fn what_somebody_else_reads_is_awaited_and_not_asked_for_again_and_again() {
+    let ways: [fn(&Llama); 2] = [
+        |llama| assert!(matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { pages: 1, .. })),
+        |llama| {
+            let mut round = llama.flush_round().unwrap();
+            while llama.flush_round_step(&mut round).unwrap() != CheckpointProgress::Done {}
+        },
+    ];
+    for way in ways {
+        let llama = open(Options::tiny_for_tests());
+        let page = llama.allocate();
+        put(&llama, page, b"page");
+        flush(&llama);
+        while llama.evict_step(u64::MAX).pages == 0 {}
+        llama.table.set_rewrite(page);
+        llama.table.mark_dirty(page);
+        let ticket = llama.loading.begin(page).unwrap();
+        let prepared = std::thread::scope(|scope| {
+            let flush = scope.spawn(|| way(&llama));
+            while llama.counters.loads_awaited.get() == 0 && llama.counters.rows_prepared.get() < 100 {
+                yield_now();
+            }
+            assert!(!flush.is_finished());
+            let prepared = llama.counters.rows_prepared.get();
+            drop(ticket);
+            prepared
+        });
+        assert!(prepared <= 2, "{prepared} rows");
+        assert_eq!(llama.counters.pages_relocated.get(), 1);
+    }
 }
