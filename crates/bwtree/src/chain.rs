@@ -41,7 +41,6 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
     head.prefetch(FIRST_LINES..FIRST_LINES + head.slack_taken().div_ceil(64));
     while let Some(current) = node {
         match current.kind() {
-            NodeKind::Stub => return Lookup::Missing,
             NodeKind::Seal => return Lookup::Sealed,
             NodeKind::Delta if current.is_near() && !Run::delta_may_hold(current.payload(), key) => {
                 // Most deltas are of one other key.
@@ -64,12 +63,12 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
         {
             next.prefetch(0..FIRST_LINES);
         }
-        if is_decided_by(&run, key, &mut best) {
-            break;
+        if run.is_base() | is_decided_by(&run, key, &mut best) {
+            return Lookup::Found(best);
         }
         node = current.next();
     }
-    Lookup::Found(best)
+    Lookup::Missing
 }
 
 /// Looks for `key` in one run of a chain; whether nothing older can win against the `best` that was found so far.
@@ -114,7 +113,7 @@ pub(crate) struct WholeChain<'g> {
 }
 
 impl<'g> WholeChain<'g> {
-    /// The chain from `head` down; `None` if it ends in a stub.
+    /// The chain from `head` down; `None` if its base is not in memory.
     pub(crate) fn new(head: NodeRef<'g>) -> Option<WholeChain<'g>> {
         // As in `lookup`.
         head.prefetch(1..FIRST_LINES);
@@ -172,7 +171,7 @@ pub(crate) fn deltas(head: NodeRef<'_>) -> Deltas<'_> {
     Deltas { next: Some(head), left: usize::MAX }
 }
 
-/// The base of the chain from `head` down; `None` if it ends in a stub.
+/// The base of the chain from `head` down; `None` if it is not in memory.
 pub(crate) fn base_of(head: NodeRef<'_>) -> Option<Run<'_>> {
     head.base().map(|base| Run::new(base.payload()))
 }
@@ -193,8 +192,5 @@ pub(crate) fn right_of<'g>(head: NodeRef<'g>, key: &[u8]) -> Result<Option<&'g [
 /// An upper bound of all stamps of the chain from `head` down.
 #[inline]
 pub(crate) fn newest_stamp(head: NodeRef<'_>) -> u64 {
-    if head.kind() == NodeKind::Stub {
-        return u64::MAX;
-    }
     Run::high_and_newest_stamp(head.payload()).1
 }

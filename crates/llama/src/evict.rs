@@ -2,7 +2,7 @@
 //!
 //! A hand goes round the mapping table. A page that was touched since the hand last came by is spared once, unless its base is in the way
 //! of others ([`deuteron_pool::is_stranded`]). Of the others the part that is durable leaves: all of the page, and its mapping word becomes the address; or what lies
-//! below the deltas that are not flushed yet, and a stub takes its place (*partial swap-out*). Pages that are not
+//! below the deltas that are not flushed yet, and its address takes its place (*partial swap-out*). Pages that are not
 //! durable at all stay, and the caller is told to flush.
 //!
 //! When memory is short, a flush evicts what it has made durable: under random updates nearly everything in memory is dirty, and
@@ -11,7 +11,6 @@
 use crate::llama::{Llama, chain};
 use crate::load::OwnedChain;
 use crate::mapping_table::Word;
-use crate::node::{NodeKind, OwnedNode};
 use crate::page_id::PageId;
 use crate::snapshot::Snapshot;
 use crate::sync::Ordering;
@@ -149,11 +148,8 @@ impl Llama {
             return Outcome::Evicted(freed);
         }
         self.table.mark_dirty(page);
-        if node.kind() == NodeKind::Stub {
-            return Outcome::Dirty;
-        }
-        let mut rest = OwnedChain::new(OwnedNode::stub(address));
-        rest.push_copies(head, node);
+        let mut rest = OwnedChain::on_flash(address);
+        rest.push_copies(chain(head).take_while(|above| above.as_ptr() != node.as_ptr()));
         let (before, after) = (head.chain_memory() as u64, rest.head().chain_memory() as u64);
         if before > after && self.publish_chain(page, snapshot, rest, guard) {
             self.counters.pages_evicted_in_part.add(1);
@@ -166,6 +162,7 @@ impl Llama {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::node::{NodeKind, OwnedNode};
     use crate::options::Options;
     use crate::snapshot::PageState;
     use crate::test_bed::{flush, open, put};
@@ -226,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_below_unflushed_deltas_leaves_and_they_stay_on_a_stub() {
+    fn what_lies_below_unflushed_deltas_leaves_and_they_stay_on_its_address() {
         let (llama, pages, one) = durable(1);
         let guard = llama.pin();
         for delta in [b"first", b"other"] {
@@ -242,7 +239,7 @@ mod tests {
         let head = llama.snapshot(pages[0], &guard).head().unwrap();
         let kinds: Vec<_> = chain(head).map(|node| (node.kind(), node.payload().to_vec())).collect();
         let delta = |payload: &[u8]| (NodeKind::Delta, payload.to_vec());
-        assert_eq!(kinds, [delta(b"other"), delta(b"first"), (NodeKind::Stub, Vec::new())]);
+        assert_eq!(kinds, [delta(b"other"), delta(b"first")]);
         assert_eq!(llama.statistics().pages_evicted_in_part, 1);
         // There is nothing more to leave.
         assert!(head.take_referenced());

@@ -19,7 +19,7 @@ use crate::fragments::Filter;
 use crate::llama::{Llama, chain};
 use crate::load::missing_in;
 use crate::loading::LoadTicket;
-use crate::node::{NodeKind, NodeRef, PageDescriptor};
+use crate::node::PageDescriptor;
 use crate::page_id::PageId;
 use crate::page_reader::{Chosen, Extent, Wanted};
 use crate::reading::{InFlight, ReadFragment};
@@ -255,16 +255,14 @@ impl Llama {
         let page = keys[0].0;
         let guard = self.epochs.pin();
         let snapshot = self.snapshot(page, &guard);
-        let (newest, stub) = missing_in(snapshot)?;
+        let newest = missing_in(snapshot)?;
         let fragments = self.table.fragments_up_to(page, newest)?;
         let chosen = Chosen::new(fragments, |filter| keys.iter().any(|&(_, bits)| may_hold(filter, bits)));
-        let above = snapshot.head().into_iter().flat_map(chain);
-        let above: Vec<NodeRef<'_>> =
-            above.take_while(|node| stub.is_none_or(|stub| stub.as_ptr() != node.as_ptr())).collect();
-        if above.iter().any(|node| node.kind() != NodeKind::Delta) || self.lately.note(page) {
+        if self.lately.note(page) {
             return None;
         }
-        let copies = above.into_iter().map(|node| node.payload().into()).collect();
+        let copies =
+            snapshot.head().into_iter().flat_map(chain).map(|delta| delta.payload().into()).collect();
         // Since the word has been the same, the list was that of what lies below the copies.
         (self.snapshot(page, &guard) == snapshot).then_some(Plan { begun, chosen, copies })
     }

@@ -90,15 +90,11 @@ impl<'l> Fetched<'l> {
             }
         }
         let guard = llama.epochs.pin();
-        let mut nodes = [None; FETCHED];
-        for (node, &page) in nodes.iter_mut().zip(&pages[..self.to]) {
-            *node = llama.snapshot(page, &guard).head();
-            if let Some(head) = node {
+        for &page in &pages[..self.to] {
+            if let Some(head) = llama.snapshot(page, &guard).head() {
                 head.prefetch(0..4);
             }
         }
-        // Below the newest a stub, mostly.
-        nodes.iter().flatten().filter_map(|node| node.next()).for_each(|below| below.prefetch(0..1));
         true
     }
 }

@@ -35,7 +35,7 @@ use crate::fragments::{ANYTHING, Filter};
 use crate::images::Images;
 use crate::llama::{Llama, chain};
 use crate::mapping_table::Word;
-use crate::node::{NodeKind, NodeRef, OwnedNode, PageDescriptor};
+use crate::node::{NodeRef, OwnedNode, PageDescriptor};
 use crate::page_id::PageId;
 use crate::segments::Segments;
 use crate::sync::{MutexGuard, Ordering, RwLockReadGuard, RwLockWriteGuard, yield_now};
@@ -613,7 +613,10 @@ impl Llama {
         }
         let mut fragments = self.table.fragments(page);
         let mut nodes: Vec<NodeRef<'_>> = chain(head).take_while(|node| node.flash().is_none()).collect();
-        let mut previous = chain(head).nth(nodes.len()).and_then(NodeRef::flash);
+        let mut previous = match nodes.last() {
+            Some(oldest) => oldest.flash_below(),
+            None => head.flash(),
+        };
         if nodes.is_empty() && !rewrite {
             return Marshalled::Done;
         }
@@ -735,7 +738,6 @@ impl Llama {
         batch.bytes += length;
         let root = marshal.is_root();
         joined.taken.push(Taken { page, address, crc, dead, has_changed, place, adopts, disowns, root });
-        debug_assert!(nodes.last().is_some_and(|node| node.kind() != NodeKind::Stub));
         drop(claim);
         drop(guard);
         if is_part { postponed(Marshalled::Again) } else { Marshalled::Done }

@@ -1,7 +1,7 @@
 //! Pages: mapping table, cache, flush, log-structured store, checkpoint.
 //!
 //! This is the lower half of the Bw-tree article's data component (LLAMA). A *page* is a name, a [`PageId`]; its
-//! state is a chain of *nodes* in memory (a base and deltas over it), an address on flash, or deltas over a stub that
+//! state is a chain of *nodes* in memory (a base and deltas over it), an address on flash, or deltas the last of which
 //! holds the address. Whoever changes a page makes an [`OwnedNode`] and [installs](Llama::install) it with one
 //! compare-and-swap on the mapping table.
 //!

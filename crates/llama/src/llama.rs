@@ -27,7 +27,6 @@ use deuteron_epoch::{Epochs, Guard};
 use deuteron_histogram::Distribution;
 use deuteron_pool as pool;
 use std::collections::BTreeSet;
-use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -211,8 +210,8 @@ impl Llama {
         self.table.prefetch_for_change(page);
     }
 
-    /// Replaces the page's state, if it is still `expected`, by `new`: a delta goes on top of what is there (over
-    /// a stub if the page is on flash only), a base replaces it. One compare-and-swap.
+    /// Replaces the page's state, if it is still `expected`, by `new`: a delta goes on top of what is there, be it
+    /// on flash only, a base replaces it. One compare-and-swap.
     ///
     /// What a replaced base adopts or disowns, and no flush has taken yet, goes over to the new base.
     ///
@@ -231,22 +230,15 @@ impl Llama {
         self.check(guard);
         match (new.as_ref().kind(), expected.state()) {
             (_, PageState::Resident(head)) if head.is_sealed() => Err(new),
-            (NodeKind::Delta, PageState::Resident(head)) => self.prepend(page, expected, head, new),
+            (NodeKind::Delta, PageState::Resident(head)) => {
+                self.prepend(page, expected, new, |new| new.link(head))
+            }
             (NodeKind::Delta, PageState::Stored(address)) => {
-                let stub = OwnedNode::stub(address);
-                let below = stub.as_ref();
-                // SAFETY: the stub lives as long as `stub`, which is given up only once the delta above it is
-                // published, and then it lives as long as the chain.
-                let below = unsafe { NodeRef::new(NonNull::new(below.as_ptr()).expect("not null")) };
-                let installed = self.prepend(page, expected, below, new)?;
-                let _ = stub.into_raw();
-                Ok(installed)
+                self.prepend(page, expected, new, |new| new.link_to_flash(address))
             }
             (NodeKind::Delta, PageState::Free) => panic!("{page} has no base to put a delta on"),
             (NodeKind::Base, state) => self.replace(page, expected, state, new, guard),
-            (NodeKind::Stub | NodeKind::Seal, _) => {
-                unreachable!("stubs and seals are made by this crate alone")
-            }
+            (NodeKind::Seal, _) => unreachable!("seals are made by this crate alone"),
         }
     }
 
@@ -280,12 +272,12 @@ impl Llama {
         &self,
         page: PageId,
         expected: Snapshot<'g>,
-        below: NodeRef<'_>,
         mut new: OwnedNode,
+        link: impl FnOnce(&mut OwnedNode),
     ) -> Result<Snapshot<'g>, OwnedNode> {
-        // What is below is charged already, unless it is a stub made for this delta.
+        // What is below is charged already.
         let charged = expected.head().map_or(0, NodeRef::chain_memory);
-        new.link(below);
+        link(&mut new);
         let memory = new.as_ref().chain_memory();
         match self.publish(page, expected.word(), new) {
             Ok(word) => {

@@ -9,7 +9,7 @@ use crate::flash_address::FlashAddress;
 use crate::fragment::Defect;
 use crate::llama::{Llama, chain};
 use crate::loading::LoadTicket;
-use crate::node::{NodeKind, NodeRef, OwnedNode};
+use crate::node::{NodeRef, OwnedNode};
 use crate::page_id::PageId;
 use crate::page_reader::{Extent, Wanted};
 use crate::reading::{InFlight, ReadFragment};
@@ -20,26 +20,37 @@ use std::time::Instant;
 pub(crate) struct OwnedChain {
     /// Oldest first. All but the last are linked from the next.
     nodes: Vec<OwnedNode>,
+    /// What lies below the first.
+    below: Option<FlashAddress>,
 }
 
 impl OwnedChain {
-    pub(crate) fn new(bottom: OwnedNode) -> OwnedChain {
-        OwnedChain { nodes: vec![bottom] }
+    pub(crate) fn new(base: OwnedNode) -> OwnedChain {
+        OwnedChain { nodes: vec![base], below: None }
     }
 
-    pub(crate) fn push(&mut self, mut node: OwnedNode) {
-        node.link(self.head());
-        self.nodes.push(node);
+    /// One for deltas on what is on flash only. Not a chain before there is one.
+    pub(crate) fn on_flash(below: FlashAddress) -> OwnedChain {
+        OwnedChain { nodes: Vec::new(), below: Some(below) }
+    }
+
+    pub(crate) fn push(&mut self, mut delta: OwnedNode) {
+        match (self.nodes.last(), self.below) {
+            (Some(head), _) => delta.link(head.as_ref()),
+            (None, Some(below)) => delta.link_to_flash(below),
+            (None, None) => unreachable!("a chain begins with a base or an address"),
+        }
+        self.nodes.push(delta);
     }
 
     pub(crate) fn head(&self) -> NodeRef<'_> {
         self.nodes.last().expect("a chain has a node").as_ref()
     }
 
-    /// Puts copies of the nodes above `end` of another chain on top.
-    pub(crate) fn push_copies(&mut self, head: NodeRef<'_>, end: NodeRef<'_>) {
-        let above: Vec<_> = chain(head).take_while(|node| node.as_ptr() != end.as_ptr()).collect();
-        for node in above.into_iter().rev() {
+    /// Puts copies of deltas on top, which come newest first.
+    pub(crate) fn push_copies<'n>(&mut self, deltas: impl Iterator<Item = NodeRef<'n>>) {
+        let deltas: Vec<_> = deltas.collect();
+        for node in deltas.into_iter().rev() {
             let copy = OwnedNode::delta(node.payload());
             if let Some(address) = node.flash() {
                 copy.as_ref().set_flash(address);
@@ -171,7 +182,7 @@ impl Llama {
     pub(crate) fn missing(&self, page: PageId) -> Option<FlashAddress> {
         let guard = self.epochs.pin();
         let snapshot = self.snapshot(page, &guard);
-        missing_in(snapshot).map(|(address, _)| address)
+        missing_in(snapshot)
     }
 
     /// Puts what was read at `address` below what is in memory; whether it was still missing.
@@ -184,17 +195,16 @@ impl Llama {
         let guard = self.epochs.pin();
         loop {
             let snapshot = self.snapshot(page, &guard);
-            let Some((missing, stub)) = missing_in(snapshot) else { return Ok(false) };
-            if missing != address {
+            if missing_in(snapshot) != Some(address) {
                 return Ok(false);
             }
             let mut loaded = self.build(fragments)?;
-            if let (Some(head), Some(stub)) = (snapshot.head(), stub) {
+            if let Some(head) = snapshot.head() {
                 if self.table.is_unreadable(page) {
                     // They may have been read without what they lie on.
                     self.check_deltas(loaded.head(), head)?;
                 }
-                loaded.push_copies(head, stub);
+                loaded.push_copies(chain(head));
             }
             // A node that was copied just before a flush took it is taken for unflushed; flushing it once more is
             // harmless, but the page must be found for it.
@@ -251,7 +261,7 @@ impl Llama {
     /// Checks the deltas from `head` down that have been read, as such that lie on the base of `loaded`.
     fn check_deltas(&self, loaded: NodeRef<'_>, head: NodeRef<'_>) -> Result<(), LlamaError> {
         let (Some(method), base) = (self.access_method(), loaded.base()) else { return Ok(()) };
-        for delta in chain(head).filter(|node| node.kind() == NodeKind::Delta) {
+        for delta in chain(head) {
             if let Some(address) = delta.flash() {
                 let checked = method.check_delta(delta.payload(), base.map(|base| base.payload()));
                 checked.map_err(|found| self.no_node(address, found))?;
@@ -292,15 +302,12 @@ impl Llama {
     }
 }
 
-/// The address of what is not in memory, and the stub that holds it if there is one.
-pub(crate) fn missing_in(snapshot: Snapshot<'_>) -> Option<(FlashAddress, Option<NodeRef<'_>>)> {
+/// The address of what is not in memory. What is, if there is such a part, is deltas.
+pub(crate) fn missing_in(snapshot: Snapshot<'_>) -> Option<FlashAddress> {
     match snapshot.state() {
         PageState::Free => None,
-        PageState::Stored(address) => Some((address, None)),
+        PageState::Stored(address) => Some(address),
         PageState::Resident(head) if !head.is_partial() => None,
-        PageState::Resident(head) => {
-            let stub = chain(head).last().filter(|node| node.kind() == NodeKind::Stub);
-            stub.and_then(|stub| Some((stub.flash()?, Some(stub))))
-        }
+        PageState::Resident(head) => chain(head).last().and_then(NodeRef::next_on_flash),
     }
 }

@@ -7,7 +7,7 @@
 //! | word | meaning |
 //! |---|---|
 //! | 0 | free: no page has this identifier, or its first node is not installed yet |
-//! | bit 0 clear | pointer to the newest [`Node`](crate::NodeRef) of a resident chain (possibly over a stub) |
+//! | bit 0 clear | pointer to the newest [`Node`](crate::NodeRef) of a resident chain (possibly over an address) |
 //! | bit 0 set | [`FlashAddress`] of the newest fragment of a page that is on flash only |
 //!
 //! ```text
@@ -16,7 +16,7 @@
 //!        ▲                    │  ▲  ▲                            │ │
 //!        └──── free_page ─────┘  │  └──── load ──────────────────┘ │
 //!                      install,  │                                 │
-//!                      partial   └──── install delta over a stub ──┘
+//!                      partial   └──── install delta, unread ──────┘
 //!                      swap-out
 //! ```
 //!
@@ -41,7 +41,7 @@
 //!   word. So either the flusher sees the change, or the bit is set again: no change is forgotten. (Word and bit
 //!   are two locations, written and read crosswise: both sides need sequential consistency.)
 //! - **M3** `flash` of a node and the fragments of a page change only under the page's claim, and eviction puts an
-//!   address into the word only under the claim. So an address in a word or stub is always one of the page's
+//!   address into the word only under the claim. So an address in a word or a chain is always one of the page's
 //!   fragments, never one that a full rewrite has superseded.
 //! - **M4** A claim is never waited for and never held over I/O: who does not get it leaves the page for later.
 //! - **M5** A split first holds the page, then installs the new base; the flusher first reads the word, then asks for

@@ -1,15 +1,14 @@
 //! Nodes: the pieces of a page in memory.
 //!
-//! A resident page is a singly linked chain of nodes, newest first: deltas over a base, or deltas over a *stub*
-//! that says where on flash the rest is. A *seal* on top closes a whole chain for good. Each node is one allocation, payload included, aligned to 16 bytes;
+//! A resident page is a singly linked chain of nodes, newest first: deltas over a base, or deltas the last of which
+//! says where on flash the rest is. A *seal* on top closes a whole chain for good. Each node is one allocation, payload included, aligned to 16 bytes;
 //! but a base may have *slack*, room in front of it in which the deltas that come next lie, the first just before the base,
 //! each further one just before that. So a chain is one stretch of memory, read in the order of its addresses: no
 //! wait for memory at each of its nodes.
 //!
-//!
 //! | offset | bytes | field | who writes it, when |
 //! |---|---|---|---|
-//! | 0 | 8 | `next`: the older node, null in a base and a stub | owner, before publication |
+//! | 0 | 8 | `next`: the older node; in the last delta of a page that is not whole in memory the address of the fragment that, with its older ones, holds the rest; 1 in a base | owner, before publication |
 //! | 8 | 8 | `flash`: address of the fragment that, with its older fragments, holds this node and all below; 0 if none | flusher, under the page's claim |
 //! | 16 | 4 | `payload_bytes`; of a delta in the slack: in the low half, in the high one sixteenths of the way to the base | creation |
 //! | 20 | 4 | `delta_bytes`: payload bytes of the deltas from here down; in the highest bit whether the slack before it is given out | owner, before publication; the bit anybody |
@@ -53,7 +52,7 @@ pub(crate) const NODE_ALIGN: usize = 16;
 const TRAILER_BYTES: usize = 24;
 
 const KIND_MASK: u8 = 3;
-/// The chain from here down ends in a stub.
+/// The chain from here down ends in an address: what lies below is on flash only.
 const PARTIAL: u8 = 4;
 /// The chain's base lists adoptions or disowned pages.
 const KIN: u8 = 8;
@@ -76,10 +75,8 @@ pub enum NodeKind {
     Base = 0,
     /// A change on top of what is below.
     Delta = 1,
-    /// Stands for the part of the page that is on flash only; the last node of a chain.
-    Stub = 2,
     /// The page takes no more changes, and stays in memory whole until it is freed ([`Llama::seal`](crate::Llama::seal)).
-    Seal = 3,
+    Seal = 2,
 }
 
 /// What a base node says of its page to recovery: which tree it belongs to, and where in it.
@@ -136,7 +133,12 @@ impl Trailer {
 }
 
 const PAYLOAD: usize = size_of::<Header>();
+// An address takes the place of a pointer.
+const _: () = assert!(size_of::<*const Header>() == size_of::<FlashAddress>());
 const _: () = assert!(size_of::<Trailer>() == TRAILER_BYTES);
+
+/// `next` of a node with nothing below: odd as an address, and none.
+const NOTHING: *const Header = ptr::without_provenance(1);
 
 fn trailer_offset(payload_bytes: usize) -> usize {
     (PAYLOAD + payload_bytes).next_multiple_of(8)
@@ -188,14 +190,13 @@ fn allocate(
     let allocation = pool::allocate(Part::Pages, layout);
     let delta = kind == NodeKind::Delta;
     let header = Header {
-        next: ptr::null(),
+        next: NOTHING,
         flash: AtomicU64::new(0),
         payload_bytes: payload_bytes as u32,
         delta_bytes: AtomicU32::new(if delta { payload_bytes as u32 } else { 0 }),
         chain_memory: memory,
         chain_length: u16::from(delta),
         flags: kind as u8
-            | if kind == NodeKind::Stub { PARTIAL } else { 0 }
             | if trailer.is_some_and(|trailer| trailer.kin_bytes() > 0) { KIN } else { 0 }
             | ((slack_bytes / SLACK_UNIT) as u8) << SLACK_SHIFT,
         // A node is created because somebody works on the page.
@@ -240,17 +241,17 @@ unsafe fn free(node: NonNull<Header>) {
 /// # Safety
 /// `head` is the head of an unlinked chain that nobody reads any more, freed once (N2, N3).
 pub(crate) unsafe fn free_chain(head: *mut u8, _bytes: usize) {
-    let mut next = head.cast::<Header>().cast_const();
-    while let Some(node) = NonNull::new(next.cast_mut()) {
+    let mut next = NonNull::new(head.cast::<Header>());
+    while let Some(node) = next {
         // SAFETY: by N2 all nodes from the head down belong to this chain alone, and are freed once, here. Below a delta in the
         // slack are such deltas only, and the base, with which they go and which lies so far behind (N5).
         unsafe {
             let reference = NodeRef::new(node);
             if reference.is_near() {
-                next = reference.base().expect("a slack has its base").as_ptr();
+                next = reference.base().map(|base| base.node);
                 continue;
             }
-            next = node.as_ref().next;
+            next = reference.next().map(|below| below.node);
             free(node);
         }
     }
@@ -297,19 +298,34 @@ impl<'g> NodeRef<'g> {
         match self.header().flags & KIND_MASK {
             0 => NodeKind::Base,
             1 => NodeKind::Delta,
-            2 => NodeKind::Stub,
             _ => NodeKind::Seal,
         }
     }
 
-    /// The next older node. `None` behind a base and a stub.
+    /// The next older node; `None` of the last one in memory.
     #[inline]
     pub fn next(self) -> Option<NodeRef<'g>> {
+        let next = self.header().next;
+        if next.addr() & 1 != 0 {
+            return None;
+        }
         // SAFETY: what is below lives as long as this node (contract of `new`).
-        NonNull::new(self.header().next.cast_mut()).map(|next| unsafe { NodeRef::new(next) })
+        NonNull::new(next.cast_mut()).map(|next| unsafe { NodeRef::new(next) })
     }
 
-    /// The base of the chain from here down; `None` if it ends in a stub.
+    /// What of the page is on flash only, if this is the last node in memory and there is such a part.
+    #[inline]
+    pub(crate) fn next_on_flash(self) -> Option<FlashAddress> {
+        FlashAddress::from_raw(self.header().next.addr() as u64)
+    }
+
+    /// The fragment that holds all that lies below this node; `None` if none does.
+    #[inline]
+    pub(crate) fn flash_below(self) -> Option<FlashAddress> {
+        self.next().map_or_else(|| self.next_on_flash(), NodeRef::flash)
+    }
+
+    /// The base of the chain from here down; `None` if that is not in memory.
     #[inline]
     pub fn base(self) -> Option<NodeRef<'g>> {
         let mut node = self;
@@ -366,7 +382,7 @@ impl<'g> NodeRef<'g> {
         (if self.is_near() { bytes & 0xffff } else { bytes }) as usize
     }
 
-    /// The bytes given at creation, aligned to 16. Empty in a stub.
+    /// The bytes given at creation, aligned to 16. Empty in a seal.
     #[inline]
     pub fn payload(self) -> &'g [u8] {
         let bytes = self.payload_bytes();
@@ -448,7 +464,7 @@ impl<'g> NodeRef<'g> {
         }
     }
 
-    /// Whether the chain ends in a stub, so that the page must be loaded before it can be read.
+    /// Whether a part of the page is on flash only, so that it must be loaded before it can be read.
     #[inline]
     pub fn is_partial(self) -> bool {
         self.header().flags & PARTIAL != 0
@@ -629,7 +645,7 @@ impl OwnedNode {
         let (node, distance) = head.take_slack(PAYLOAD + payload_bytes)?;
         let slack = head.header().flags >> SLACK_SHIFT << SLACK_SHIFT;
         let header = Header {
-            next: ptr::null(),
+            next: NOTHING,
             flash: AtomicU64::new(0),
             payload_bytes: ((distance / NODE_ALIGN) << 16 | payload_bytes) as u32,
             delta_bytes: AtomicU32::new(payload_bytes as u32),
@@ -747,13 +763,6 @@ impl OwnedNode {
         OwnedNode { node }
     }
 
-    /// A stub for what lies at `address`.
-    pub(crate) fn stub(address: FlashAddress) -> OwnedNode {
-        let node = OwnedNode { node: allocate(NodeKind::Stub, Contents::Zeros(0), None, 0) };
-        node.as_ref().set_flash(address);
-        node
-    }
-
     /// A seal.
     pub(crate) fn seal() -> OwnedNode {
         OwnedNode { node: allocate(NodeKind::Seal, Contents::Zeros(0), None, 0) }
@@ -777,22 +786,36 @@ impl OwnedNode {
     pub(crate) fn link(&mut self, below: NodeRef<'_>) {
         let own = if self.as_ref().is_near() { 0 } else { charge(self.as_ref().layout()) as u32 };
         let own_payload = self.as_ref().payload_bytes() as u32;
-        let kind = self.as_ref().kind();
-        debug_assert!(matches!(kind, NodeKind::Delta | NodeKind::Seal));
+        let own_length = u16::from(self.as_ref().kind() == NodeKind::Delta);
+        debug_assert!(matches!(self.as_ref().kind(), NodeKind::Delta | NodeKind::Seal));
         // SAFETY: owned and mutably borrowed, so nobody reads the header meanwhile (N4).
         let header = unsafe { self.node.as_mut() };
         header.next = below.as_ptr();
         let delta_bytes = own_payload.saturating_add(below.delta_bytes() as u32);
         header.delta_bytes = AtomicU32::new(delta_bytes.min(!GIVEN_OUT));
         header.chain_memory = own.saturating_add(below.header().chain_memory);
-        header.chain_length = below.header().chain_length.saturating_add(u16::from(kind == NodeKind::Delta));
+        header.chain_length = below.header().chain_length.saturating_add(own_length);
         header.flags = header.flags & !(PARTIAL | KIN) | below.header().flags & (PARTIAL | KIN);
+    }
+
+    /// As [`OwnedNode::link`] of a delta that does not lie in a slack, on what of its page is on flash only.
+    pub(crate) fn link_to_flash(&mut self, below: FlashAddress) {
+        debug_assert!(self.as_ref().kind() == NodeKind::Delta && !self.as_ref().is_near());
+        let (own, own_payload) =
+            (charge(self.as_ref().layout()) as u32, self.as_ref().payload_bytes() as u32);
+        // SAFETY: as in `link`.
+        let header = unsafe { self.node.as_mut() };
+        header.next = ptr::without_provenance(below.to_raw() as usize);
+        header.delta_bytes = AtomicU32::new(own_payload);
+        header.chain_memory = own;
+        header.chain_length = 1;
+        header.flags = header.flags & !KIN | PARTIAL;
     }
 
     /// Undoes [`OwnedNode::link`] after a lost race, so that dropping this node frees it alone.
     pub(crate) fn unlink(&mut self) {
         // SAFETY: as in `link`.
-        unsafe { self.node.as_mut() }.next = ptr::null();
+        unsafe { self.node.as_mut() }.next = NOTHING;
     }
 
     /// Gives the ownership to whoever publishes the node.

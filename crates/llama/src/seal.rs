@@ -91,7 +91,7 @@ impl Llama {
         }
         // Before the seal can be seen, so that no checkpoint misses the page.
         self.sealed().insert(page);
-        self.prepend(page, expected, head, OwnedNode::seal()).map_err(|_| {
+        self.prepend(page, expected, OwnedNode::seal(), |seal| seal.link(head)).map_err(|_| {
             self.sealed().remove(&page);
             self.snapshot(page, guard)
         })

@@ -20,7 +20,7 @@ pub struct Snapshot<'g> {
 pub enum PageState<'g> {
     /// No page has this identifier, or nothing has been installed yet.
     Free,
-    /// The newest node of a chain in memory. The chain may end in a stub: [`NodeRef::is_partial`].
+    /// The newest node of a chain in memory. The rest of the page may be on flash only: [`NodeRef::is_partial`].
     Resident(NodeRef<'g>),
     /// The page is on flash only: [`Llama::load`](crate::Llama::load) it, or put a delta on it unread.
     Stored(FlashAddress),

@@ -134,7 +134,7 @@ impl Llama {
         })
     }
 
-    /// Puts `deltas`, newest first, on a stub for what lies `below` them, and below what is in memory, if all from `newest` on is still missing.
+    /// Puts `deltas`, newest first, on the address `below` them, and below what is in memory, if all from `newest` on is still missing.
     fn install_deltas(
         &self,
         page: PageId,
@@ -145,12 +145,11 @@ impl Llama {
         let guard = self.epochs.pin();
         loop {
             let snapshot = self.snapshot(page, &guard);
-            let stub = match missing_in(snapshot) {
-                Some((missing, stub)) if missing == newest => stub,
+            if missing_in(snapshot) != Some(newest) {
                 // Another has read it, or written it anew.
-                _ => return,
-            };
-            let mut loaded = OwnedChain::new(OwnedNode::stub(below));
+                return;
+            }
+            let mut loaded = OwnedChain::on_flash(below);
             for (address, payloads) in deltas.iter().rev() {
                 for payload in payloads.iter().rev() {
                     let node = OwnedNode::delta(payload);
@@ -158,9 +157,7 @@ impl Llama {
                     loaded.push(node);
                 }
             }
-            if let (Some(head), Some(stub)) = (snapshot.head(), stub) {
-                loaded.push_copies(head, stub);
-            }
+            loaded.push_copies(snapshot.head().into_iter().flat_map(chain));
             let is_flushed = loaded.is_flushed();
             if self.publish_chain(page, snapshot, loaded, &guard) {
                 if !is_flushed {
@@ -300,16 +297,18 @@ fn down_to<'g>(
     let mut nodes = deltas.to_vec();
     let mut bytes = SHORT_HEADER_BYTES as u64 + bytes_of(deltas.iter().copied());
     let mut taken: Option<FlashAddress> = None;
+    let mut lowest = head;
     for node in chain(head).skip_while(|node| node.flash().is_none()) {
         let address = node.flash()?;
         if taken != Some(address) {
-            if node.kind() == NodeKind::Stub || !takes(address.length(), bytes, taken.is_none()) {
+            if !takes(address.length(), bytes, taken.is_none()) {
                 return taken.map(|_| (nodes, address));
             }
             bytes += address.length();
             taken = Some(address);
         }
         nodes.push(node);
+        lowest = node;
     }
-    None
+    taken.and(lowest.next_on_flash()).map(|below| (nodes, below))
 }

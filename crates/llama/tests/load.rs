@@ -119,7 +119,7 @@ fn a_page_that_nearly_fills_a_block_lies_in_one() {
     }
 }
 
-/// Deltas over a stub: what is missing is not the newest fragment that the page has.
+/// Deltas over an address: what is missing is not the newest fragment that the page has.
 #[test]
 fn what_was_put_on_pages_meanwhile_stays_on_top() {
     let llama = open(Arc::new(MemoryDirectory::new()));

@@ -65,19 +65,25 @@ fn deltas_lie_in_the_slack_until_it_is_used_up() {
 
 #[test]
 fn the_head_counts_what_is_below() {
-    let stub = OwnedNode::stub(FlashAddress::new(4096, 64));
+    let below = FlashAddress::new(4096, 64);
     let mut first = OwnedNode::delta(b"one");
-    first.link(stub.as_ref());
+    first.link_to_flash(below);
     let mut second = OwnedNode::delta(b"three");
     second.link(first.as_ref());
     let head = second.as_ref();
     assert_eq!((head.chain_length(), head.delta_bytes(), head.is_partial()), (2, 8, true));
     assert!(head.base().is_none());
-    let own: usize =
-        [second.as_ref(), first.as_ref(), stub.as_ref()].map(|node| charge(node.layout())).iter().sum();
+    assert_eq!((head.next_on_flash(), head.flash_below()), (None, None));
+    let last = head.next().unwrap();
+    assert!(last.next().is_none());
+    assert_eq!((last.next_on_flash(), last.flash_below()), (Some(below), Some(below)));
+    let newer = FlashAddress::new(8192, 64);
+    last.set_flash(newer);
+    assert_eq!(head.flash_below(), Some(newer));
+    let own: usize = [second.as_ref(), first.as_ref()].map(|node| charge(node.layout())).iter().sum();
     assert_eq!(head.chain_memory(), own);
     second.unlink();
-    first.unlink();
+    assert!(second.as_ref().next().is_none() && second.as_ref().flash_below().is_none());
 }
 
 #[test]
@@ -111,18 +117,16 @@ fn a_head_has_its_second_chance_while_new_or_touched_until_it_is_taken() {
 
 #[test]
 fn each_kind_is_known_by_what_it_has() {
-    let address = FlashAddress::new(8192, 128);
     let descriptor = PageDescriptor { tree: 3, low_key: b"low", root: true };
     let nodes = [
-        (OwnedNode::base(b"base", descriptor, &[]), NodeKind::Base, Some(descriptor), None),
-        (OwnedNode::delta(b"delta"), NodeKind::Delta, None, None),
-        (OwnedNode::stub(address), NodeKind::Stub, None, Some(address)),
-        (OwnedNode::seal(), NodeKind::Seal, None, None),
+        (OwnedNode::base(b"base", descriptor, &[]), NodeKind::Base, Some(descriptor)),
+        (OwnedNode::delta(b"delta"), NodeKind::Delta, None),
+        (OwnedNode::seal(), NodeKind::Seal, None),
     ];
-    for (node, kind, descriptor, flash) in &nodes {
+    for (node, kind, descriptor) in &nodes {
         let node = node.as_ref();
-        assert_eq!((node.kind(), node.descriptor(), node.flash()), (*kind, *descriptor, *flash));
-        assert_eq!((node.is_sealed(), node.is_partial()), (*kind == NodeKind::Seal, *kind == NodeKind::Stub));
+        assert_eq!((node.kind(), node.descriptor(), node.flash()), (*kind, *descriptor, None));
+        assert_eq!((node.is_sealed(), node.is_partial()), (*kind == NodeKind::Seal, false));
         assert!(node.next().is_none() && !node.is_near() && !node.chain_has_kin());
         assert_eq!(node.chain_length(), usize::from(*kind == NodeKind::Delta));
         assert_eq!(node.delta_bytes(), if *kind == NodeKind::Delta { 5 } else { 0 });
@@ -131,7 +135,7 @@ fn each_kind_is_known_by_what_it_has() {
     }
     assert!(format!("{:?}", nodes[1].0).contains("Delta"));
     // A seal is no delta, and closes what is below.
-    let [(base, ..), (delta, ..), _, (seal, ..)] = nodes;
+    let [(base, ..), (delta, ..), (seal, ..)] = nodes;
     let (mut delta, mut seal) = (delta, seal);
     delta.link(base.as_ref());
     seal.link(delta.as_ref());
