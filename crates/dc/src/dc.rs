@@ -43,6 +43,9 @@ const FLUSHES_INSTEAD: u64 = 16;
 /// them would flush what all of them bring. By more, all of it.
 const LITTLE_EXCESS: u64 = 64;
 
+/// One step of background work in so many is for all that there is to do, also if memory is short: where it stays so, what comes after it would never be done.
+const STEPS_A_TURN: u64 = 8;
+
 /// Which mark of the store is the end of stable log.
 const END_OF_STABLE_LOG: usize = 0;
 /// And which the newest timestamp, or one of the next so many.
@@ -77,6 +80,8 @@ pub struct BwTreeDc {
     evict_from_flush: AtomicU64,
     /// From so many flushes on the next step of cleaning is due.
     pub(crate) clean_at: AtomicU64,
+    /// Steps of background work.
+    steps: AtomicU64,
     /// The tables that were dropped, ever, and how far each is emptied.
     pub(crate) dropped: RwLock<Dropped>,
     /// Which tree is looked after next.
@@ -146,6 +151,7 @@ impl BwTreeDc {
             is_device_full: AtomicBool::new(false),
             evict_from_flush: AtomicU64::new(0),
             clean_at: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
             dropped: RwLock::new(Dropped::remembered(&dropped)),
             tidy_hand: AtomicUsize::new(0),
             merged: Merged::default(),
@@ -313,25 +319,15 @@ impl BwTreeDc {
         if !self.llama.has_spare_memory() {
             self.recount();
         }
-        if self.image_step()? || self.clean_beside_flushes()? {
+        // Relaxed: a matter of turns.
+        let is_turn_of_all = self.steps.fetch_add(1, Ordering::Relaxed) % STEPS_A_TURN == STEPS_A_TURN - 1;
+        let mut worked = self.image_step()? || self.clean_beside_flushes()?;
+        if worked && !is_turn_of_all {
             return Ok(true);
         }
-        // A little before the budget is reached, so that those who apply need not do it themselves.
-        let memory = self.llama.memory_bytes();
-        let high_water = self.llama.high_water();
-        if memory > high_water {
-            let evicted = self.evict(memory - high_water);
-            if evicted.bytes > 0 {
-                return Ok(true);
-            }
-            // If another thread is flushing, what it will have to read.
-            if self.flush_step()? || self.prepare_step()? {
-                return Ok(true);
-            }
-            if evicted.spared > 0 {
-                // Second chances were taken away, at least.
-                return Ok(true);
-            }
+        worked |= self.room_step()?;
+        if worked && !is_turn_of_all {
+            return Ok(true);
         }
         let applied = self.applied_bytes.about();
         if applied.saturating_sub(self.applied_at_round.load(Ordering::Relaxed))
@@ -341,14 +337,30 @@ impl BwTreeDc {
             self.applied_at_round.fetch_max(applied, Ordering::Relaxed);
             self.begin_round();
         }
-        if self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()? {
+        worked |= self.round_pages.load(Ordering::Relaxed) > 0 && self.flush_step()?;
+        if worked && !is_turn_of_all {
             return Ok(true);
+        }
+        if worked {
+            // What follows goes further in an idle component.
+            self.idle_steps.store(0, Ordering::Relaxed);
         }
         // What cannot be read is told of to those who want to read it, and is not to hinder what goes on beside it.
         let tidied = unless_damaged(self.drop_step())?
             || unless_damaged(self.sweep_step())?
             || unless_damaged(self.tidy_step())?;
-        Ok(tidied || self.merged_step() || self.reclaim_step()?)
+        Ok(tidied || self.merged_step() || self.reclaim_step()? || worked)
+    }
+
+    /// Makes some room if memory is getting short: a little before the budget is reached, so that those who apply need not do it themselves. Whether there was something to do.
+    fn room_step(&self) -> Result<bool, DcError> {
+        let (memory, high_water) = (self.llama.memory_bytes(), self.llama.high_water());
+        if memory <= high_water {
+            return Ok(false);
+        }
+        let evicted = self.evict(memory - high_water);
+        // If another thread is flushing, what it will have to read. At least second chances were taken away.
+        Ok(evicted.bytes > 0 || self.flush_step()? || self.prepare_step()? || evicted.spared > 0)
     }
 
     /// How far the log is stable: as announced in this life or an earlier one (C5).
