@@ -81,7 +81,9 @@ pub struct BwTreeDc {
     /// From so many flushes on the next step of cleaning is due.
     pub(crate) clean_at: AtomicU64,
     /// Steps of background work.
-    steps: AtomicU64,
+    pub(crate) steps: AtomicU64,
+    /// Images for which there was no room, since something was flushed or cleaned last.
+    pub(crate) images_refused: AtomicU64,
     /// The tables that were dropped, ever, and how far each is emptied.
     pub(crate) dropped: RwLock<Dropped>,
     /// Which tree is looked after next.
@@ -152,6 +154,7 @@ impl BwTreeDc {
             evict_from_flush: AtomicU64::new(0),
             clean_at: AtomicU64::new(0),
             steps: AtomicU64::new(0),
+            images_refused: AtomicU64::new(0),
             dropped: RwLock::new(Dropped::remembered(&dropped)),
             tidy_hand: AtomicUsize::new(0),
             merged: Merged::default(),
@@ -393,6 +396,7 @@ impl BwTreeDc {
         match flushed? {
             FlushProgress::Wrote { pages, .. } => {
                 self.flushes.fetch_add(1, Ordering::Relaxed);
+                self.images_refused.store(0, Ordering::Relaxed);
                 let _ = self.round_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                     Some(left.saturating_sub(pages as u64))
                 });

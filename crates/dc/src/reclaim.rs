@@ -19,6 +19,10 @@ const STEP_TREES: usize = 64;
 /// So many steps without anything applied between them make a component idle: a second or so, as its caller sleeps for
 /// milliseconds when there was nothing to do.
 const IDLE_STEPS: u64 = 200;
+/// So many images are tried one after the other where the device has no room: the one after the first is whole, which may be shorter.
+const IMAGES_REFUSED_MAX: u64 = 2;
+/// Then one in so many steps, unless something is flushed or cleaned: likewise a second or so, if there is nothing else to do.
+const STEPS_AN_IMAGE: u64 = 200;
 /// How close to the live bytes an idle component brings what is written in the segments, in percent.
 const IDLE_PERCENT: u32 = 120;
 /// So many flushes after the store was found to be within its bounds it is looked at again.
@@ -120,11 +124,28 @@ impl BwTreeDc {
         if !self.llama.is_image_due() {
             return Ok(false);
         }
+        self.try_image()
+    }
+
+    /// Writes an image, unless a checkpoint or a backup goes on, or there was no room for the last ones. Whether it has done so. That there is no room is no error: nothing
+    /// is lost without an image. But one in the making takes time, and room that others need, and so it is not begun again and again.
+    fn try_image(&self) -> Result<bool, DcError> {
+        // Relaxed: a matter of turns.
+        let refused = self.images_refused.load(Ordering::Relaxed);
+        let steps = self.steps.load(Ordering::Relaxed);
+        if refused >= IMAGES_REFUSED_MAX && !steps.is_multiple_of(STEPS_AN_IMAGE) {
+            return Ok(false);
+        }
         let Ok(_one_at_a_time) = self.checkpointing.try_lock() else { return Ok(false) };
         match self.image() {
-            // What gives space back comes later in the same step.
-            Err(DcError::DiskFull { .. }) => Ok(false),
-            done => done.map(|()| true),
+            Err(DcError::DiskFull { .. }) => {
+                self.images_refused.fetch_add(1, Ordering::Relaxed);
+                Ok(false)
+            }
+            done => {
+                self.images_refused.store(0, Ordering::Relaxed);
+                done.map(|()| true)
+            }
         }
     }
 
@@ -142,7 +163,12 @@ impl BwTreeDc {
     }
 
     fn clean_step(&self, percent: u32) -> Result<bool, DcError> {
-        self.llama.clean_step_to(percent).map_err(|error| error::store("clean", error))
+        let cleaned = self.llama.clean_step_to(percent).map_err(|error| error::store("clean", error))?;
+        if cleaned {
+            // There may be room for an image now.
+            self.images_refused.store(0, Ordering::Relaxed);
+        }
+        Ok(cleaned)
     }
 
     /// Empties sparse segments, and lets dead ones go. Whether there was something to do.
@@ -158,9 +184,7 @@ impl BwTreeDc {
             return Ok(false);
         }
         // Where a recovery begins its scan is up to images; nothing need be flushed for it, which a full device would refuse.
-        let Ok(_one_at_a_time) = self.checkpointing.try_lock() else { return Ok(false) };
-        self.image()?;
-        Ok(true)
+        self.try_image()
     }
 
     /// How much more than what is live the segments may hold: what the options say or, when nothing has been applied for a

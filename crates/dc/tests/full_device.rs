@@ -4,7 +4,8 @@ mod support;
 
 use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
-use deuteron_device::SimulatedDisk;
+use deuteron_device::{Operation as Access, SimulatedDisk};
+use deuteron_llama::FlushProgress;
 use std::sync::Arc;
 
 const TABLE: TableId = TableId(1);
@@ -60,4 +61,29 @@ fn dead_segments_are_given_back_on_a_full_device() {
         assert!((0..100_000).any(is_refused), "the device is full");
         assert_eq!(support::counter(&dc, "dead_segments"), 0);
     }
+}
+
+/// Each attempt would write as much as there is room for, and give it back.
+#[test]
+fn an_image_for_which_there_is_no_room_is_not_begun_again_and_again() {
+    let disk = SimulatedDisk::new(1);
+    let dc = support::open(Arc::new(disk.directory()), support::tiny(1 << 20)).unwrap();
+    let mut version = 0;
+    while !dc.llama().is_image_due() {
+        version += 1;
+        (0..5).for_each(|key| put(&dc, key, version).unwrap());
+        while let FlushProgress::Wrote { .. } = dc.llama().flush_step().unwrap() {}
+    }
+    disk.set_capacity(Some(0));
+    let opened = disk.count(Access::Open);
+    for _ in 0..1000 {
+        dc.maintain_step().expect("nothing is lost without an image");
+    }
+    let attempts = disk.count(Access::Open) - opened;
+    assert!((2..=12).contains(&attempts), "{attempts}");
+    disk.set_capacity(None);
+    assert!((0..1000).any(|_| {
+        dc.maintain_step().unwrap();
+        !dc.llama().is_image_due()
+    }));
 }
