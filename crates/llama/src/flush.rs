@@ -143,6 +143,8 @@ struct Batch {
     bytes: u64,
     skipped: Vec<PageId>,
     unread: Vec<PageId>,
+    /// It has ended at a page whose row had no place among those that are left.
+    has_met_unleft: bool,
 }
 
 /// What [`Llama::flush_batch`] has done.
@@ -159,6 +161,8 @@ pub(crate) struct Written {
     pub(crate) unread: Vec<PageId>,
     /// Whether it has ended because a buffer had no room for the next, or was full before there was a next.
     pub(crate) found_no_room: bool,
+    /// Whether it has ended at a page that must be read before, and whose row had no place among those that are left: it is what comes next.
+    pub(crate) has_met_unleft: bool,
 }
 
 impl Batch {
@@ -344,6 +348,8 @@ impl Llama {
                     self.load_for_flush(page);
                     is_left_to_others = false;
                 }
+                // By now its row has a place: of those that were left this thread, or another, has taken some.
+                (0, None) if written.has_met_unleft => {}
                 (0, None) => return Ok(FlushProgress::Nothing),
                 (bytes, _) => {
                     self.histograms.flush_step_nanoseconds.record_time(self.now() - begun);
@@ -374,6 +380,7 @@ impl Llama {
             bytes: 0,
             skipped: Vec::new(),
             unread: Vec::new(),
+            has_met_unleft: false,
         };
         let mut begun = Vec::new();
         let filled = loop {
@@ -405,8 +412,8 @@ impl Llama {
         let found_no_room = filled?.is_some();
         // What was on its way before may have failed: then what is clean is not durable.
         self.store.check()?;
-        let Batch { fragments, bytes, skipped, unread, .. } = batch;
-        Ok(Some(Written { pages: fragments, bytes, begun, skipped, unread, found_no_room }))
+        let Batch { fragments, bytes, skipped, unread, has_met_unleft, .. } = batch;
+        Ok(Some(Written { pages: fragments, bytes, begun, skipped, unread, found_no_room, has_met_unleft }))
     }
 
     /// As [`Llama::flush_batch`], of a turn that is awaited.
@@ -543,6 +550,7 @@ impl Llama {
                 // Nothing is read meanwhile. It is alone: what was never flushed is in memory, and so are its adopters.
                 Marshalled::Load => {
                     if !self.leave_row(page) {
+                        batch.has_met_unleft = true;
                         return Ok(None);
                     }
                     batch.unread.push(page);

@@ -6,7 +6,7 @@ use crate::options::Options;
 use crate::test_bed::{flush, open, put};
 use crate::writing::WAITING_KEPT;
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 /// What the steps write that flush new pages whose fragments are of these lengths: fragments, and the length of the buffer.
 fn steps(llama: &Llama, lengths: &[usize]) -> Vec<(usize, u64)> {
@@ -216,4 +216,38 @@ fn what_somebody_else_reads_is_awaited_and_not_asked_for_again_and_again() {
         assert!(prepared <= 2, "{prepared} rows");
         assert_eq!(llama.counters.pages_relocated.get(), 1);
     }
+}
+
+/// Leaves the rows of some pages when it is asked for the first time, as a flush on another thread may.
+struct Leaves {
+    llama: OnceLock<Weak<Llama>>,
+    rows: Mutex<Vec<PageId>>,
+}
+
+impl AccessMethod for Leaves {
+    fn consolidate(&self, _: PageId) {
+        let llama = self.llama.get().and_then(Weak::upgrade).unwrap();
+        assert!(mem::take(&mut *self.rows.lock().unwrap()).into_iter().all(|page| llama.leave_row(page)));
+    }
+}
+
+#[test]
+fn there_is_something_to_flush_also_if_others_leave_as_many_rows_as_there_may_be() {
+    let llama = Arc::new(open(Options::tiny_for_tests()));
+    // The last is in none of the others' rows.
+    let mut pages: Vec<_> = (0..300).map(|_| llama.allocate()).collect();
+    pages.drain(8..299);
+    pages.iter().for_each(|&page| put(&llama, page, b"page"));
+    flush(&llama);
+    while llama.evict_step(u64::MAX).pages > 0 {}
+    let (rows, due) = ([&pages[..4], &pages[4..8]], pages[8]);
+    let leaves = Arc::new(Leaves { llama: OnceLock::new(), rows: Mutex::new(rows[1].to_vec()) });
+    leaves.llama.set(Arc::downgrade(&llama)).unwrap();
+    let method: Weak<Leaves> = Arc::downgrade(&leaves);
+    llama.set_access_method(method);
+    assert!(rows[0].iter().all(|&page| llama.leave_row(page)));
+    llama.table.set_rewrite(due);
+    llama.table.mark_dirty(due);
+    assert!(matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { pages: 1, .. }));
+    assert!(leaves.rows.lock().unwrap().is_empty() && !llama.table.wants_rewrite(due));
 }
