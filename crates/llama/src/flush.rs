@@ -816,8 +816,10 @@ impl Llama {
                     flusher.accounts.set_allocated(index, allocated);
                     return Ok(());
                 }
-                // The next segment needs no room.
-                Err(full) if full.is_full() && segments.spares.bytes() > 0 => {}
+                // The next segment needs no room. But a recovery looks for the next buffer behind the last one and in the segment that follows: one in which there is none
+                // yet is not left behind.
+                Err(full)
+                    if full.is_full() && segments.spares.bytes() > 0 && offset > segments.start(index) => {}
                 Err(error) => return Err(failed(error)),
             }
         }

@@ -5,6 +5,8 @@ use crate::checkpoint::CheckpointProgress;
 use crate::options::Options;
 use crate::test_bed::{flush, open, put};
 use crate::writing::WAITING_KEPT;
+use deuteron_device::SimulatedDisk;
+use deuteron_epoch::Epochs;
 use std::cell::Cell;
 use std::sync::{Mutex, OnceLock};
 
@@ -250,4 +252,40 @@ fn there_is_something_to_flush_also_if_others_leave_as_many_rows_as_there_may_be
     llama.table.mark_dirty(due);
     assert!(matches!(llama.flush_step().unwrap(), FlushProgress::Wrote { pages: 1, .. }));
     assert!(leaves.rows.lock().unwrap().is_empty() && !llama.table.wants_rewrite(due));
+}
+
+/// A recovery looks for the next buffer behind the last one and in the segment that follows: behind an empty segment none would be found.
+#[test]
+fn a_segment_without_a_buffer_is_not_left_behind_on_a_full_device() {
+    const LONG: usize = 45_000;
+    let disk = SimulatedDisk::new(1);
+    let options = Options { flush_buffer_bytes: 16 << 10, direct: false, ..Options::tiny_for_tests() };
+    let open = || Llama::open(Arc::new(disk.directory()), options.clone(), Epochs::new()).unwrap();
+    let (llama, _) = open();
+    put(&llama, llama.allocate(), b"first");
+    flush(&llama);
+    let segments = &llama.store.segments;
+    // The one that is taken first has room for the shorter fragment only.
+    let made = [(100, 60_000), (102, 30_000)];
+    for (index, bytes) in made {
+        segments.create(index, bytes).unwrap();
+    }
+    made.iter().for_each(|&(index, _)| segments.retire(index, u64::MAX).unwrap());
+    disk.set_capacity(Some(disk.used_bytes()));
+    {
+        let (mut flusher, mut filling) = (llama.lock_flusher(), llama.filling());
+        llama.make_room(&mut flusher, &mut filling, 0, 30_000).unwrap();
+        assert_eq!(flusher.position.offsets[0], segments.start(2), "in a spare, and nothing is written yet");
+    }
+    // What room was made for has to wait, and a longer page comes first.
+    let long = llama.allocate();
+    put(&llama, long, &[7; LONG]);
+    if let Err(error) = llama.flush_step() {
+        assert!(matches!(&error, LlamaError::Device(error) if error.is_full()), "{error}");
+        disk.set_capacity(None);
+        flush(&llama);
+    }
+    drop(llama);
+    let found: Vec<_> = open().1.pages.into_iter().map(|page| page.page).collect();
+    assert!(found.contains(&long), "{found:?}");
 }
