@@ -22,10 +22,7 @@ use std::sync::Arc;
 /// # Ok::<(), deuteron_archive::ArchiveError>(())
 /// ```
 pub fn extract(shelf: &dyn Directory, name: &str, target: &dyn Directory) -> Result<Summary, ArchiveError> {
-    let names = target.list().map_err(device("list the target"))?;
-    if let Some(taken) = names.iter().find(|taken| *taken != "lock") {
-        return Err(ArchiveError::Exists { path: format!("{}/{taken}", target.name()) });
-    }
+    refuse_taken(target)?;
     let mut extraction = Extraction { target, open: None, created: Vec::new() };
     let extracted = Reader::open(shelf, name).and_then(|reader| extraction.run(reader));
     if extracted.is_err() {
@@ -35,6 +32,15 @@ pub fn extract(shelf: &dyn Directory, name: &str, target: &dyn Directory) -> Res
         }
     }
     extracted
+}
+
+/// An error if there is anything in `target` but its lock.
+pub(crate) fn refuse_taken(target: &dyn Directory) -> Result<(), ArchiveError> {
+    let names = target.list().map_err(device("list the target"))?;
+    match names.iter().find(|taken| *taken != "lock") {
+        Some(taken) => Err(ArchiveError::Exists { path: format!("{}/{taken}", target.name()) }),
+        None => Ok(()),
+    }
 }
 
 /// The archive, block by block.

@@ -1,6 +1,7 @@
 //! [`restore`]: an archive in a file brought back into a directory, and [`place`]: where such a file is to lie.
 
 use crate::error::device;
+use crate::extract::refuse_taken;
 use crate::{ArchiveError, Summary, extract};
 use deuteron_device::{Directory, OsDirectory};
 use std::path::Path;
@@ -45,7 +46,7 @@ fn split(path: &Path) -> Result<(OsDirectory, String), ArchiveError> {
 /// Every checksum is verified.
 ///
 /// # Errors
-/// [`ArchiveError::NotFound`] if there is no such file, and the rest as [`restore_in`].
+/// [`ArchiveError::NotFound`] if there is no such file; [`ArchiveError::Exists`] also if the target is no directory, and the rest as [`restore_in`].
 ///
 /// ```
 /// # use deuteron_archive::{ArchiveWriter, place, restore};
@@ -58,6 +59,9 @@ fn split(path: &Path) -> Result<(OsDirectory, String), ArchiveError> {
 /// ```
 pub fn restore(archive: &Path, target: &Path) -> Result<Summary, ArchiveError> {
     let from = existing(archive)?;
+    if target.symlink_metadata().is_ok() && !target.is_dir() {
+        return Err(ArchiveError::Exists { path: target.display().to_string() });
+    }
     let target = OsDirectory::open_or_create(target).map_err(device("create the directory"))?;
     restore_in(&from.0, &from.1, &target)
 }
@@ -107,9 +111,39 @@ pub fn restore_in(
     name: &str,
     target: &dyn Directory,
 ) -> Result<Summary, ArchiveError> {
+    // Before the lock, which would leave its file in a directory that is somebody else's.
+    refuse_taken(target)?;
     let _lock = target.lock().map_err(|error| match error.is_locked() {
         true => ArchiveError::InUse { path: target.name() },
         false => device("lock the directory")(error),
     })?;
     extract(shelf, name, target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ArchiveWriter;
+
+    #[test]
+    fn what_is_refused_as_a_target_is_left_as_it_was() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| scratch.path().join(name);
+        let (shelf, name) = place(&at("monday")).expect("is free");
+        ArchiveWriter::create(&shelf, &name).and_then(ArchiveWriter::finish).expect("archives");
+        std::fs::create_dir(at("taken")).expect("creates");
+        std::fs::write(at("taken/letter"), "dear").expect("writes");
+        assert!(matches!(restore(&at("monday"), &at("taken")), Err(ArchiveError::Exists { .. })));
+        let left: Vec<_> = std::fs::read_dir(at("taken")).expect("lists").collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        std::os::unix::fs::symlink(at("nowhere"), at("link")).expect("links");
+        for target in ["monday", "link"] {
+            let refused = restore(&at("monday"), &at(target));
+            assert!(
+                matches!(&refused, Err(ArchiveError::Exists { path }) if path.ends_with(target)),
+                "{refused:?}"
+            );
+        }
+        assert!(!at("nowhere").exists());
+    }
 }
