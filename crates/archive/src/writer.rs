@@ -175,9 +175,13 @@ impl<'d> ArchiveWriter<'d> {
         self.file.sync().map_err(device("sync the archive"))?;
         let (directory, name) = (self.directory, &self.name);
         directory.rename(&unfinished(name), name).map_err(device("name the archive"))?;
-        // From here on there is nothing to be removed.
+        // From here on there is nothing of the unfinished one to be removed.
         self.finished = true;
-        directory.sync().map_err(device("sync the directory of the archive"))?;
+        if let Err(error) = directory.sync() {
+            // Whether its name would outlast a crash nobody knows: it is no archive, and in the way of none.
+            drop(directory.remove(name));
+            return Err(device("sync the directory of the archive")(error));
+        }
         Ok(Summary { archive_bytes: self.at, ..self.summary })
     }
 }
@@ -187,6 +191,26 @@ impl Drop for ArchiveWriter<'_> {
         if !self.finished {
             // What it occupies may be what is missing elsewhere. If it cannot be removed, its name tells what it is.
             drop(self.directory.remove(&unfinished(&self.name)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deuteron_device::{FaultKind, FaultPlan, Operation, SimulatedDisk};
+
+    #[test]
+    fn an_archive_that_could_not_be_finished_is_none_and_can_be_written_again() {
+        for operation in [Operation::Write, Operation::Sync, Operation::Rename, Operation::SyncDirectory] {
+            let disk = SimulatedDisk::new(1);
+            let shelf = disk.directory();
+            let archive = ArchiveWriter::create(&shelf, "monday").expect("creates");
+            disk.set_faults(FaultPlan::new().fail_from(operation, 0, FaultKind::Refuse));
+            assert!(matches!(archive.finish(), Err(ArchiveError::Device { .. })));
+            disk.set_faults(FaultPlan::new());
+            assert_eq!(shelf.list().expect("lists"), [""; 0], "{operation:?}");
+            ArchiveWriter::create(&shelf, "monday").and_then(ArchiveWriter::finish).expect("archives");
         }
     }
 }
