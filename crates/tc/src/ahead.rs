@@ -10,7 +10,7 @@ use crate::memory::Account;
 use crate::record::{KeyHash, KeyRef};
 use deuteron_contract::{Record, TableId};
 
-/// Bytes of keys and values that wait at most, but for one value that is longer.
+/// Bytes of keys and values that wait at most, but for one value that is longer; unless that is much for the memory.
 pub(crate) const AHEAD_BYTES_MAX: usize = 1 << 20;
 
 /// Keys whose answers wait at most: each read that misses looks through them.

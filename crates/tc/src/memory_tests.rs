@@ -275,3 +275,22 @@ fn what_was_read_ahead_counts_in_the_memory_for_as_long_as_it_waits() {
     drop(tx);
     assert_eq!(bed.tc().statistics().memory_bytes, before);
 }
+
+/// As when they were written with more memory, or loaded.
+#[test]
+fn values_that_there_is_no_memory_for_are_read_together_as_one_by_one() {
+    let options = TcOptions { memory_bytes: 512 << 10, ..TcOptions::default() };
+    let bed = bed(options, &LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
+    let keys = [b"a", b"b", b"c"];
+    for key in keys {
+        let (value, timestamp, lsn) = (vec![key[0]; 1 << 20], Timestamp(0), Lsn(0));
+        bed.dc.apply(&[Operation { table: TABLE, key, value: Some(&value), timestamp, lsn }]).unwrap();
+    }
+    let is_whole = |key: &[u8], value: Option<&[u8]>| value == Some(&vec![key[0]; 1 << 20]);
+    let mut tx = bed.begin();
+    assert!(keys.iter().all(|key| is_whole(*key, tx.get(TABLE, *key).unwrap().as_deref())));
+    tx.get_many(TABLE, &keys, |index, value| assert!(is_whole(keys[index], value))).unwrap();
+    tx.prefetch(TABLE, &keys, &[]);
+    bed.put(b"others", b"have room");
+    tx.commit().unwrap();
+}

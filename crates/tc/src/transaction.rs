@@ -345,7 +345,11 @@ impl Transaction {
         // Whoever reads what cannot be read is told.
         let Ok(records) = core.versions.get_many(table, keys, bytes_max) else { return };
         for ((key, generation), record) in hashed.into_iter().zip(generations).zip(records) {
-            ahead.put(key, generation, record, &core.account);
+            // For a long one that waits there might be no room besides, not even for the read that it waits for, which asks once more.
+            let is_much = |value_bytes| core.account.is_much(value_bytes);
+            if !record.as_ref().is_some_and(|record| is_much(record.value_bytes())) {
+                ahead.put(key, generation, record, &core.account);
+            }
         }
     }
 
