@@ -461,6 +461,7 @@ impl Db {
 
     /// Makes everything durable, takes a checkpoint so that the next open is quick, and stops. Other handles and
     /// transactions get [`Error::Closed`] from then on. The directory can be opened again when the last of them, of the tickets and of the loads is gone.
+    /// To close it once more by another handle is harmless: it waits for the first, and says [`Error::Poisoned`] if that has failed.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Device`]; the database is closed all the same, and the

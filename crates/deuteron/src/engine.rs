@@ -287,6 +287,13 @@ impl Engine {
 
     /// A transaction has committed with its record at `record`: sees to it that it becomes durable as promised.
     pub fn committed(&self, record: Lsn, durability: Durability) {
+        // As in `flushes_itself`: also without a promise all that has been acknowledged is written when the database is closed.
+        fence(Ordering::SeqCst);
+        if self.is_stopping() {
+            // Nobody will look at a window any more. What fails is told to who waits, and to who opens the database again.
+            drop(self.wait_stable(record));
+            return;
+        }
         let window = match durability {
             Durability::Sync if self.options.background == Background::Inline => return self.hurry(record),
             // Who waits for it will hurry it.
@@ -294,11 +301,6 @@ impl Engine {
             Durability::Delayed(window) => window,
             Durability::None => return,
         };
-        if self.is_stopping() {
-            // Nobody will look at the window any more. What fails is told to who waits, and to who opens the database again.
-            drop(self.wait_stable(record));
-            return;
-        }
         if self.delay.open(window, || self.now()) {
             self.signals.flush.raise();
         }
@@ -617,11 +619,12 @@ impl Engine {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Flushes, posts everything, takes a checkpoint, stops. Only the first call does anything.
+    /// Flushes, posts everything, takes a checkpoint, stops. Only the first call does anything; those that come later wait for it, and hear if it
+    /// has failed.
     pub fn close(&self) -> Result<(), Error> {
         let mut threads = self.threads();
         if self.stopping.swap(true, Ordering::AcqRel) {
-            return Ok(());
+            return self.poisoned();
         }
         fence(Ordering::SeqCst);
         self.signals.raise_all();
@@ -633,7 +636,7 @@ impl Engine {
         flushed?;
         // From here on this thread does the duties' last rounds. Others only write what they append before they see that the database is closed.
         self.parts.tc.retain_from(Timestamp::MAX);
-        while self.proxy_step()? {}
+        while self.step_or_poison(self.proxy_step())? {}
         self.checkpoint()?;
         self.recorder.as_ref().map_or(Ok(()), |recorder| recorder.flush())
     }

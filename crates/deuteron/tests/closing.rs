@@ -1,7 +1,7 @@
 //! A database that is closed while others commit: everybody is answered, and what was acknowledged is there afterwards.
 
-use deuteron::device::MemoryDirectory;
-use deuteron::{Db, Durability, Error, Options, Table, Transaction};
+use deuteron::device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
+use deuteron::{DataComponentObserver, Db, Durability, Error, Options, Table, Transaction};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -148,4 +148,69 @@ fn who_wakes_a_task_that_owns_the_last_handle_closes_the_database() {
         assert_eq!(db.transact(|tx| tx.get(&table, b"key")).unwrap().as_deref(), Some(&b"value"[..]));
         db.close().unwrap();
     }
+}
+
+/// Closes a database when its data component has answered.
+#[derive(Default)]
+struct Closes(Mutex<Option<Db>>);
+
+impl std::fmt::Debug for Closes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Closes")
+    }
+}
+
+impl DataComponentObserver for Closes {
+    fn got(&self, _: Duration) {
+        let db = self.0.lock().unwrap().take();
+        db.into_iter().for_each(|db| db.close().unwrap());
+    }
+    fn upserted(&self, _: Duration) {}
+    fn posted(&self, _: usize, _: Duration) {}
+}
+
+/// In the middle of the commit all that was there has been written already.
+#[test]
+fn a_commit_that_a_close_has_overtaken_is_written_whatever_was_promised() {
+    for durability in [Durability::None, Durability::Delayed(Duration::MAX), Durability::Sync] {
+        let (directory, closes) = (Arc::new(MemoryDirectory::new()), Arc::new(Closes::default()));
+        let open = || Options::tiny_for_tests().durability(durability);
+        let observed = open().observe_data_component(Arc::<Closes>::clone(&closes));
+        let db = observed.open_in(Arc::<MemoryDirectory>::clone(&directory)).unwrap();
+        let table = db.table("table").unwrap();
+        let mut tx = db.begin();
+        tx.add(&table, b"count", 7).unwrap();
+        *closes.0.lock().unwrap() = Some(db.clone());
+        tx.commit_async().map(drop).unwrap();
+        assert!(matches!(db.flush(), Err(Error::Closed)));
+        drop(db);
+        let db = open().open_in(directory).unwrap();
+        let count = db.begin().get(&table_of(&db), b"count").unwrap();
+        assert_eq!(count, Some(7i64.to_le_bytes().to_vec()), "{durability:?}");
+        db.close().unwrap();
+    }
+}
+
+fn table_of(db: &Db) -> Table {
+    db.table("table").unwrap()
+}
+
+#[test]
+fn whoever_closes_hears_that_it_has_failed() {
+    let disk = SimulatedDisk::new(1);
+    let options = || Options::tiny_for_tests().durability(Durability::None);
+    let db = options().open_in(Arc::new(disk.directory())).unwrap();
+    let table = db.table("table").unwrap();
+    db.transact(|tx| tx.put(&table, b"key", b"value")).unwrap();
+    let others = [db.clone(), db.clone()];
+    disk.set_faults(FaultPlan::new().fail_from(Operation::Write, 0, FaultKind::Refuse));
+    assert!(db.close().is_err());
+    for other in others {
+        assert!(matches!(other.close(), Err(Error::Poisoned { .. })));
+    }
+    disk.set_faults(FaultPlan::new());
+    let db = options().open_in(Arc::new(disk.directory())).unwrap();
+    let other = db.clone();
+    db.close().unwrap();
+    other.close().unwrap();
 }
