@@ -131,6 +131,7 @@ impl Transaction {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<bool, Error> {
+        self.usable_to_write(table)?;
         let matches = if self.inner.isolation() == Isolation::ReadCommitted {
             // What such a transaction has read may change until it commits, and nothing looks.
             self.get_for_update(table, key)?.as_deref() == expected
@@ -243,7 +244,7 @@ impl Transaction {
     /// # Ok::<(), deuteron::Error>(())
     /// ```
     pub fn delete_range(&mut self, table: &Table, range: impl KeyRange) -> Result<u64, Error> {
-        let id = self.usable(table)?;
+        let id = self.usable_to_write(table)?;
         let (lower, upper) = range.key_bounds();
         let recorded = self.recording.as_mut().map(|recording| recording.range(table, &lower, &upper));
         let mut cursor = ScanCursor::new(id, lower, upper, Direction::Forward);

@@ -594,6 +594,12 @@ impl Transaction {
         if table.since > self.inner.timestamp() { self.before(table) } else { Ok(table.id) }
     }
 
+    /// The same for what writes only if it finds something: whether it may is not to depend on that.
+    pub(crate) fn usable_to_write(&mut self, table: &Table) -> Result<TableId, Error> {
+        let id = self.usable(table)?;
+        if self.is_reader { Err(Error::ReadOnly) } else { Ok(id) }
+    }
+
     /// The transaction reads as of a moment at which the table had not been loaded: there is nothing in it. Who might still have to commit later begins again.
     #[cold]
     fn before(&mut self, table: &Table) -> Result<TableId, Error> {

@@ -2,8 +2,8 @@
 
 use deuteron::device::{Directory, MemoryDirectory};
 use deuteron::{
-    Background, Db, Durability, Error, FORMAT_VERSION, Options, RetryPolicy, SPACE_AMPLIFICATION_PERCENT_MIN,
-    TransactionOptions, VERSION_MEMORY_BYTES_MIN, WRITER_LOG_BYTES_MIN,
+    Background, Db, Durability, Error, FORMAT_VERSION, Isolation, Options, RetryPolicy,
+    SPACE_AMPLIFICATION_PERCENT_MIN, TransactionOptions, VERSION_MEMORY_BYTES_MIN, WRITER_LOG_BYTES_MIN,
 };
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -128,6 +128,15 @@ fn a_read_only_transaction_does_not_write() {
     let table = db.table("t").expect("creates");
     let mut tx = db.begin_with(TransactionOptions::new().read_only(true)).expect("begins");
     assert!(matches!(tx.put(&table, b"key", b"1"), Err(Error::ReadOnly)));
+    // Also where there is nothing to be written.
+    for isolation in [Isolation::Serializable, Isolation::Snapshot, Isolation::ReadCommitted] {
+        let options = TransactionOptions::new().read_only(true).isolation(isolation);
+        let mut tx = db.begin_with(options).expect("begins");
+        assert!(matches!(tx.delete_range(&table, ..), Err(Error::ReadOnly)));
+        assert!(matches!(tx.compare_and_set(&table, b"key", Some(b"1"), None), Err(Error::ReadOnly)));
+        assert!(matches!(tx.append(&table, b"key", b""), Err(Error::ReadOnly)));
+        assert!(matches!(tx.get_for_update(&table, b"key"), Err(Error::ReadOnly)));
+    }
     assert_eq!(tx.get(&table, b"key").expect("goes on"), None);
 }
 
