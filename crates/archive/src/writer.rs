@@ -157,6 +157,24 @@ impl<'d> ArchiveWriter<'d> {
         Ok(())
     }
 
+    /// Whether this is the directory that it is written into, by whatever path: unless that one had an unfinished archive of the name before.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Device`].
+    ///
+    /// ```
+    /// # use deuteron_archive::ArchiveWriter;
+    /// # use deuteron_device::MemoryDirectory;
+    /// let (shelf, other) = (MemoryDirectory::new(), MemoryDirectory::new());
+    /// let archive = ArchiveWriter::create(&shelf, "monday")?;
+    /// assert!(archive.is_in(&shelf)? && !archive.is_in(&other)?);
+    /// # Ok::<(), deuteron_archive::ArchiveError>(())
+    /// ```
+    pub fn is_in(&self, directory: &dyn Directory) -> Result<bool, ArchiveError> {
+        let names = directory.list().map_err(device("list a directory"))?;
+        Ok(names.contains(&unfinished(&self.name)))
+    }
+
     /// Completes the archive, durably, under its name.
     ///
     /// # Errors

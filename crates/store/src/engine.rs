@@ -313,6 +313,11 @@ impl Engine {
     pub(crate) fn backup(&self, shelf: &dyn Directory, name: &str) -> Result<BackupReport, Error> {
         let _call = self.usable()?;
         let mut archive = ArchiveWriter::create(shelf, name)?;
+        if archive.is_in(self.directory.as_ref())? {
+            // No store would be found there any more, for there would be a file that is none of a store's.
+            let reason = format!("{} is the store's own directory", self.directory.name());
+            return Err(Error::InvalidOption { option: "backup", reason });
+        }
         let turn = self.persisting.wait();
         // Nobody can raise the ceiling before the copy is done, and whoever writes needs room below it.
         self.persist_here(&turn, !self.stamps.has_headroom())?;

@@ -184,8 +184,8 @@ impl Store {
     /// call, and some of those that came while it began. Writers and readers go on; persists wait.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is a file of that name; [`Error::NotFound`] if there is no such directory; [`Error::DiskFull`],
-    /// [`Error::Device`]: there is no backup then, and the store goes on; [`Error::Closed`], [`Error::Poisoned`].
+    /// [`Error::Exists`] if there is a file of that name; [`Error::NotFound`] if there is no such directory; [`Error::InvalidOption`] if it is the
+    /// store's own, in which no other files may be; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and the store goes on; [`Error::Closed`], [`Error::Poisoned`].
     ///
     /// ```
     /// # let scratch = tempfile::tempdir()?;

@@ -178,3 +178,21 @@ fn a_crash_while_a_store_is_restored_leaves_the_whole_store_or_none() {
     }
     assert!(stores > 0 && none > 0, "{stores} {none}");
 }
+
+/// The store would not be found there any more.
+#[test]
+fn a_backup_into_the_stores_own_directory_is_refused() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| scratch.path().join(name);
+    let store = Options::new().memory(4 << 20).open(at("store")).expect("opens");
+    store.table("t").and_then(|table| table.upsert(b"a", b"1")).expect("writes");
+    std::os::unix::fs::symlink(at("store"), at("link")).expect("links");
+    for path in ["store/monday", "link/monday", "store/store-0000000000000000.seg.monday"] {
+        let refused = store.backup(at(path));
+        assert!(matches!(&refused, Err(Error::InvalidOption { option: "backup", .. })), "{refused:?}");
+    }
+    store.backup(at("monday")).expect("copies");
+    store.close().expect("closes");
+    let store = Options::new().memory(4 << 20).open(at("store")).expect("nothing was left there");
+    assert_eq!(store.table("t").expect("is there").get(b"a").expect("reads").as_deref(), Some(&b"1"[..]));
+}
