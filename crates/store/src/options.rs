@@ -75,7 +75,7 @@ impl Options {
 
     /// Within about what time a write becomes durable if nobody calls [`Store::persist`]: what a crash may take. Less costs more
     /// writing: each time, all pages written since are flushed, and an image of what has changed in the page table, some fifty
-    /// bytes for each such page. Without a thread of its own the store does so only when asked.
+    /// bytes for each such page. Without a thread of its own the store does so only when asked. Not zero; checked by [`Options::open`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -152,6 +152,8 @@ impl Options {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(self, path: impl AsRef<Path>) -> Result<Store, Error> {
+        // Before there is a directory.
+        self.check()?;
         let path = path.as_ref();
         if !self.create_if_missing && !path.is_dir() {
             return Err(Error::NotFound { path: path.display().to_string() });
@@ -172,6 +174,12 @@ impl Options {
     /// # Ok::<(), deuteron_store::Error>(())
     /// ```
     pub fn open_in(self, directory: Arc<dyn Directory>) -> Result<Store, Error> {
+        self.check()?;
+        Engine::open(directory, self).map(Store::new)
+    }
+
+    /// Whether a store works with them.
+    fn check(&self) -> Result<(), Error> {
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return Err(Error::InvalidOption {
                 option: "memory",
@@ -187,7 +195,7 @@ impl Options {
         if self.persist_every.is_zero() {
             return Err(Error::InvalidOption { option: "persist_every", reason: "it is zero".into() });
         }
-        Engine::open(directory, self).map(Store::new)
+        Ok(())
     }
 
     pub(crate) fn component(&self) -> DcOptions {

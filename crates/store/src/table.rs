@@ -67,7 +67,7 @@ impl Table {
         &self.info.name
     }
 
-    /// The value of `key`, if there is one. Logarithmic in the number of records; at most a few reads of the device.
+    /// The value of `key`, if there is one: none if it is no key, as empty or too long. Logarithmic in the number of records; at most a few reads of the device.
     ///
     /// # Errors
     /// [`Error::TableDropped`], [`Error::Closed`], [`Error::Corrupt`], [`Error::Device`].
