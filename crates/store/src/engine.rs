@@ -9,7 +9,7 @@ use crate::{BackupReport, Batch, CheckReport, Compaction, Error, Options, Stats}
 use deuteron_archive::{ArchiveWriter, Beginning};
 use deuteron_contract::{DataComponent, Lsn, Operation, ScanBatch, ScanRequest, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, StoreFile};
-use deuteron_device::Directory;
+use deuteron_device::{Directory, with_causes};
 use deuteron_epoch::Epochs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -272,16 +272,19 @@ impl Engine {
     }
 
     /// Ends the thread, waits for the calls that are under way, makes everything durable, and gives the lock back when nothing is written
-    /// any more. Only the first call does anything.
+    /// any more. Only the first call does anything; those that come later wait for it, and hear if it has failed.
     pub(crate) fn close(&self) -> Result<(), Error> {
         let mut keeper = self.keeper();
         if !self.under_way.close() {
-            return Ok(());
+            return self.poisoned();
         }
         self.bell.ring();
         keeper.join();
         self.under_way.wait();
-        let persisted = self.persist();
+        let persisted = self.persist().inspect_err(|error| {
+            // Somebody else may have the directory from now on: what is not durable will not be.
+            self.stop(&with_causes(error));
+        });
         // What somebody in a hurry has begun to write: whoever opens the store next writes there, too.
         while self.component.llama().is_writing() {
             self.component.llama().await_flush();

@@ -306,7 +306,8 @@ impl Store {
 
     /// Makes everything durable and stops. Other handles, tables, scans and loads get [`Error::Closed`] from then on. Calls that are under
     /// way on other threads are waited for, a backup or a compaction, too; a write among them may or may not be in. When this returns, nothing
-    /// is written any more, and the directory may be opened again.
+    /// is written any more, and the directory may be opened again. To close it once more by another handle is harmless: it waits for the
+    /// first, and says [`Error::Poisoned`] if that has failed.
     ///
     /// # Errors
     /// As [`Store::persist`]; the store is closed all the same.

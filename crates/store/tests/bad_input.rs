@@ -1,8 +1,10 @@
 //! Bad input, misuse and a failing device: each gets a typed error, and nothing durable is lost.
 
 use deuteron_store::device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
-use deuteron_store::{Batch, Error, Options, SPACE_AMPLIFICATION_PERCENT_MIN, Store};
+use deuteron_store::{Batch, Entry, Error, Options, SPACE_AMPLIFICATION_PERCENT_MIN, Store};
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::time::Duration;
 
 fn in_memory() -> Store {
     Options::tiny_for_tests().open_in(Arc::new(MemoryDirectory::new())).expect("opens")
@@ -73,6 +75,59 @@ fn foreign_and_missing_directories_are_refused_and_left_alone() {
     assert!(matches!(Options::new().memory(1).open(&missing), Err(Error::InvalidOption { .. })));
     let crammed = Options::new().space_amplification_max(SPACE_AMPLIFICATION_PERCENT_MIN - 1).open(&missing);
     assert!(matches!(crammed, Err(Error::InvalidOption { option: "space_amplification_max", .. })));
+    let always = Options::new().persist_every(Duration::ZERO).open(&missing);
+    assert!(matches!(always, Err(Error::InvalidOption { option: "persist_every", .. })));
+    assert!(!missing.exists(), "what is refused is refused before there is a directory");
+}
+
+#[test]
+fn what_can_be_no_key_has_no_value_and_any_bounds_are_a_range() {
+    let store = in_memory();
+    let table = store.table("t").expect("creates");
+    let keys: Vec<Vec<u8>> = vec![vec![0], vec![0; 4096], b"m".to_vec(), vec![0xff], vec![0xff; 4096]];
+    for key in &keys {
+        table.upsert(key, b"value").expect("writes");
+    }
+    for _ in 0..2 {
+        for key in [&b""[..], &[0; 4097], &[0xff; 100_000]] {
+            assert_eq!(table.get(key).expect("reads"), None);
+            assert_eq!(table.get_many(&[key, b"m"]).expect("reads"), [None, Some(b"value".to_vec())]);
+        }
+        let ends = [&b""[..], &[0], &[0; 5000], b"m", &[0xff], &[0xff; 5000]];
+        let bounds = ends.iter().flat_map(|end| [Bound::Included(*end), Bound::Excluded(*end)]);
+        let bounds: Vec<_> = bounds.chain([Bound::Unbounded]).collect();
+        for range in bounds.iter().flat_map(|lower| bounds.iter().map(move |upper| (*lower, *upper))) {
+            let expected: Vec<_> =
+                keys.iter().filter(|key| range.contains(&key.as_slice())).cloned().collect();
+            let keys = |entry: Result<Entry, Error>| entry.expect("reads").0;
+            assert_eq!(table.scan(range).map(keys).collect::<Vec<_>>(), expected, "{range:?}");
+            let mut reverse: Vec<_> = table.scan(range).rev().map(keys).collect();
+            reverse.reverse();
+            assert_eq!(reverse, expected, "{range:?}");
+        }
+        store.compact().expect("compacts");
+    }
+}
+
+#[test]
+fn whoever_closes_hears_that_it_has_failed() {
+    for full in [false, true] {
+        let disk = SimulatedDisk::new(1);
+        let store = Options::tiny_for_tests().open_in(Arc::new(disk.directory())).expect("opens");
+        let table = store.table("t").expect("creates");
+        table.upsert(b"a", &[1; 1000]).expect("writes");
+        if full {
+            disk.set_capacity(Some(disk.used_bytes()));
+        } else {
+            disk.set_faults(FaultPlan::new().fail_from(Operation::Write, 0, FaultKind::Refuse));
+        }
+        let others = [store.clone(), store.clone()];
+        assert!(matches!(store.close(), Err(Error::DiskFull { .. } | Error::Device { .. })));
+        for other in others {
+            assert!(matches!(other.close(), Err(Error::Poisoned { .. })));
+        }
+        assert!(matches!(table.get(b"a"), Err(Error::Closed)));
+    }
 }
 
 #[test]
