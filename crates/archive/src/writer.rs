@@ -39,7 +39,7 @@ impl<'d> ArchiveWriter<'d> {
     /// Begins the archive `name` in `directory`.
     ///
     /// # Errors
-    /// [`ArchiveError::Exists`] if there is a file of that name, or of an archive that was not finished;
+    /// [`ArchiveError::Exists`] if there is a file of that name, or of an archive that was not finished; [`ArchiveError::NotAFileName`] if it is `lock`;
     /// [`ArchiveError::Device`].
     ///
     /// ```
@@ -50,6 +50,12 @@ impl<'d> ArchiveWriter<'d> {
     /// # Ok::<(), deuteron_archive::ArchiveError>(())
     /// ```
     pub fn create(directory: &'d dyn Directory, name: &str) -> Result<ArchiveWriter<'d>, ArchiveError> {
+        if name == "lock" {
+            // Now, and not when all has been copied.
+            let (path, reason) =
+                (format!("{}/{name}", directory.name()), "what the lock of a directory is called");
+            return Err(ArchiveError::NotAFileName { path, reason });
+        }
         let names = directory.list().map_err(device("list the directory of the archive"))?;
         if let Some(taken) = names.iter().find(|taken| *taken == name || **taken == unfinished(name)) {
             return Err(ArchiveError::Exists { path: format!("{}/{taken}", directory.name()) });
@@ -217,6 +223,14 @@ impl Drop for ArchiveWriter<'_> {
 mod tests {
     use super::*;
     use deuteron_device::{FaultKind, FaultPlan, Operation, SimulatedDisk};
+
+    #[test]
+    fn an_archive_is_not_called_as_a_lock_is() {
+        let shelf = SimulatedDisk::new(1).directory();
+        let refused = ArchiveWriter::create(&shelf, "lock").map(drop);
+        assert!(matches!(refused, Err(ArchiveError::NotAFileName { .. })));
+        assert_eq!(shelf.list().expect("lists"), [""; 0]);
+    }
 
     #[test]
     fn an_archive_that_could_not_be_finished_is_none_and_can_be_written_again() {
