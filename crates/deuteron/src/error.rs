@@ -391,6 +391,7 @@ impl Error {
             TcError::Append(AppendError::Poisoned(poison)) => Error::Poisoned { reason: poison.to_string() },
             TcError::Log(error) => error.into(),
             TcError::DataComponent(error) => error.into(),
+            TcError::Options { option, problem } => Error::InvalidOption { option, reason: problem.into() },
             TcError::Stopped { reason } => Error::Poisoned { reason },
             other => Error::Device { context: "run the transaction".into(), source: Box::new(other) },
         }

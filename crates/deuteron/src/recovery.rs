@@ -108,6 +108,8 @@ pub fn open(
         None => TcOptions { memory_bytes: shares.tc_budget(shares.dc(), 0) as usize, ..TcOptions::default() },
     };
     let tc_options = TcOptions {
+        // What the data component does not take is not to be committed: neither it nor what comes behind it could ever be posted.
+        key_bytes_max: tc_options.key_bytes_max.min(dc.key_bytes_max()),
         value_bytes_max: dc.value_bytes_max().min(options.value_bytes_max()),
         log_bytes_max: options.writer_log_bytes_max(),
         // The log may have lost its end, and with it how far the clock had come.

@@ -1,6 +1,7 @@
 //! Bad input and misuse: each gets a clear, typed error and loses nothing acknowledged.
 
 use deuteron::device::{Directory, MemoryDirectory};
+use deuteron::sizes::Sizes;
 use deuteron::{
     Background, Db, Durability, Error, FORMAT_VERSION, Isolation, Options, RetryPolicy,
     SPACE_AMPLIFICATION_PERCENT_MIN, TransactionOptions, VERSION_MEMORY_BYTES_MIN, WRITER_LOG_BYTES_MIN,
@@ -152,6 +153,24 @@ fn table_names_have_limits() {
     let db = memory_db();
     assert!(matches!(db.table(""), Err(Error::TableName { found: 0, .. })));
     assert!(matches!(db.table(&"n".repeat(256)), Err(Error::TableName { found: 256, limit: 255 })));
+}
+
+/// What was committed all the same stopped the database, and no opening could go past it.
+#[test]
+fn sizes_with_which_it_could_not_work_are_refused_and_no_key_is_longer_than_pages_take() {
+    let with = |change: &dyn Fn(&mut Sizes)| {
+        let mut sizes = Sizes::tiny();
+        change(&mut sizes);
+        Options::tiny_for_tests().sizes(sizes).open_in(Arc::new(MemoryDirectory::new()))
+    };
+    let refused = with(&|sizes| sizes.tc.scan_batch_bytes = 0);
+    assert!(matches!(refused, Err(Error::InvalidOption { option: "scan_batch_bytes", .. })));
+    let db = with(&|sizes| sizes.tc.key_bytes_max = 10_000).expect("opens");
+    let table = db.table("t").expect("creates");
+    let long = db.transact(|tx| tx.put(&table, &[7; 4097], b"value"));
+    assert!(matches!(long, Err(Error::KeySize { found: 4097, limit: 4096 })), "{long:?}");
+    db.transact(|tx| tx.put(&table, &[7; 4096], b"value")).expect("commits");
+    db.close().expect("closes");
 }
 
 #[test]

@@ -35,6 +35,7 @@ impl TransactionComponent {
         epochs: Arc<Epochs>,
         host: Arc<dyn Host>,
     ) -> Result<TransactionComponent, TcError> {
+        options.validate()?;
         let versions = VersionManager::new(log, data_component);
         let core = Arc::new(Core::new(options, versions, epochs, host));
         core.renew_ceiling()?;

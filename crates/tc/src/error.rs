@@ -247,6 +247,14 @@ pub enum TcError {
     /// The data component failed.
     #[error("the data component failed")]
     DataComponent(#[source] DcError),
+    /// An option has a value with which the component could not work.
+    #[error("option {option}: {problem}")]
+    Options {
+        /// Which.
+        option: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// The host of this component said that waiting is pointless.
     #[error("stopped: {reason}")]
     Stopped {

@@ -1,8 +1,9 @@
 //! Options of the component and of a transaction.
 
+use crate::error::TcError;
 use deuteron_contract::Timestamp;
 
-/// Options of a [`TransactionComponent`](crate::TransactionComponent).
+/// Options of a [`TransactionComponent`](crate::TransactionComponent); validated when it is opened.
 ///
 /// ```
 /// use deuteron_tc::TcOptions;
@@ -94,6 +95,24 @@ impl TcOptions {
         }
     }
 
+    /// An error that names the setting with which no transaction would come to its end.
+    pub(crate) fn validate(&self) -> Result<(), TcError> {
+        let wrong = |option, problem| Err(TcError::Options { option, problem });
+        if self.key_bytes_max == 0 {
+            return wrong("key_bytes_max", "there is no key of 0 bytes");
+        }
+        if !(1..=1 << 40).contains(&self.clock_lease) {
+            return wrong("clock_lease", "not from 1 to 2^40 timestamps");
+        }
+        if !(1..=1 << 30).contains(&self.scan_batch_bytes) {
+            return wrong("scan_batch_bytes", "not from 1 byte to 1 GiB");
+        }
+        if self.scan_batch_records_max == 0 {
+            return wrong("scan_batch_records_max", "a batch of no records is none");
+        }
+        Ok(())
+    }
+
     /// Buckets of the hash table: an eighth of the budget, and about one for each 128 bytes of it.
     pub(crate) fn buckets(&self) -> usize {
         ((self.memory_bytes / 64).max(2).next_power_of_two() / 2).min(1 << 31)
@@ -143,6 +162,22 @@ pub struct BeginOptions {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_with_which_nothing_would_come_to_its_end_are_refused() {
+        let tiny = TcOptions::tiny_for_tests;
+        assert!(tiny().validate().is_ok() && TcOptions::default().validate().is_ok());
+        for (name, options) in [
+            ("key_bytes_max", TcOptions { key_bytes_max: 0, ..tiny() }),
+            ("clock_lease", TcOptions { clock_lease: 0, ..tiny() }),
+            ("clock_lease", TcOptions { clock_lease: u64::MAX, ..tiny() }),
+            ("scan_batch_bytes", TcOptions { scan_batch_bytes: 0, ..tiny() }),
+            ("scan_batch_bytes", TcOptions { scan_batch_bytes: usize::MAX, ..tiny() }),
+            ("scan_batch_records_max", TcOptions { scan_batch_records_max: 0, ..tiny() }),
+        ] {
+            assert!(matches!(options.validate(), Err(TcError::Options { option, .. }) if option == name));
+        }
+    }
 
     #[test]
     fn an_eighth_of_the_memory_is_for_buckets() {
