@@ -6,7 +6,9 @@
 //! RUSTFLAGS="--cfg shuttle" DEUTERON_SCHEDULES=1000 cargo test -p deuteron-dc --release --test shuttle
 //! ```
 //!
-//! What fails names the file of its schedule; with `DEUTERON_REPLAY` set to that, it is run again.
+//! What fails names the file of its schedule; with `DEUTERON_REPLAY` set to that, it is run again, by the test `failed_is_run_again` beside it.
+//!
+//! A second scenario, a *crowd*, is of those who wait for each other: each comes to an end.
 
 #![cfg(shuttle)]
 
@@ -217,6 +219,154 @@ fn scenario() {
 
 const SCHEDULES: Schedules =
     Schedules { scenario, steps_max: 20_000_000, directory: env!("CARGO_TARGET_TMPDIR") };
+
+// ---- waiting ------------------------------------------------------------------------------------------------
+
+/// A table with values in chunks, and one that is dropped.
+const LARGE: TableId = TableId(2);
+const DROPPED: TableId = TableId(3);
+
+/// What is counted over all schedules of those that wait for each other.
+const WAITED_COUNTED: [&str; 6] =
+    ["loads_awaited", "loads_together", "rows_prepared", "excerpts", "flushes_held", "large_values_removed"];
+static WAITED_COUNTS: Counts = Counts::new();
+
+struct Crowd {
+    bed: Bed,
+    /// Those who have not ended, but for those who do the duties.
+    running: AtomicU64,
+}
+
+impl Crowd {
+    fn ends(&self) {
+        self.running.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Does a duty as long as there is somebody for whom it is done, and gives way to others where there is nothing to do.
+    fn as_long_as_wanted(&self, mut duty: impl FnMut() -> bool) {
+        while self.running.load(Ordering::SeqCst) > 0 {
+            if !duty() {
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Writes its own keys, and large values in between, and reads several keys together.
+fn busy_writer(crowd: &Crowd, writer: u64, seed: u64) {
+    let (bed, mut random) = (&crowd.bed, SplitMix::new(seed));
+    for _ in 0..4 {
+        let from = random.below(KEYS);
+        let keys: Vec<u64> = (from..KEYS.min(from + 12)).filter(|key| key % WRITERS == writer).collect();
+        for batch in keys.chunks(3) {
+            bed.write(writer, batch, random.sometimes(40));
+        }
+        if random.sometimes(50) {
+            let (number, value) = (bed.clock.take(writer, 1), vec![7; 3000]);
+            let value = random.sometimes(70).then_some(&value[..]);
+            bed.dc.apply(&[row(LARGE, b"large", value, number)]).expect("applies");
+            bed.clock.done(writer);
+        }
+        let wanted: Vec<[u8; 8]> = (0..8).map(|_| random.below(KEYS).to_be_bytes()).collect();
+        let wanted: Vec<&[u8]> = wanted.iter().map(<[u8; 8]>::as_slice).collect();
+        assert_eq!(bed.dc.get_many(TABLE, &wanted, usize::MAX).expect("reads").len(), 8);
+        bed.dc.get(LARGE, b"large").expect("reads");
+    }
+    crowd.ends();
+}
+
+/// Checkpoints, copies, figures, a table that goes: all that waits for the flush.
+fn administrator(crowd: &Crowd, seed: u64) {
+    let (bed, mut random) = (&crowd.bed, SplitMix::new(seed));
+    for _ in 0..6 {
+        match random.below(5) {
+            0 => bed.dc.redo_scan_start_point(Lsn(bed.clock.oldest())).expect("takes a checkpoint"),
+            1 => drop(bed.dc.hold_files().expect("holds")),
+            2 => drop(bed.dc.statistics()),
+            3 => bed.dc.drop_table(DROPPED).expect("drops"),
+            _ => bed.dc.compact().expect("compacts"),
+        }
+    }
+    crowd.ends();
+}
+
+/// What a program does that is short of memory, or of time.
+fn helper(crowd: &Crowd, seed: u64) {
+    let (bed, mut random) = (&crowd.bed, SplitMix::new(seed));
+    let llama = bed.dc.llama();
+    crowd.as_long_as_wanted(|| {
+        let _hurry = random.sometimes(30).then(|| llama.hurry());
+        match random.below(5) {
+            0 => llama.prepare_step().expect("prepares"),
+            1 => matches!(llama.flush_step().expect("flushes"), FlushProgress::Wrote { .. }),
+            2 => {
+                llama.await_flush();
+                false
+            }
+            3 => llama.evict_step(u64::MAX).pages > 0,
+            _ => {
+                bed.dc.set_memory_budget((30 << 10) + random.below(60 << 10));
+                false
+            }
+        }
+    });
+}
+
+fn crowd() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let dc = open(directory, support::tiny(48 << 10)).expect("opens");
+    let known = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let bed = Bed { dc, clock: Clock::new(1, WRITERS), known };
+    for writer in 0..WRITERS {
+        let keys: Vec<u64> = (0..KEYS).filter(|key| key % WRITERS == writer).collect();
+        keys.chunks(5).for_each(|keys| bed.write(writer, keys, false));
+    }
+    let number = bed.clock.take(0, 1);
+    bed.dc.apply(&[row(DROPPED, b"key", Some(b"value"), number)]).expect("applies");
+    bed.clock.done(0);
+    bed.dc.redo_scan_start_point(Lsn(bed.clock.oldest())).expect("takes a checkpoint");
+    let crowd = Arc::new(Crowd { bed, running: AtomicU64::new(WRITERS + 1) });
+    let seeds: Vec<u64> = (0..5).map(|_| thread_rng().r#gen()).collect();
+    let roles: [fn(&Crowd, u64); 5] = [
+        |crowd, seed| busy_writer(crowd, 0, seed),
+        |crowd, seed| busy_writer(crowd, 1, seed),
+        administrator,
+        helper,
+        |crowd, _| crowd.as_long_as_wanted(|| crowd.bed.dc.maintain_step().expect("maintains")),
+    ];
+    let threads: Vec<_> = roles
+        .into_iter()
+        .zip(seeds)
+        .map(|(role, seed)| {
+            let crowd = Arc::clone(&crowd);
+            thread::spawn(move || role(&crowd, seed))
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    let Crowd { bed, .. } = Arc::into_inner(crowd).expect("all others are gone");
+    bed.verify();
+    for name in WAITED_COUNTED {
+        WAITED_COUNTS.add(name, counter(&bed.dc, name));
+    }
+    // With nobody at work there is nothing to do before long.
+    let mut steps = 0..10_000;
+    while (0..4).any(|_| bed.dc.maintain_step().expect("maintains")) {
+        steps.next().expect("background work comes to an end");
+    }
+}
+
+const CROWDS: Schedules =
+    Schedules { scenario: crowd, steps_max: 20_000_000, directory: env!("CARGO_TARGET_TMPDIR") };
+
+#[test]
+fn a_crowd_that_failed_is_run_again() {
+    CROWDS.replay();
+}
+
+#[test]
+fn whatever_the_schedule_those_who_wait_for_each_other_come_to_an_end() {
+    CROWDS.run_all(&WAITED_COUNTS);
+}
 
 #[test]
 fn a_schedule_that_failed_is_run_again() {

@@ -6,7 +6,9 @@
 //! RUSTFLAGS="--cfg shuttle" DEUTERON_SCHEDULES=1000 cargo test -p deuteron-tc --release --test shuttle
 //! ```
 //!
-//! What fails names the file of its schedule; with `DEUTERON_REPLAY` set to that, it is run again.
+//! What fails names the file of its schedule; with `DEUTERON_REPLAY` set to that, it is run again, by the test `failed_is_run_again` beside it.
+//!
+//! A second scenario, a *crowd*, is of those who wait for each other: each comes to an end.
 
 #![cfg(shuttle)]
 
@@ -14,7 +16,7 @@
 mod test_bed;
 
 use deuteron_contract::conformance::{Counts, Schedules, SplitMix};
-use deuteron_contract::{Direction, MemoryDc, ScanRequest};
+use deuteron_contract::{Direction, Lsn, MemoryDc, ScanRequest};
 use deuteron_history as history;
 use deuteron_history::{Checker, Level, Outcome, Seen, Value};
 use deuteron_log::LogOptions;
@@ -25,6 +27,7 @@ use std::ops::Bound;
 // Of std: no places to switch threads.
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
 use test_bed::{DUTIES, TABLE};
 
 const CLIENTS: u64 = 3;
@@ -66,18 +69,22 @@ struct Bed {
 }
 
 impl Bed {
-    fn new() -> Arc<Bed> {
-        let options = TcOptions { memory_bytes: 1 << 10, patience: 6, ..TcOptions::tiny_for_tests() };
+    fn options() -> TcOptions {
+        TcOptions { memory_bytes: 1 << 10, patience: 6, ..TcOptions::tiny_for_tests() }
+    }
+
+    fn with(options: TcOptions, memory_bytes: u64) -> Arc<Bed> {
         let (log, proxy) = (LogOptions::tiny_for_tests(), deuteron_proxy::Options::tiny_for_tests());
         // Others do the duties meanwhile.
-        let stalled = |_: &test_bed::Bed| {
+        let stalled = |bed: &test_bed::Bed| {
+            bed.log.request_flush(bed.log.tail_lsn());
             thread::yield_now();
             Ok(())
         };
         let parts = test_bed::Bed::open(Arc::new(MemoryDc::new()), options, &log, proxy, stalled);
         let parts = parts.expect("a new log");
         // Shuttle's atomics are large. Beyond what is there already, there is room for some of the keys.
-        parts.tc().set_memory_budget(parts.tc().statistics().memory_bytes + MEMORY_BYTES);
+        parts.tc().set_memory_budget(parts.tc().statistics().memory_bytes + memory_bytes);
         let (time, running) = (AtomicU64::new(1), AtomicU64::new(CLIENTS));
         Arc::new(Bed { parts, time, running, history: Mutex::default() })
     }
@@ -269,7 +276,7 @@ fn verify(bed: &Bed) {
 }
 
 fn scenario() {
-    let bed = Bed::new();
+    let bed = Bed::with(Bed::options(), MEMORY_BYTES);
     let seeds: Vec<u64> = (0..=CLIENTS).map(|_| thread_rng().r#gen()).collect();
     let threads: Vec<_> = (0..)
         .zip(seeds)
@@ -291,6 +298,115 @@ fn scenario() {
 
 const SCHEDULES: Schedules =
     Schedules { scenario, steps_max: 5_000_000, directory: env!("CARGO_TARGET_TMPDIR") };
+
+// ---- waiting ------------------------------------------------------------------------------------------------
+
+/// For one large transaction, and not for all.
+const LARGE_MEMORY_BYTES: u64 = 24 << 10;
+
+/// What is counted over all schedules of those that wait for each other.
+const WAITED_COUNTED: [Counted; 4] = [
+    ("stalls", |statistics| statistics.stalls),
+    ("horizon forced", |statistics| statistics.horizon_forced),
+    ("collections", |statistics| statistics.versions_dropped),
+    ("conflicts", |statistics| statistics.conflicts),
+];
+static WAITED_COUNTS: Counts = Counts::new();
+
+/// Wakes a thread of the schedule.
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Parks until the record is durable.
+fn wait_stable(bed: &Bed, record: Lsn) {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    while bed
+        .parts
+        .log
+        .poll_stable(record, &waker)
+        .map(|stable| stable.expect("the log goes on"))
+        .is_pending()
+    {
+        thread::park();
+    }
+}
+
+/// Large transactions, each of which is durable before the next begins, and readers that are in the way of what is collected.
+fn large_client(bed: &Bed, process: u64, seed: u64) {
+    let mut random = SplitMix::new(seed);
+    for _ in 0..3 {
+        let mut tx = bed.tc().begin();
+        let reads = random.sometimes(30);
+        let done = (0..4 + random.below(5)).try_for_each(|number| {
+            let key = [b'a' + random.below(6) as u8, process as u8 * u8::from(random.sometimes(70))];
+            match reads {
+                true => tx.get(TABLE, &key).map(drop),
+                false => tx.put(TABLE, &key, &vec![number as u8; 200 * random.index(8)]),
+            }
+        });
+        match done.and_then(|()| tx.commit()) {
+            Ok(committed) => committed.durable_at.into_iter().for_each(|record| wait_stable(bed, record)),
+            Err(error) => {
+                let is_large = matches!(error, TcError::TransactionTooLarge { .. });
+                assert!(error.is_retryable() || is_large, "client {process}: {error}");
+            }
+        }
+    }
+    bed.running.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// A thread for each duty, and one that writes the log only if somebody asks for it.
+fn crowd() {
+    let bed = Bed::with(TcOptions { clock_lease: 4, ..Bed::options() }, LARGE_MEMORY_BYTES);
+    let seeds: Vec<u64> = (0..CLIENTS).map(|_| thread_rng().r#gen()).collect();
+    let clients = (0..).zip(seeds).map(|(number, seed)| {
+        let bed = Arc::clone(&bed);
+        thread::spawn(move || large_client(&bed, number, seed))
+    });
+    let duties = (0..DUTIES).map(|which| {
+        let bed = Arc::clone(&bed);
+        thread::spawn(move || {
+            while bed.running.load(Ordering::SeqCst) > 0 {
+                let worked = match which {
+                    0 => bed.parts.log.flush_step().expect("a log in memory does not fail"),
+                    _ => bed.parts.duty(which),
+                };
+                if !worked {
+                    thread::yield_now();
+                }
+            }
+        })
+    });
+    let threads: Vec<_> = clients.chain(duties).collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    // With nobody at work there is nothing to do before long.
+    let mut steps = 0..1000;
+    while (0..4).any(|_| bed.parts.step()) {
+        steps.next().expect("background work comes to an end");
+    }
+    let statistics = bed.tc().statistics();
+    for (name, of) in WAITED_COUNTED {
+        WAITED_COUNTS.add(name, of(&statistics));
+    }
+}
+
+const CROWDS: Schedules =
+    Schedules { scenario: crowd, steps_max: 5_000_000, directory: env!("CARGO_TARGET_TMPDIR") };
+
+#[test]
+fn a_crowd_that_failed_is_run_again() {
+    CROWDS.replay();
+}
+
+#[test]
+fn whatever_the_schedule_those_who_wait_for_each_other_come_to_an_end() {
+    CROWDS.run_all(&WAITED_COUNTS);
+}
 
 #[test]
 fn a_schedule_that_failed_is_run_again() {

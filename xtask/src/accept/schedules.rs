@@ -22,10 +22,16 @@ pub fn schedules(quick: Quick) -> Result<Figure, String> {
         shuttle.args(["--", "--nocapture"]);
         eprintln!("+ {}", displayed(&shuttle));
         let said = output(&mut shuttle)?;
-        let line =
-            said.lines().find_map(|line| line.split_once("shuttle: ")).ok_or("shuttle said nothing")?;
-        eprintln!("  {}", line.1);
-        schedules += count(line.1).ok_or_else(|| format!("no schedules in {}", line.1))?;
+        // One line for each scenario.
+        let lines: Vec<&str> =
+            said.lines().filter_map(|line| Some(line.split_once("shuttle: ")?.1)).collect();
+        if lines.is_empty() {
+            return Err("shuttle said nothing".into());
+        }
+        for line in lines {
+            eprintln!("  {line}");
+            schedules += count(line).ok_or_else(|| format!("no schedules in {line}"))?;
+        }
     }
     let sanitized = sanitize(Sanitizer::Thread)?;
     Ok(figure(schedules, &sanitized, quick))
