@@ -28,6 +28,8 @@ enum Bug {
     DeleteForgetsTheKey,
     /// The trap that C3 describes.
     TombstoneDroppedAtItsLsn,
+    /// One redo scan start point later than that, wherever the log was stable up to when the tombstone came.
+    TombstoneDroppedAtTheNextStart,
     TombstoneMissingFromScan,
     TombstoneMissingFromGet,
     TablesShareTheirKeys,
@@ -79,6 +81,7 @@ const BUGS: &[Bug] = &[
     SkipsOperationsBelowTheHighestLsn,
     DeleteForgetsTheKey,
     TombstoneDroppedAtItsLsn,
+    TombstoneDroppedAtTheNextStart,
     TombstoneMissingFromScan,
     TombstoneMissingFromGet,
     TablesShareTheirKeys,
@@ -352,10 +355,13 @@ impl DataComponent for Broken {
 
     fn redo_scan_start_point(&self, lsn: Lsn) -> Result<(), DcError> {
         let mut state = self.state.lock().unwrap();
-        state.redo_scan_start_point = lsn;
-        if self.bug == TombstoneDroppedAtItsLsn {
-            state.map.retain(|_, (record, at)| record.value.is_some() || *at >= lsn);
-        }
+        let before = std::mem::replace(&mut state.redo_scan_start_point, lsn);
+        let forgotten_below = match self.bug {
+            TombstoneDroppedAtItsLsn => lsn,
+            TombstoneDroppedAtTheNextStart if before < lsn => before,
+            _ => Lsn(0),
+        };
+        state.map.retain(|_, (record, at)| record.value.is_some() || *at >= forgotten_below);
         let mut durable = state.map.clone();
         match self.bug {
             CheckpointMissesTheLastOperation => {
