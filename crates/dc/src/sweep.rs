@@ -299,3 +299,32 @@ impl BwTreeDc {
         Ok(found == Some(true))
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::DcOptions;
+    use deuteron_contract::{DataComponent, Lsn, Operation, Timestamp};
+    use deuteron_device::MemoryDirectory;
+    use deuteron_epoch::Epochs;
+    use std::sync::Arc;
+
+    /// A sweep may have begun before the table was marked, and the machine may stop before the mark is durable.
+    #[test]
+    fn large_values_of_a_table_that_is_being_dropped_stay_until_the_drop_is_durable() {
+        let directory = Arc::new(MemoryDirectory::new());
+        let open = || BwTreeDc::open(directory.clone(), Epochs::new(), DcOptions::tiny_for_tests()).unwrap();
+        let (dc, table, value) = (open(), TableId(1), [7; 20_000]);
+        let (timestamp, lsn) = (Timestamp(1), Lsn(1));
+        dc.apply(&[Operation { table, key: b"key", value: Some(&value), timestamp, lsn }]).unwrap();
+        dc.redo_scan_start_point(Lsn(2)).unwrap();
+        // What a drop does first.
+        dc.tree_of(table.0).unwrap().give_up();
+        dc.sweep_table(table).unwrap();
+        dc.flush_dirty().unwrap();
+        assert_eq!(dc.sweeps.removed.load(Ordering::Relaxed), 0);
+        drop(dc);
+        let found = open().get(table, b"key").unwrap().and_then(|record| record.value);
+        assert!(found.as_deref() == Some(&value[..]));
+    }
+}

@@ -3,7 +3,7 @@
 mod support;
 
 use deuteron_contract::conformance::SplitMix;
-use deuteron_contract::{DataComponent, DcError, Lsn, TableId};
+use deuteron_contract::{DataComponent, DcError, Lsn, Operation, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, DcOptions};
 use deuteron_device::simulated::{Sweep, effort};
 use deuteron_device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
@@ -24,6 +24,31 @@ fn write(
         lsn += 1;
     }
     Ok(lsn)
+}
+
+/// C3 of the contract: the log is not in the order of versions, and an older one may lie behind several redo scan start points.
+#[test]
+fn a_tombstone_stays_until_redo_starts_where_the_log_was_stable_up_to_when_it_came() {
+    let dc = open(Arc::new(MemoryDirectory::new()), tiny(256 << 10)).unwrap();
+    let version = |value, timestamp, lsn| {
+        let (timestamp, lsn) = (Timestamp(timestamp), Lsn(lsn));
+        dc.apply(&[Operation { table: TABLE, key: b"key", value, timestamp, lsn }]).unwrap();
+    };
+    let start_at = |lsn| {
+        dc.redo_scan_start_point(Lsn(lsn)).unwrap();
+        dc.compact().unwrap();
+    };
+    let remembered = || dc.get(TABLE, b"key").unwrap().map(|record| (record.timestamp.0, record.value));
+    dc.end_of_stable_log(Lsn(300));
+    version(None, 20, 100);
+    for start in [150, 160, 170] {
+        start_at(start);
+        assert_eq!(remembered(), Some((20, None)), "redo starts at {start}");
+    }
+    version(Some(b"older"), 10, 200);
+    assert_eq!(remembered(), Some((20, None)));
+    start_at(300);
+    assert_eq!(remembered(), None, "nothing older can come any more");
 }
 
 #[test]
