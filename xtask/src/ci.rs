@@ -71,7 +71,7 @@ fn stages() -> Result<Vec<Stage>, String> {
         // The README's command; doctests included.
         Stage { name: "test", commands: vec![cargo_with("test --workspace --locked")] },
         Stage { name: "loom", commands: loom_commands()? },
-        Stage { name: "shuttle", commands: shuttle_commands([1_000, 5_000], Some(1)) },
+        Stage { name: "shuttle", commands: shuttle_commands([600, 3_000], Some(1)) },
         Stage {
             name: "simulation",
             commands: vec![cargo_with(&format!(
@@ -121,7 +121,7 @@ pub fn loom_commands() -> Result<Vec<Command>, String> {
         .collect())
 }
 
-/// Random schedules of the assembled data component, and of the assembled transaction component: so many for each kind of scheduler. With a
+/// Random schedules of the assembled data component, and of the assembled transaction component: so many for each kind of scheduler and each scenario. With a
 /// `seed` they are the same every time.
 pub fn shuttle_commands(schedules: [u64; 2], seed: Option<u64>) -> Vec<Command> {
     let command = |(package, schedules): (&str, u64)| {
