@@ -548,6 +548,30 @@ mod tests {
         assert!(bed.tc().statistics().stalls > 0);
     }
 
+    /// K2, of timestamps that are drawn after the begin.
+    #[test]
+    fn neither_a_commit_nor_a_new_identity_is_beyond_the_lease() {
+        let begin = |isolation| {
+            let bed = leases(16);
+            bed.settle();
+            let mut tx = bed.begin_with(BeginOptions { isolation, ..BeginOptions::default() });
+            tx.put(TABLE, b"k", b"1").unwrap();
+            (bed, tx)
+        };
+        let use_up = |bed: &Bed| while bed.tc().core.clock.tick() < bed.tc().core.clock.ceiling() {};
+        // It commits at a timestamp of its own.
+        let (bed, mut tx) = begin(Isolation::ReadCommitted);
+        use_up(&bed);
+        assert!(matches!(tx.commit(), Err(TcError::Stopped { .. })));
+        // It commits at its begin, and logs what is left under a new identity.
+        let (bed, mut tx) = begin(Isolation::Serializable);
+        let savepoint = tx.savepoint().unwrap();
+        tx.put(TABLE, b"l", b"1").unwrap();
+        tx.rollback_to(&savepoint).unwrap();
+        use_up(&bed);
+        assert!(matches!(tx.commit(), Err(TcError::Stopped { .. })));
+    }
+
     #[test]
     fn the_ceiling_is_stated_anew_with_what_has_been_asked_for_since() {
         let bed = leases(16);
