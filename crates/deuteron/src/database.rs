@@ -396,7 +396,8 @@ impl Db {
     /// Reads and writes everything once or twice, or a few times more while others write: they go on, and so do checkpoints.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::DiskFull`], [`Error::Device`]; [`Error::Corrupt`] if there are pages that cannot be read, after all else has been compacted: it names them.
+    /// [`Error::Closed`], [`Error::Poisoned`], [`Error::Device`]; [`Error::DiskFull`], upon which the database goes on, and it may be called again when there is more room (but the checkpoint that it
+    /// begins with poisons it, as any); [`Error::Corrupt`] if there are pages that cannot be read, after all else has been compacted: it names them.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;

@@ -579,8 +579,8 @@ impl Engine {
         let _one_at_a_time = self.compacting();
         self.usable()?;
         match self.parts.dc.compact() {
-            // Pages that cannot be read. All else has been done.
-            Err(damage @ DcError::Corrupt { .. }) => return Err(damage.into()),
+            // Pages that cannot be read: all else has been done. Or there was no room for more: nothing is lost, and what was done is done.
+            Err(left @ (DcError::Corrupt { .. } | DcError::DiskFull { .. })) => return Err(left.into()),
             compacted => self.step_or_poison(compacted.map_err(Error::from))?,
         }
         Ok(Compaction { before_bytes, after_bytes: disk_bytes() })

@@ -135,6 +135,28 @@ fn compaction_gives_back_what_deletes_have_left() {
     db.close().expect("closes");
 }
 
+/// It is what one does when space is short.
+#[test]
+fn a_compaction_for_which_there_is_no_room_harms_nothing() {
+    let disk = SimulatedDisk::new(1);
+    let db = Options::tiny_for_tests().open_in(Arc::new(disk.directory())).expect("opens");
+    let table = load(&db, 20_000).expect("loads");
+    for number in (0..20_000).filter(|number| number % 3 > 0) {
+        db.transact(|tx| tx.delete(&table, &key(number))).expect("commits");
+    }
+    while db.step().expect("works") {}
+    db.checkpoint().expect("takes a checkpoint");
+    disk.set_capacity(Some(disk.used_bytes()));
+    let full = db.compact();
+    assert!(matches!(full, Err(Error::DiskFull { .. })), "{full:?}");
+    disk.set_capacity(None);
+    db.transact(|tx| tx.put(&table, b"last", b"1")).expect("goes on");
+    db.compact().expect("compacts");
+    assert_eq!(count(&db, &table), 6_668);
+    assert!(db.check().expect("checks").problems.is_empty());
+    db.close().expect("closes");
+}
+
 /// It kept checkpoints out for its whole length, and went on for as long as others wrote.
 #[test]
 fn compaction_ends_though_others_write_and_the_log_is_cut_meanwhile() {
