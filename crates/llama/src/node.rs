@@ -770,7 +770,7 @@ impl OwnedNode {
 
     /// The node, to look at.
     pub fn as_ref(&self) -> NodeRef<'_> {
-        // SAFETY: owned, hence alive and unchanged while borrowed; what is below is null or lives longer.
+        // SAFETY: owned, hence alive and unchanged while borrowed; what is in memory below, if anything is, lives longer.
         unsafe { NodeRef::new(self.node) }
     }
 
