@@ -27,7 +27,7 @@ impl TransactionComponent {
     /// transaction begins.
     ///
     /// # Errors
-    /// [`TcError::Append`] if the log has stopped.
+    /// [`TcError::Options`] for options with which no transaction would come to its end; [`TcError::Append`] if the log has stopped.
     pub fn open(
         options: TcOptions,
         log: Arc<Log>,

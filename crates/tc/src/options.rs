@@ -16,7 +16,7 @@ pub struct TcOptions {
     pub memory_bytes: usize,
     /// Of the hash of keys. Nothing persistent depends on it; one seed makes runs repeatable.
     pub hash_seed: u64,
-    /// The longest key.
+    /// The longest key. Not 0.
     pub key_bytes_max: usize,
     /// The longest value. What does not fit into one record of the log is logged in pieces.
     pub value_bytes_max: usize,
@@ -26,16 +26,16 @@ pub struct TcOptions {
     /// [`TransactionComponent::abort_writers_before`](crate::TransactionComponent::abort_writers_before)): a transaction that has logged
     /// about so many bytes itself by then is too large, and running it again does not help.
     pub log_bytes_max: u64,
-    /// How many timestamps are leased at a time. A restart skips up to so many.
+    /// How many timestamps are leased at a time: from 1 to 2^40. A restart skips up to so many.
     pub clock_lease: u64,
     /// Ranges whose read timestamps are kept apart.
     pub range_timestamps: usize,
     /// A transaction that has read more than this many keys and scans, or such that they take more than half of the budget, forgets
     /// them, and cannot commit if it must do so later than it began.
     pub reads_max: usize,
-    /// The first batch of a scan reads about so much from the data component; later ones up to 64 times as much.
+    /// The first batch of a scan reads about so much from the data component, from 1 byte to 1 GiB; later ones up to 64 times as much.
     pub scan_batch_bytes: usize,
-    /// A batch of a scan looks at so many records of this component at most. The first ends with the sixteenth that is there, later ones with up to
+    /// A batch of a scan looks at so many records of this component at most, and not at none. The first ends with the sixteenth that is there, later ones with up to
     /// 64 times as many.
     pub scan_batch_records_max: usize,
     /// A scan that passes so many records that are not there, before the first that is, notes that the range up to that one is empty (rule R25).
