@@ -6,7 +6,8 @@
 //! RUSTFLAGS="--cfg shuttle" DEUTERON_SCHEDULES=1000 cargo test -p deuteron-dc --release --test shuttle
 //! ```
 //!
-//! What fails names the file of its schedule; with `DEUTERON_REPLAY` set to that, it is run again, by the test `failed_is_run_again` beside it.
+//! What fails names the file of its schedule; with `DEUTERON_REPLAY` set to that, it is run again, by `a_schedule_that_failed_is_run_again` or, if the crowd
+//! failed, by `a_crowd_that_failed_is_run_again`: run that test alone, as a schedule is of one scenario.
 //!
 //! A second scenario, a *crowd*, is of those who wait for each other: each comes to an end.
 
