@@ -261,6 +261,7 @@ impl Llama {
             match written {
                 Ok(Written { pages, bytes, begun, skipped, unread, .. }) => {
                     let is_prepared = self.prepare_left();
+                    // Once, as in `flush_step`.
                     let prepares_first = is_prepared && !mem::replace(&mut has_prepared, true);
                     if let (false, 0, Some(&page)) = (prepares_first, bytes, unread.first()) {
                         // Somebody else is reading it.

@@ -339,9 +339,10 @@ impl Llama {
             self.begun(Stream::Fresh as usize).extend(fetched.rest());
             let Some(written) = written? else { return Ok(FlushProgress::Busy) };
             let awaited = written.unread.last().copied().or(awaited);
+            // Once: a page that is left out of its row because somebody else reads it would be met, and its row prepared, again and again.
             let prepares_first = self.prepare_left() && !mem::replace(&mut has_prepared, true);
             match (written.bytes, awaited) {
-                // Others had filled the buffer, which is written by now, or about to be.
+                // What was prepared comes next. Or others had filled the buffer, which is written by now, or about to be.
                 (0, _) if prepares_first || written.found_no_room => {}
                 // All that is left is with others, who are about to have it ready; or are reading a page of a row that was prepared without it.
                 (0, Some(page)) => {
