@@ -417,8 +417,8 @@ impl Db {
     /// is committed meanwhile a prefix. Writers are not stopped; checkpoints wait, so that the log grows for as long as it takes.
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is a file of that name; [`Error::NothingAt`] if there is no such directory; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and
-    /// the database goes on; [`Error::Corrupt`] if the log is not as it was written, and there is none either. A
+    /// [`Error::Exists`] if there is a file of that name; [`Error::NothingAt`] if there is no such directory; [`Error::InvalidOption`] if it is named as no file can be,
+    /// or `lock`; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and the database goes on; [`Error::Corrupt`] if the log is not as it was written, and there is none either. A
     /// [checkpoint](Db::checkpoint) makes such a log superfluous. [`Error::Closed`], [`Error::Poisoned`].
     ///
     /// ```

@@ -185,7 +185,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Exists`] if there is a file of that name; [`Error::NotFound`] if there is no such directory; [`Error::InvalidOption`] if it is the
-    /// store's own, in which no other files may be; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and the store goes on; [`Error::Closed`], [`Error::Poisoned`].
+    /// store's own, in which no other files may be, or the file is named as none can be, or `lock`; [`Error::DiskFull`], [`Error::Device`]: there is no backup then, and the store goes on; [`Error::Closed`], [`Error::Poisoned`].
     ///
     /// ```
     /// # let scratch = tempfile::tempdir()?;
