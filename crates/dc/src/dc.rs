@@ -303,6 +303,7 @@ impl BwTreeDc {
 
     /// Does one unit of background work, if there is any: evicts when memory is getting short, flushes when too much
     /// is unflushed, takes a checkpoint when a recovery would scan too much, merges underfull pages, empties sparse segments. Whether it did.
+    /// One step in eight does one unit for memory, one for what is unflushed and one for space: where memory is always short the last would else never have a turn.
     ///
     /// # Errors
     /// [`DcError`] if the device fails.
