@@ -31,9 +31,9 @@ impl BackupReport {
 /// checksum is verified. Open the database afterwards: that recovers it to the backup's moment.
 ///
 /// # Errors
-/// [`Error::Exists`] if the target holds anything; [`Error::NothingAt`] if there is no such file; [`Error::Corrupt`] with the
-/// place of the damage in the backup; [`Error::DiskFull`], [`Error::Device`]. After an error the target is empty, and after a
-/// crash it is not taken for a database.
+/// [`Error::Exists`] if the target holds anything or is no directory, and is left as it was; [`Error::InUse`] if somebody is about to open it;
+/// [`Error::NothingAt`] if there is no such file; [`Error::Corrupt`] with the place of the damage in the backup; [`Error::DiskFull`], [`Error::Device`]. After
+/// any other error than the first two the target is empty, and after a crash it is not taken for a database.
 ///
 /// ```
 /// # let scratch = tempfile::tempdir()?;

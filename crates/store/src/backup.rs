@@ -11,9 +11,9 @@ pub use deuteron_archive::Summary as BackupReport;
 /// checksum is verified. Then the store can be opened there.
 ///
 /// # Errors
-/// [`Error::Exists`] if the target holds anything; [`Error::NotFound`] if there is no such file; [`Error::Corrupt`] with the
-/// place of the damage in the backup; [`Error::DiskFull`], [`Error::Device`]. After an error the target is empty, and after a
-/// crash it is not taken for a store.
+/// [`Error::Exists`] if the target holds anything or is no directory, and is left as it was; [`Error::InUse`] if somebody is about to open it;
+/// [`Error::NotFound`] if there is no such file; [`Error::Corrupt`] with the place of the damage in the backup; [`Error::DiskFull`], [`Error::Device`]. After
+/// any other error than the first two the target is empty, and after a crash it is not taken for a store.
 ///
 /// ```
 /// # let scratch = tempfile::tempdir()?;
