@@ -14,7 +14,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Attempts in all before the conflict is returned to the caller.
+    /// Attempts in all before the conflict is returned to the caller. Of those that end for want of memory, each of which has waited for some by itself, it is four in a row at most.
     pub attempts_max: u32,
     /// The longest pause before the second attempt; it doubles with each further one.
     pub back_off_min: Duration,
@@ -32,6 +32,9 @@ impl Default for RetryPolicy {
     }
 }
 
+/// So many attempts in a row may end with [`Error::MemoryExhausted`]: each has waited for ten seconds or so, and what is short for so long does not come back by being asked for again.
+const EXHAUSTED_MAX: u32 = 4;
+
 /// Pauses shorter than this are spent yielding: a sleep would cost more than it spares.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 
@@ -39,10 +42,14 @@ impl RetryPolicy {
     /// Calls `attempt` with its number, from 1 on, until it succeeds, fails with an error that a retry does not help, or the attempts are used
     /// up.
     pub(crate) fn run<T>(&self, mut attempt: impl FnMut(u32) -> Result<T, Error>) -> Result<T, Error> {
-        let mut number = 1;
+        let (mut number, mut exhausted) = (1, 0);
         loop {
-            match attempt(number) {
-                Err(error) if error.is_retryable() && number < self.attempts_max => {
+            let outcome = attempt(number);
+            exhausted = if matches!(outcome, Err(Error::MemoryExhausted)) { exhausted + 1 } else { 0 };
+            match outcome {
+                Err(error)
+                    if error.is_retryable() && number < self.attempts_max && exhausted < EXHAUSTED_MAX =>
+                {
                     number += 1;
                     self.pause(number);
                 }
@@ -97,6 +104,38 @@ fn random_fraction() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn conflict() -> Error {
+        let db = crate::Options::tiny_for_tests()
+            .open_in(std::sync::Arc::new(deuteron_device::MemoryDirectory::new()));
+        let db = db.unwrap();
+        let table = db.table("t").unwrap();
+        let mut early = db.begin();
+        early.get(&table, b"a").unwrap();
+        db.transact(|tx| tx.put(&table, b"a", b"1")).unwrap();
+        early.put(&table, b"a", b"2").and_then(|()| early.commit().map(drop)).unwrap_err()
+    }
+
+    #[test]
+    fn want_of_memory_is_not_waited_for_again_and_again() {
+        let attempts_of = |fails: fn(u32) -> Error| {
+            let attempts = Cell::new(0);
+            let policy = RetryPolicy { attempts_max: 10, ..RetryPolicy::default() };
+            let failed = policy.run(|number| {
+                attempts.set(number);
+                Err::<(), _>(fails(number))
+            });
+            assert!(failed.unwrap_err().is_retryable());
+            attempts.get()
+        };
+        assert_eq!(attempts_of(|_| Error::MemoryExhausted), EXHAUSTED_MAX);
+        assert_eq!(attempts_of(|_| conflict()), 10);
+        // Not in a row.
+        assert_eq!(
+            attempts_of(|number| if number % 4 == 0 { conflict() } else { Error::MemoryExhausted }),
+            10
+        );
+    }
 
     #[test]
     fn fractions_spread_over_the_unit_interval() {
