@@ -63,7 +63,8 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
         {
             next.prefetch(0..FIRST_LINES);
         }
-        if run.is_base() | is_decided_by(&run, key, &mut best) {
+        let is_decided = is_decided_by(&run, key, &mut best);
+        if is_decided || run.is_base() {
             return Lookup::Found(best);
         }
         node = current.next();

@@ -185,14 +185,10 @@ fn a_commit_that_a_close_has_overtaken_is_written_whatever_was_promised() {
         assert!(matches!(db.flush(), Err(Error::Closed)));
         drop(db);
         let db = open().open_in(directory).unwrap();
-        let count = db.begin().get(&table_of(&db), b"count").unwrap();
+        let count = db.begin().get(&db.table("table").unwrap(), b"count").unwrap();
         assert_eq!(count, Some(7i64.to_le_bytes().to_vec()), "{durability:?}");
         db.close().unwrap();
     }
-}
-
-fn table_of(db: &Db) -> Table {
-    db.table("table").unwrap()
 }
 
 #[test]

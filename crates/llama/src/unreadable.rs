@@ -13,7 +13,7 @@ use crate::fragments::{FRAGMENTS_MAX, UNREADABLE_FRAGMENTS_MAX};
 use crate::llama::{Llama, chain};
 use crate::load::{OwnedChain, missing_in};
 use crate::loading::LoadTicket;
-use crate::node::{NodeKind, NodeRef, OwnedNode};
+use crate::node::{NodeRef, OwnedNode};
 use crate::page_id::PageId;
 use crate::sync::MutexGuard;
 use std::collections::{HashMap, HashSet};
@@ -196,8 +196,7 @@ impl Llama {
         match self.unite(head, &deltas, bytes_max) {
             Some(((nodes, below), one)) => Ok(Known { nodes, previous: Some(below), one, is_part, ticket }),
             None => {
-                let flushed = chain(head).find(|node| node.flash().is_some());
-                let is_here = flushed.is_some_and(|node| node.kind() == NodeKind::Delta);
+                let is_here = chain(head).any(|node| node.flash().is_some());
                 let mut unread = self.unread();
                 // What there is room for in an emergency is not for what could be united, were it read.
                 let is_tried = is_here || previous.is_some() && unread.newest.get(&page).copied() == previous;
