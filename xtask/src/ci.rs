@@ -71,7 +71,7 @@ fn stages() -> Result<Vec<Stage>, String> {
         // The README's command; doctests included.
         Stage { name: "test", commands: vec![cargo_with("test --workspace --locked")] },
         Stage { name: "loom", commands: loom_commands()? },
-        Stage { name: "shuttle", commands: shuttle_commands([600, 3_000], Some(1)) },
+        Stage { name: "shuttle", commands: shuttle_commands([1_000, 5_000], Some(1)) },
         Stage {
             name: "simulation",
             commands: vec![cargo_with(&format!(
