@@ -175,6 +175,16 @@ fn maintain(bed: &Bed, seed: u64) {
     }
 }
 
+/// Gives each role a thread and a seed; what they have shared, when all have ended.
+fn play<T: Send + Sync + 'static, const ROLES: usize>(shared: Arc<T>, roles: [fn(&T, u64); ROLES]) -> T {
+    let threads = roles.map(|role| {
+        let (shared, seed) = (Arc::clone(&shared), thread_rng().r#gen());
+        thread::spawn(move || role(&shared, seed))
+    });
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    Arc::into_inner(shared).expect("all others are gone")
+}
+
 fn scenario() {
     let directory = Arc::new(MemoryDirectory::new());
     // Nodes are larger under shuttle: all but a few pages fit.
@@ -195,19 +205,10 @@ fn scenario() {
         let lsn = Lsn(bed_of_threads.clock.oldest());
         bed_of_threads.dc.redo_scan_start_point(lsn).expect("takes a checkpoint");
     }
-    let seeds: Vec<u64> = (0..4).map(|_| thread_rng().r#gen()).collect();
-    let roles: [fn(&Bed, u64); 4] =
-        [|bed, seed| writer(bed, 0, seed), |bed, seed| writer(bed, 1, seed), reader, maintain];
-    let threads: Vec<_> = roles
-        .into_iter()
-        .zip(seeds)
-        .map(|(role, seed)| {
-            let bed = Arc::clone(&bed_of_threads);
-            thread::spawn(move || role(&bed, seed))
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    let ended = Arc::into_inner(bed_of_threads).expect("all others are gone");
+    let ended = play(
+        bed_of_threads,
+        [|bed, seed| writer(bed, 0, seed), |bed, seed| writer(bed, 1, seed), reader, maintain],
+    );
     ended.verify();
     for name in COUNTED {
         COUNTS.add(name, counter(&ended.dc, name));
@@ -327,7 +328,6 @@ fn crowd() {
     bed.clock.done(0);
     bed.dc.redo_scan_start_point(Lsn(bed.clock.oldest())).expect("takes a checkpoint");
     let crowd = Arc::new(Crowd { bed, running: AtomicU64::new(WRITERS + 1) });
-    let seeds: Vec<u64> = (0..5).map(|_| thread_rng().r#gen()).collect();
     let roles: [fn(&Crowd, u64); 5] = [
         |crowd, seed| busy_writer(crowd, 0, seed),
         |crowd, seed| busy_writer(crowd, 1, seed),
@@ -335,16 +335,7 @@ fn crowd() {
         helper,
         |crowd, _| crowd.as_long_as_wanted(|| crowd.bed.dc.maintain_step().expect("maintains")),
     ];
-    let threads: Vec<_> = roles
-        .into_iter()
-        .zip(seeds)
-        .map(|(role, seed)| {
-            let crowd = Arc::clone(&crowd);
-            thread::spawn(move || role(&crowd, seed))
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-    let Crowd { bed, .. } = Arc::into_inner(crowd).expect("all others are gone");
+    let Crowd { bed, .. } = play(crowd, roles);
     bed.verify();
     for name in WAITED_COUNTED {
         WAITED_COUNTS.add(name, counter(&bed.dc, name));

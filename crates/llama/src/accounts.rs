@@ -21,8 +21,10 @@ struct Account {
     allocated: u64,
     live_bytes: u64,
     live_fragments: u64,
-    /// Bytes of fragments ever written here. What else there is in the file, no cleaning gains.
+    /// Bytes of fragments ever written here, and of padding beyond what full buffers have. What else there is in the file, no cleaning gains.
     written_bytes: u64,
+    /// Bytes of padding.
+    padded_bytes: u64,
     /// Fragments counted here.
     fragments: u64,
     times: Times,
@@ -49,6 +51,8 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     segment_bytes: u64,
+    /// So much padding has a segment of full buffers at most.
+    padding_max: u64,
     accounts: BTreeMap<u64, Account>,
     /// Bytes written so far: the clock of the cleaner.
     written: f64,
@@ -77,8 +81,9 @@ pub(crate) struct Victim {
 }
 
 impl Accounts {
-    pub(crate) fn new(segment_bytes: u64) -> Accounts {
-        Accounts { segment_bytes, accounts: BTreeMap::new(), written: 0.0 }
+    /// For segments of so many bytes, in which one that is filled by full buffers has so much padding at most.
+    pub(crate) fn new(segment_bytes: u64, padding_max: u64) -> Accounts {
+        Accounts { segment_bytes, padding_max, accounts: BTreeMap::new(), written: 0.0 }
     }
 
     /// Opens the account of a segment with `written_bytes` of fragments, live or dead, which are still to be counted.
@@ -104,8 +109,12 @@ impl Accounts {
     /// Advances the clock by the bytes of a buffer with `fragments` bytes of fragments in `segment`.
     pub(crate) fn written(&mut self, segment: u64, bytes: u64, fragments: u64) {
         self.written += bytes as f64;
+        let padding_max = self.padding_max;
         if let Some(account) = self.accounts.get_mut(&segment) {
-            account.written_bytes += fragments;
+            let in_vain = |padded: u64| padded.saturating_sub(padding_max);
+            let before = in_vain(account.padded_bytes);
+            account.padded_bytes += bytes.saturating_sub(fragments);
+            account.written_bytes += fragments + in_vain(account.padded_bytes) - before;
         }
     }
 
@@ -184,7 +193,7 @@ impl Accounts {
     }
 
     /// The segment to clean next, below the given one of each stream, if what was written to the segments is more than
-    /// `percent_max` of what is live. (What a segment has no room for at its end is not counted: cleaning would not gain it,
+    /// `percent_max` of what is live. (What a segment has no room for at its end is not counted, nor the padding that full buffers have, too: cleaning would not gain it,
     /// and never end.)
     ///
     /// The one whose cleaning cost declines the least by waiting: the least `(live / free)^2 / (live fragments *
@@ -231,7 +240,7 @@ mod tests {
 
     /// Four segments: 8 KiB live in segment 0, 16 in 1, ...
     fn four() -> Accounts {
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         for segment in 0..4 {
             accounts.open(segment, SEGMENT, SEGMENT);
             accounts.written(9, SEGMENT, 0);
@@ -274,6 +283,25 @@ mod tests {
         assert_eq!([victim(&mut accounts), victim(&mut accounts)], [Some(0), None]);
     }
 
+    /// As where little is written at a time: a fragment, and a block for it.
+    #[test]
+    fn what_is_padded_beyond_what_full_buffers_are_can_be_gained() {
+        const BLOCK: u64 = 4096;
+        let victim = |buffers: u64, fragment: u64| {
+            let mut accounts = Accounts::new(SEGMENT, 2 * BLOCK);
+            accounts.open(0, SEGMENT, 0);
+            for buffer in 0..buffers {
+                accounts.written(0, SEGMENT / buffers, fragment);
+                accounts.add(FlashAddress::new(BLOCK + buffer * (SEGMENT / buffers), fragment), None);
+            }
+            (accounts.totals().written_bytes, accounts.victim([2, 1], 200).is_some())
+        };
+        assert_eq!(victim(2, SEGMENT / 2 - BLOCK), (SEGMENT - 2 * BLOCK, false));
+        assert_eq!(victim(16, 64), (SEGMENT - 2 * BLOCK, true));
+        // Nothing is counted that a cleaning would not gain.
+        assert_eq!(victim(1, SEGMENT - BLOCK), (SEGMENT - BLOCK, false));
+    }
+
     #[test]
     fn the_segments_that_are_being_filled_are_left_alone() {
         let mut accounts = four();
@@ -283,7 +311,7 @@ mod tests {
 
     #[test]
     fn of_equally_empty_segments_the_one_that_changed_longest_ago_is_cleaned_first() {
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         for segment in [0, 1] {
             accounts.open(segment, SEGMENT, SEGMENT);
             accounts.add(FlashAddress::new((segment << 16) + 4096, 8192), None);
@@ -300,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_cold_if_its_pages_are_older_than_the_mean() {
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         for segment in [0, 1, 2] {
             accounts.open(segment, SEGMENT, SEGMENT);
             accounts.add(FlashAddress::new((segment << 16) + 4096, 8192), None);
@@ -335,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_is_opened_written_and_counted_is_in_the_totals_until_it_is_closed() {
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         accounts.open(4, 4096, 100);
         accounts.open(7, 8192, 0);
         accounts.set_allocated(4, 12_288);
@@ -370,7 +398,7 @@ mod tests {
 
     #[test]
     fn the_times_of_a_segment_are_the_means_of_what_was_put_there() {
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         accounts.open(0, SEGMENT, SEGMENT);
         accounts.written(0, 64, 0);
         let mut put = |at, times| {
@@ -386,7 +414,7 @@ mod tests {
         assert!((mean.last - 88.0 / 3.0).abs() < 1e-9 && (mean.last_but_one - 74.0 / 3.0).abs() < 1e-9);
 
         // A page that changes brings the last time but one half-way to now; one that is moved takes its times along.
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         add(&mut accounts, 0, SEGMENT, 64, first);
         accounts.add(fragment(0, 8192, 64), Some(first));
         accounts.written(0, 64, 0);
@@ -415,7 +443,7 @@ mod tests {
 
     #[test]
     fn fragments_that_died_do_not_make_cleaning_dearer() {
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         accounts.open(0, SEGMENT, SEGMENT);
         for at in [4096, 8192, 12_288] {
             accounts.add(fragment(0, at, 64), None);
@@ -428,7 +456,7 @@ mod tests {
     #[test]
     fn a_segment_is_filled_in_vain_if_all_is_sparse_and_so_is_it() {
         let in_vain = |own: (u64, u64), other: (u64, u64), percent_max| {
-            let mut accounts = Accounts::new(SEGMENT);
+            let mut accounts = Accounts::new(SEGMENT, SEGMENT);
             add(&mut accounts, 0, own.0, own.1, Times::default());
             add(&mut accounts, 1, other.0, other.1, Times::default());
             assert!(!accounts.is_filled_in_vain(2, percent_max), "there is no such segment");
@@ -446,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_victim_is_asked_for_only_beyond_the_bound_and_dead_segments_do_not_count() {
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         add(&mut accounts, 0, 16_384, 8192, Times::default());
         add(&mut accounts, 2, SEGMENT, 0, Times::default());
         assert_eq!(accounts.victim([9, 9], 200), None, "as much as is allowed");
@@ -457,7 +485,7 @@ mod tests {
 
     #[test]
     fn a_segment_that_is_nearly_full_is_not_cleaned_however_old_it_is() {
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         accounts.written(9, 1 << 40, 0);
         add(&mut accounts, 0, SEGMENT, 15 << 12, Times::default());
         add(&mut accounts, 2, SEGMENT, 8 << 12, Times { last: 1e12, last_but_one: 1e12 });
@@ -470,14 +498,14 @@ mod tests {
     #[test]
     fn the_mean_age_is_weighed_by_what_is_live() {
         for (last, other, is_cold) in [(10.0, 12.0, true), (12.0, 10.0, false), (10.0, 10.0, true)] {
-            let mut accounts = Accounts::new(SEGMENT);
+            let mut accounts = Accounts::new(SEGMENT, SEGMENT);
             add(&mut accounts, 0, SEGMENT, 64, Times { last, last_but_one: 0.0 });
             add(&mut accounts, 1, SEGMENT, 192, Times { last: other, last_but_one: 0.0 });
             let victim = accounts.victim([1, 1], 110).unwrap();
             assert_eq!((victim.segment, victim.is_cold), (0, is_cold));
         }
         // A little that is much older hardly moves the mean.
-        let mut accounts = Accounts::new(SEGMENT);
+        let mut accounts = Accounts::new(SEGMENT, SEGMENT);
         add(&mut accounts, 0, SEGMENT, 1024, Times { last: 100.0, last_but_one: 0.0 });
         add(&mut accounts, 1, SEGMENT, 64, Times::default());
         assert!(!accounts.victim([1, 1], 110).unwrap().is_cold);

@@ -26,7 +26,7 @@ use crate::excerpt::Lately;
 use crate::filling::Filling;
 use crate::flash_address::{FlashAddress, OFFSETS_END};
 use crate::flush::Flusher;
-use crate::flush_buffer::{BufferHeader, MARKS, Position, STREAMS};
+use crate::flush_buffer::{BufferHeader, HEADER_BYTES, MARKS, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
 use crate::fragments::Fragments;
 use crate::free_list::FreeList;
@@ -191,7 +191,9 @@ impl Llama {
         }
         let Scan { position, incarnation, marks, mut known, next_page, disowned, last, .. } = scan;
 
-        let mut accounts = Accounts::new(options.segment_bytes);
+        let buffers = (options.segment_bytes / options.flush_buffer_bytes as u64).max(1);
+        let mut accounts =
+            Accounts::new(options.segment_bytes, buffers * (HEADER_BYTES + BLOCK_BYTES) as u64);
         let ahead = known.iter().filter(|(_, known)| known.ahead);
         let beyond = ahead.filter_map(|(_, known)| known.fragments.newest());
         if let Some(beyond) = beyond.min_by_key(|address| address.offset()) {
