@@ -29,6 +29,21 @@ fn log(seed: u64, count: usize) -> Vec<Logged> {
         .collect()
 }
 
+/// Keys that descend, with a few changes of what is there, so that the first page is split again and again.
+fn descending(seed: u64, count: usize) -> Vec<Logged> {
+    let mut random = SplitMix::new(seed);
+    (0..count)
+        .map(|at| {
+            let key = count - if random.below(8) == 0 { random.index(at + 1) } else { at };
+            Logged {
+                table: 0,
+                key: format!("key {key:03}").into_bytes(),
+                value: (random.below(20) > 0).then(|| vec![random.next() as u8; random.index(90)]),
+            }
+        })
+        .collect()
+}
+
 fn operation(log: &[Logged], lsn: usize) -> Operation<'_> {
     let Logged { table, key, value } = &log[lsn];
     Operation {
@@ -44,19 +59,28 @@ fn open(disk: &SimulatedDisk) -> Result<Arc<BwTreeDc>, DcError> {
     support::open(Arc::new(disk.directory()), support::tiny(16 << 10))
 }
 
+/// Of seven operations each: how many are applied before some pages are flushed, and how many before a checkpoint.
+#[derive(Clone, Copy)]
+struct Rhythm {
+    flush: usize,
+    checkpoint: usize,
+}
+
+const USUAL: Rhythm = Rhythm { flush: 3, checkpoint: 8 };
+
 /// Applies the log from `from` on, with maintenance and checkpoints between; notes how far checkpoints have got.
-fn work(dc: &BwTreeDc, log: &[Logged], from: usize, safe: &mut usize) -> Result<(), DcError> {
+fn work(dc: &BwTreeDc, log: &[Logged], from: usize, rhythm: Rhythm, safe: &mut usize) -> Result<(), DcError> {
     dc.end_of_stable_log(Lsn(log.len() as u64));
     for (step, start) in (from..log.len()).step_by(7).enumerate() {
         let end = log.len().min(start + 7);
         let operations: Vec<_> = (start..end).map(|lsn| operation(log, lsn)).collect();
         dc.apply(&operations)?;
-        if step % 3 == 0 {
+        if step % rhythm.flush == 0 {
             dc.maintain_step()?;
             dc.llama().flush_step().map_err(|_| DcError::Poisoned { reason: "flush".into() })?;
             dc.llama().evict_step(2 << 10);
         }
-        if step % 8 == 7 {
+        if step % rhythm.checkpoint == rhythm.checkpoint - 1 {
             dc.redo_scan_start_point(Lsn(end as u64))?;
             *safe = end;
         }
@@ -87,10 +111,10 @@ fn verify(dc: &BwTreeDc, log: &[Logged], safe: usize) {
     }
 }
 
-fn sweep(seed: u64, stride: u64, count: &mut Sweep) {
-    let log = log(seed, 500);
+fn sweep(seed: u64, stride: u64, log: &[Logged], rhythm: Rhythm, count: &mut Sweep) {
+    let work = |dc: &BwTreeDc, from, safe: &mut usize| work(dc, log, from, rhythm, safe);
     let disk = SimulatedDisk::new(seed);
-    work(&open(&disk).unwrap(), &log, 0, &mut 0).unwrap();
+    work(&open(&disk).unwrap(), 0, &mut 0).unwrap();
     let operations = disk.operations();
     assert!(operations > 100, "only {operations} operations to crash at");
     let mut reached = 0;
@@ -99,7 +123,7 @@ fn sweep(seed: u64, stride: u64, count: &mut Sweep) {
         disk.set_faults(FaultPlan::new().crash_after(crash_at));
         let mut safe = 0;
         if let Ok(dc) = open(&disk) {
-            let stopped = work(&dc, &log, 0, &mut safe).is_err();
+            let stopped = work(&dc, 0, &mut safe).is_err();
             assert!(stopped || !disk.is_stopped());
         }
         reached = reached.max(safe);
@@ -109,20 +133,20 @@ fn sweep(seed: u64, stride: u64, count: &mut Sweep) {
         disk.set_faults(FaultPlan::new().crash_after(disk.operations() + crash_at % 31));
         if let Ok(dc) = open(&disk) {
             let redo = dc.recovered_redo_scan_start_point().0 as usize;
-            let stopped = work(&dc, &log, redo, &mut safe).is_err();
+            let stopped = work(&dc, redo, &mut safe).is_err();
             assert!(stopped || !disk.is_stopped());
         }
         disk.set_faults(FaultPlan::new());
         disk.crash(CrashPolicy::of(crash_at / stride / 3));
         let dc = open(&disk).unwrap_or_else(|error| panic!("after a crash at {crash_at}: {error:?}"));
-        verify(&dc, &log, safe);
+        verify(&dc, log, safe);
         // Redo, then everything is as if there had been no crash.
         let redo = dc.recovered_redo_scan_start_point().0 as usize;
-        work(&dc, &log, redo, &mut safe).unwrap();
+        work(&dc, redo, &mut safe).unwrap();
         dc.redo_scan_start_point(Lsn(log.len() as u64)).unwrap();
         drop(dc);
         disk.crash(CrashPolicy::LoseAll);
-        verify(&open(&disk).unwrap(), &log, log.len());
+        verify(&open(&disk).unwrap(), log, log.len());
         count.recovered(crash_at, Ok(()));
     }
     assert!(reached > 300);
@@ -133,9 +157,20 @@ fn a_crash_at_any_operation_loses_nothing_below_the_redo_scan_start_point() {
     let mut count = Sweep::default();
     let stride = if effort() > 1 { 1 } else { 5 };
     for seed in 1..=4 * effort() {
-        sweep(seed, stride, &mut count);
+        sweep(seed, stride, &log(seed, 500), USUAL, &mut count);
     }
     count.report("trees, checkpoints, recovery");
+}
+
+/// Between two flushes the first page is split off more pages than it lists itself.
+#[test]
+fn a_crash_at_any_operation_loses_nothing_where_keys_descend() {
+    let mut count = Sweep::default();
+    let stride = if effort() > 1 { 1 } else { 3 };
+    for seed in 1..=4 * effort() {
+        sweep(seed, stride, &descending(seed, 500), Rhythm { flush: 20, checkpoint: 24 }, &mut count);
+    }
+    count.report("trees, keys that descend");
 }
 
 #[test]
@@ -151,7 +186,7 @@ fn a_failed_write_poisons_and_a_restart_recovers() {
             let noted = Arc::clone(&asked);
             disk.watch(move |moment| noted.lock().unwrap().push(moment.operation));
             let mut safe = 0;
-            let outcome = work(&dc, &log, 0, &mut safe);
+            let outcome = work(&dc, &log, 0, USUAL, &mut safe);
             if disk.faults_fired() == 0 {
                 continue;
             }
@@ -180,7 +215,7 @@ fn rotten_bytes_are_reported_and_never_returned() {
     let log = log(5, 500);
     let disk = SimulatedDisk::new(5);
     let dc = open(&disk).unwrap();
-    work(&dc, &log, 0, &mut 0).unwrap();
+    work(&dc, &log, 0, USUAL, &mut 0).unwrap();
     dc.redo_scan_start_point(Lsn(500)).unwrap();
     drop(dc);
     let mut detected = 0;

@@ -24,7 +24,6 @@
 //! finds no buffer open, none being written, and everything noted.
 
 use crate::accounts::Accounts;
-use crate::adoptees::{Adoptees, MANY};
 use crate::error::LlamaError;
 use crate::fetched::Fetched;
 use crate::filling::{Filling, Taken};
@@ -673,7 +672,8 @@ impl Llama {
         let written = one.as_ref().map_or(&nodes[..], |one| &one[..]);
         let mut marshal = Marshal { page, nodes: written, previous, packed: None };
         // Counted once it has its room in this buffer or an earlier one, whoever writes it.
-        if let Some(adoptee) = self.unflushed_adoptee(page, fragments.newest(), marshal.adopts())
+        let is_flushed = |adoptee: PageId| self.table.fragment_count(adoptee) > 0;
+        if let Some(&adoptee) = marshal.adopts().iter().find(|&&adoptee| !is_flushed(adoptee))
             && !is_planted(Canary::SplitBeforeSibling)
         {
             if self.table.word(adoptee) == 0 {
@@ -750,24 +750,6 @@ impl Llama {
         drop(claim);
         drop(guard);
         if is_part { postponed(Marshalled::Again) } else { Marshalled::Done }
-    }
-
-    /// The first of the pages that `page`, whose newest fragment is this, `adopts`, that was never flushed. Under the page's claim.
-    fn unflushed_adoptee(
-        &self,
-        page: PageId,
-        newest: Option<FlashAddress>,
-        adopts: &[PageId],
-    ) -> Option<PageId> {
-        let is_flushed = |adoptee: PageId| self.table.fragment_count(adoptee) > 0;
-        if adopts.len() < MANY {
-            return adopts.iter().copied().find(|&adoptee| !is_flushed(adoptee));
-        }
-        self.adoptees().first_without_fragment(page, newest, adopts, is_flushed)
-    }
-
-    fn adoptees(&self) -> MutexGuard<'_, Adoptees> {
-        self.adoptees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The filter of a fragment of these nodes.
@@ -847,7 +829,6 @@ impl Llama {
             flusher.unadopted.remove(page);
             flusher.images.take_place(page);
             self.table.reset(page);
-            self.adoptees().forget(page);
             // A recovery that scans what it has adopted would take that for adopted by whoever has the identifier next. The opening after that scans it no more.
             if flusher.waiting.remove(&page).is_none() {
                 recycled.push(page);

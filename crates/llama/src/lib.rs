@@ -20,7 +20,6 @@
 //! | `rows` | what must be read before it can be flushed, read ahead and together |
 //! | `unreadable` | pages that cannot be read, and are flushed as what is known of them |
 //! | `unadopted` | what is durable and does not count yet |
-//! | `adoptees` | how far a flush has come with a page that adopts many |
 //! | `evict`, `memory` | out of memory, within the budget |
 //! | `seal` | giving a page up |
 //! | `store`, `segments`, `spares`, `accounts`, `clean` | the files, what lives in each, and emptying them |
@@ -85,7 +84,6 @@
 static METER: deuteron_fuzz::Meter = deuteron_fuzz::Meter;
 
 mod accounts;
-mod adoptees;
 mod budget;
 mod by_page;
 mod checkpoint;

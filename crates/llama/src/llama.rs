@@ -1,6 +1,5 @@
 //! [`Llama`]: pages behind identifiers, changed by compare-and-swap.
 
-use crate::adoptees::Adoptees;
 use crate::clean::Cleaning;
 use crate::excerpt::Lately;
 use crate::files::SegmentHolds;
@@ -30,6 +29,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+/// A page that adopts so many has the next page that is split off adopt them in its place.
+const ADOPTS_MAX: usize = 8;
+
 /// The store of pages. All methods may be called from any thread.
 pub struct Llama {
     pub(crate) options: Options,
@@ -54,7 +56,6 @@ pub struct Llama {
     pub(crate) filling: RwLock<Filling>,
     /// See [`Llama::begun`].
     pub(crate) begun: [Mutex<Vec<PageId>>; STREAMS],
-    pub(crate) adoptees: Mutex<Adoptees>,
     /// The segments that are being emptied, if any are. Locked before the flush lock, never after.
     pub(crate) cleaning: Mutex<Option<Cleaning>>,
     /// How many wait for the flush lock and cannot do something else meanwhile: nobody else begins to fill a buffer.
@@ -348,8 +349,39 @@ impl Llama {
             return None;
         }
         let (kin, claim) = self.claim_kin(page, state)?;
-        let new = OwnedNode::successor(payload, descriptor, adopts, slack_bytes, kin);
+        let (told, disowns) = kin.map_or((&[][..], &[][..]), NodeRef::kin);
+        let leader = adopts.first().and_then(|&leader| self.hand_over(told, leader, guard));
+        let told = if leader.is_some() { &[] } else { told };
+        let new = OwnedNode::successor(payload, descriptor, adopts, slack_bytes, (told, disowns));
         self.publish_base(page, expected, new, claim, guard).ok()
+    }
+
+    /// Has `leader`, a new page that nobody can reach and that the caller is about to adopt, adopt what the caller would go on adopting, if that is a long list: else the first page
+    /// of a tree, which keys that descend split again and again, would have a list of all that was split off since it was flushed, and copy it each time.
+    /// The claim of the leader, if it does: no flush shall take it before the caller has told of it instead.
+    ///
+    /// The caller holds the claim of the page that has told of them. If it does not install its base it frees the leader, with which the list goes.
+    fn hand_over(&self, told: &[PageId], leader: PageId, guard: &Guard<'_>) -> Option<Claim<'_>> {
+        if told.len() < ADOPTS_MAX {
+            return None;
+        }
+        let claim = self.table.try_claim(leader)?;
+        let snapshot = self.snapshot(leader, guard);
+        let head = snapshot.head()?;
+        // What a flush has taken has told of what it adopts.
+        if head.kind() != NodeKind::Base || self.table.fragment_count(leader) > 0 {
+            return None;
+        }
+        let (adopts, disowns) = head.kin();
+        let new = OwnedNode::successor(
+            head.payload(),
+            head.descriptor()?,
+            adopts,
+            head.slack_bytes(),
+            (told, disowns),
+        );
+        self.publish_base(leader, snapshot, new, None, guard).ok()?;
+        Some(claim)
     }
 
     /// The base whose kin go over to the one that replaces it, if there is one, and then the page's claim. `None` if that is not to be had.

@@ -346,7 +346,7 @@ impl<'g> NodeRef<'g> {
     }
 
     /// The bytes of a base's slack, taken or not.
-    fn slack_bytes(self) -> usize {
+    pub(crate) fn slack_bytes(self) -> usize {
         match self.kind() {
             NodeKind::Base => usize::from(self.header().flags >> SLACK_SHIFT) * SLACK_UNIT,
             _ => 0,
@@ -534,7 +534,7 @@ impl<'g> NodeRef<'g> {
     }
 
     /// Adopted and disowned pages.
-    fn kin(self) -> (&'g [PageId], &'g [PageId]) {
+    pub(crate) fn kin(self) -> (&'g [PageId], &'g [PageId]) {
         let Some(trailer) = self.trailer() else { return (&[], &[]) };
         let offset = trailer_offset(self.payload().len()) + TRAILER_BYTES;
         // SAFETY: the identifiers follow the trailer of a base, aligned to 8 (N4), and are immutable (N1).
@@ -683,7 +683,7 @@ impl OwnedNode {
         adopts: &[PageId],
         slack_bytes: usize,
     ) -> OwnedNode {
-        OwnedNode::successor(payload, descriptor, adopts, slack_bytes, None)
+        OwnedNode::successor(payload, descriptor, adopts, slack_bytes, (&[], &[]))
     }
 
     /// As [`OwnedNode::base`], for a page that has taken over the content of the pages in `disowns`, all of them
@@ -708,16 +708,15 @@ impl OwnedNode {
         OwnedNode::new_base(Contents::Copy(own.payload()), descriptor, &adopts, &disowns, own.slack_bytes())
     }
 
-    /// As [`OwnedNode::base_with_slack`], with the kin of `older`, if there is one, in front of its own.
+    /// As [`OwnedNode::base_with_slack`], with what an older base `adopts` and `disowns` in front of its own kin.
     pub(crate) fn successor(
         payload: &[u8],
         descriptor: PageDescriptor<'_>,
         adopts: &[PageId],
         slack_bytes: usize,
-        older: Option<NodeRef<'_>>,
+        (older_adopts, disowns): (&[PageId], &[PageId]),
     ) -> OwnedNode {
         let slack_bytes = slack_bytes.min(SLACK_BYTES_MAX) / SLACK_UNIT * SLACK_UNIT;
-        let (older_adopts, disowns) = older.map_or((&[][..], &[][..]), NodeRef::kin);
         let adopts = joined(older_adopts, adopts);
         OwnedNode::new_base(Contents::Copy(payload), descriptor, &adopts, disowns, slack_bytes)
     }

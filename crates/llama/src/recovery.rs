@@ -270,7 +270,6 @@ impl Llama {
             filling: RwLock::new(filling),
             begun: Default::default(),
             cleaning: Mutex::default(),
-            adoptees: Mutex::default(),
             flusher_awaited: AtomicU64::new(0),
             hurried: AtomicU64::new(0),
             rows: Mutex::default(),
