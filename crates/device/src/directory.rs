@@ -99,7 +99,7 @@ pub trait Directory: Send + Sync {
     fn sync(&self) -> Result<(), DeviceError>;
 
     /// Takes the exclusive lock of the directory, which is given back when the returned value is dropped, and
-    /// by the operating system when the process dies.
+    /// by the operating system when the process dies. What a process that has died had in flight ([`Directory::begin_write`]) is over when this returns: it waits for that.
     ///
     /// # Errors
     /// [`DeviceError`] with `Operation::Lock` if another process or another handle holds it.

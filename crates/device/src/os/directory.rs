@@ -1,7 +1,7 @@
 //! A directory of the operating system.
 
 use super::file::{OsFile, Support};
-use super::write_ring::WriteRing;
+use super::write_ring::{self, WriteRing};
 use super::{ring, threads};
 use crate::checks::{self, LOCK_NAME, Opened};
 use crate::{DeviceError, Directory, DurableWrite, File, OpenMode, Operation, Reads, WriteInFlight};
@@ -132,6 +132,8 @@ impl OsDirectory {
         // flock belongs to the open file, not to the process: a second handle in this process is refused too, and
         // the kernel gives it back with the last descriptor.
         retry_on_intr(|| rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive))?;
+        // Whoever had it may have been killed.
+        write_ring::await_none(&self.descriptor)?;
         Ok(file)
     }
 }
@@ -258,7 +260,7 @@ impl Directory for OsDirectory {
     fn begin_write(&self, write: DurableWrite) -> Box<dyn WriteInFlight> {
         let ring = match self.support.ring_refused() {
             true => None,
-            false => self.writes.get_or_init(WriteRing::new).as_ref(),
+            false => self.writes.get_or_init(|| WriteRing::new(&self.descriptor)).as_ref(),
         };
         let begun = match ring {
             Some(ring) => ring.begin(write),

@@ -5,6 +5,10 @@
 //! As the [ring](super::ring) for reads it does only what goes well: what it could not begin, or what the kernel has not done for a reason that is not the device's,
 //! is left to [`File::write_durable_at`](crate::File::write_durable_at). A device that fails is told of, and the write not repeated.
 //!
+//! A process that is killed leaves what the kernel has begun for it in flight, and its end does not wait for that: a device that is held back writes it seconds later. So the directory
+//! itself is locked, shared, [for as long as anything is in flight](InFlight), through a file that is registered with the ring, and with that lives until the last write has ended. Whoever takes the lock of a directory
+//! [waits for that](await_none) first.
+//!
 //! - **U2** The buffer of a write whose address was given to the kernel belongs to the [`RingWrite`], which neither touches it nor gives it up before the completion has been taken
 //!   from the ring, or the ring has been closed with the entry still in its queue. One that is forgotten keeps its buffer for ever.
 
@@ -12,7 +16,9 @@ use super::file::OsFile;
 use super::ring::submit_and_wait;
 use crate::{AlignedBuffer, DeviceError, DurableWrite, WriteInFlight};
 use io_uring::{IoUring, opcode, types};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +34,7 @@ struct Ring {
     ring: IoUring,
     /// The number of the next write.
     next: u64,
-    in_flight: usize,
+    in_flight: InFlight,
     /// The results of those that have ended and were not asked for yet.
     ended: HashMap<u64, i32>,
 }
@@ -37,9 +43,63 @@ impl Ring {
     /// Takes notice of those that have ended.
     fn look(&mut self) {
         for completion in self.ring.completion() {
-            self.in_flight -= 1;
+            self.in_flight.leave();
             self.ended.insert(completion.user_data(), completion.result());
         }
+    }
+}
+
+/// How many writes are in flight, and, as long as any are, a lock of the directory that says so.
+struct InFlight {
+    count: usize,
+    directory: OwnedFd,
+}
+
+impl InFlight {
+    /// One more. `false`, and none, if the lock is not to be had: the file system may not lock directories.
+    fn enter(&mut self) -> bool {
+        let lock = || rustix::fs::flock(self.directory.as_fd(), FlockOperation::NonBlockingLockShared);
+        let is_said = self.count > 0 || retry_on_intr(lock).is_ok();
+        self.count += usize::from(is_said);
+        is_said
+    }
+
+    /// One has ended, or never began.
+    fn leave(&mut self) {
+        self.count -= 1;
+        if self.count == 0 {
+            self.unlock();
+        }
+    }
+
+    /// Others need not wait for the kernel to give the registered file up, which takes it some milliseconds.
+    fn unlock(&self) {
+        let _ = retry_on_intr(|| rustix::fs::flock(self.directory.as_fd(), FlockOperation::Unlock));
+    }
+}
+
+impl Drop for InFlight {
+    /// A ring is given up with what never began.
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.unlock();
+        }
+    }
+}
+
+/// The directory, as a file of its own: locks are that file's, not the process's.
+fn reopen(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::openat(directory, c".", flags, Mode::empty()))
+}
+
+/// Waits for the end of what others have in flight in the directory through a ring: those that hold its lock no more.
+pub(super) fn await_none(directory: &OwnedFd) -> Result<(), Errno> {
+    let directory = reopen(directory)?;
+    match retry_on_intr(|| rustix::fs::flock(directory.as_fd(), FlockOperation::LockExclusive)) {
+        // Where directories cannot be locked nobody writes through a ring.
+        Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -50,10 +110,13 @@ impl fmt::Debug for WriteRing {
 }
 
 impl WriteRing {
-    /// `None` if the kernel has no ring for us.
-    pub(super) fn new() -> Option<Arc<WriteRing>> {
+    /// For files of the directory. `None` if the kernel has no ring for us.
+    pub(super) fn new(directory: &OwnedFd) -> Option<Arc<WriteRing>> {
         let ring = IoUring::new(ENTRIES).ok()?;
-        let ring = Ring { ring, next: 0, in_flight: 0, ended: HashMap::new() };
+        let directory = reopen(directory).ok()?;
+        ring.submitter().register_files(&[directory.as_raw_fd()]).ok()?;
+        let in_flight = InFlight { count: 0, directory };
+        let ring = Ring { ring, next: 0, in_flight, ended: HashMap::new() };
         Some(Arc::new(WriteRing(Mutex::new(Some(ring)))))
     }
 
@@ -78,12 +141,16 @@ impl WriteRing {
             .rw_flags(flags)
             .build()
             .user_data(*next);
+        if !in_flight.enter() {
+            return Err(write);
+        }
         // SAFETY: the buffer and the file belong to the write, which is given to the `RingWrite` that is made at once, and outlives what the kernel does by U2.
         if unsafe { ring.submission().push(&entry) }.is_err() {
+            in_flight.leave();
             return Err(write);
         }
         let number = *next;
-        (*next, *in_flight) = (number + 1, *in_flight + 1);
+        *next += 1;
         // If the kernel does not take it now, it is asked again by who waits.
         let _ = ring.submit();
         Ok(RingWrite { ring: Arc::clone(self), number, write: Some(write), result: None })
@@ -106,7 +173,8 @@ impl RingWrite {
         while self.result.is_none() && !self.look() {
             let mut ring = self.ring.ring();
             let is_usable = ring.as_mut().is_some_and(|ring| {
-                ring.ended.contains_key(&self.number) || submit_and_wait(&mut ring.ring, 1, ring.in_flight)
+                ring.ended.contains_key(&self.number)
+                    || submit_and_wait(&mut ring.ring, 1, ring.in_flight.count)
             });
             if !is_usable {
                 // Closed with all that were in it, none of which had begun.
@@ -165,4 +233,49 @@ impl Drop for RingWrite {
 fn is_declined(error: Errno) -> bool {
     [Errno::CANCELED, Errno::AGAIN, Errno::INTR, Errno::INVAL, Errno::OPNOTSUPP, Errno::NOMEM, Errno::BUSY]
         .contains(&error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::Opened;
+    use crate::{BLOCK_BYTES, Directory, OpenMode, OsDirectory};
+    use std::io::{Read, Write};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// A write of a block to a pipe that is full: in flight until somebody reads.
+    #[test]
+    fn whoever_takes_the_lock_waits_for_what_is_in_flight() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = OsDirectory::open_or_create(scratch.path()).unwrap();
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+        let capacity: usize = std::iter::from_fn(|| writer.write(&[1; BLOCK_BYTES]).ok()).sum();
+        rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
+        let opened = Opened::new("pipe", OpenMode::ReadWrite, false);
+        let file = Arc::new(OsFile::new(opened, writer.into(), false, Arc::default()));
+        let write =
+            DurableWrite { file, buffer: AlignedBuffer::zeroed(BLOCK_BYTES), length: BLOCK_BYTES, offset: 0 };
+        let descriptor = std::fs::File::open(scratch.path()).unwrap().into();
+        // A kernel without a ring has nothing in flight.
+        let Some(ring) = WriteRing::new(&descriptor) else { return };
+        let mut in_flight = ring.begin(write).unwrap();
+        assert!(!in_flight.is_done());
+        let (tell, told) = mpsc::channel();
+        let locks = std::thread::spawn(move || {
+            let lock = directory.lock().unwrap();
+            tell.send(()).unwrap();
+            drop(lock);
+        });
+        let was_free = told.recv_timeout(Duration::from_millis(100)).is_ok();
+        // In any case, or whoever drops the write waits for ever.
+        reader.read_exact(&mut vec![0; capacity]).unwrap();
+        Box::new(in_flight).wait().1.unwrap();
+        assert!(!was_free, "the lock was to be had");
+        locks.join().unwrap();
+        told.recv().unwrap();
+        // Nothing is left of it.
+        drop(OsDirectory::open_existing(scratch.path()).unwrap().lock().unwrap());
+    }
 }
