@@ -16,7 +16,7 @@ fn key(sensor: &str, second: u32) -> Vec<u8> {
 /// The newest measurement of a sensor: the last key of its range.
 fn newest(readings: &Table, sensor: &str) -> Result<Option<f32>, Error> {
     let range = key(sensor, 0)..=key(sensor, u32::MAX);
-    let Some(entry) = readings.scan(range).next_back() else { return Ok(None) };
+    let Some(entry) = readings.scan(range).limit(1).next_back() else { return Ok(None) };
     let (_, value) = entry?;
     Ok(value.try_into().ok().map(f32::from_le_bytes))
 }

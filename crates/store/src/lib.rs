@@ -67,7 +67,7 @@ pub use deuteron_histogram::Distribution;
 pub use error::Error;
 pub use load::TableLoad;
 pub use options::{MEMORY_BYTES_MIN, Options};
-pub use scan::{Entry, Scan};
+pub use scan::{Entry, LentEntry, Scan};
 pub use statistics::{CheckReport, Stats};
 pub use store::Store;
 pub use table::Table;

@@ -167,8 +167,8 @@ impl Table {
         self.engine.write(self.id()?, key, None)
     }
 
-    /// The records of a range in key order; in reverse with [`Iterator::rev`]. Memory is a batch of about 64 KiB, however long
-    /// the range.
+    /// The records of a range in key order; in reverse with [`Iterator::rev`]. Memory is a batch of 64 KiB at most
+    /// (or of one record), however long the range.
     ///
     /// It is no snapshot: each record is as of some moment since the batch that holds it was read. What is there throughout is
     /// returned, once.

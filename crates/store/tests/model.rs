@@ -112,12 +112,40 @@ impl Bed {
             }
             false => Vec::new(),
         };
+        self.compare_limited(range.clone(), front, &expected);
         let mut scan = self.table.scan(range);
         let mut found: Vec<_> = scan.by_ref().take(front).map(|entry| entry.expect("reads")).collect();
         let mut back: Vec<_> = scan.rev().map(|entry| entry.expect("reads")).collect();
         back.reverse();
         found.extend(back);
         assert_eq!(found, expected);
+    }
+
+    /// A scan with a limit ends there from either end, or from both, and lends what others give away.
+    fn compare_limited(
+        &self,
+        range: std::ops::Range<Vec<u8>>,
+        limit: usize,
+        expected: &[(Vec<u8>, Vec<u8>)],
+    ) {
+        let scan = || self.table.scan(range.clone()).limit(limit);
+        let wanted = limit.min(expected.len());
+        let first: Vec<_> = scan().map(|entry| entry.expect("reads")).collect();
+        assert_eq!(first, expected[..wanted]);
+        let last: Vec<_> = scan().rev().map(|entry| entry.expect("reads")).collect();
+        assert!(last.iter().eq(expected.iter().rev().take(wanted)));
+        let (mut lent, mut count) = (scan(), 0);
+        loop {
+            let (low, high) = (count / 2, expected.len().wrapping_sub(count / 2 + 1));
+            let (entry, at) = match count % 2 {
+                0 => (lent.next_ref(), low),
+                _ => (lent.next_back_ref(), high),
+            };
+            let Some((key, value)) = entry.expect("reads") else { break };
+            assert_eq!((key, value), (&*expected[at].0, &*expected[at].1));
+            count += 1;
+        }
+        assert_eq!(count, wanted);
     }
 }
 

@@ -251,7 +251,7 @@ impl SkipList {
         let table = range.table;
         match direction {
             Direction::Forward => {
-                let (_, mut current) = self.search(|node| match range.lower {
+                let mut current = Path::new(self.head()).seek(|node| match range.lower {
                     Bound::Included(key) => node.compare(prefix(table, key), key).is_lt(),
                     Bound::Excluded(key) => node.compare(prefix(table, key), key).is_le(),
                     Bound::Unbounded => node.prefix.0 < table,
@@ -267,8 +267,7 @@ impl SkipList {
                     (None, _) => node.prefix.0 == table,
                 };
                 let mut ahead = Ahead::default();
-                // SAFETY: as above.
-                while let Some(node) = unsafe { current.as_ref() } {
+                while let Some(node) = current {
                     if !is_within(node) {
                         return;
                     }
@@ -276,50 +275,90 @@ impl SkipList {
                     if !visit(record_of(node)) {
                         return;
                     }
-                    current = node.next(0);
+                    // SAFETY: as above.
+                    current = unsafe { node.next(0).as_ref() };
                 }
             }
             Direction::Reverse => {
-                let (mut current, _) = self.search(|node| match range.upper {
+                let mut path = Path::new(self.head());
+                path.seek(|node| match range.upper {
                     Bound::Included(key) => node.compare(prefix(table, key), key).is_le(),
                     Bound::Excluded(key) => node.compare(prefix(table, key), key).is_lt(),
                     Bound::Unbounded => node.prefix.0 <= table,
                 });
-                // SAFETY: as above.
-                while let Some(node) = unsafe { current.as_ref() } {
+                // The search has seen to the upper end.
+                let end = match range.lower {
+                    Bound::Included(key) | Bound::Excluded(key) => Some((prefix(table, key), key)),
+                    Bound::Unbounded => None,
+                };
+                let is_within = |node: &Node| match (end, range.lower) {
+                    (Some((prefix, key)), Bound::Included(_)) => node.compare(prefix, key).is_ge(),
+                    (Some((prefix, key)), _) => node.compare(prefix, key).is_gt(),
+                    (None, _) => node.prefix.0 == table,
+                };
+                while let Some(node) = path.last().filter(|node| is_within(node)) {
                     let key = record_of(node).key();
-                    if !range.contains(record_of(node).table(), key) {
+                    let is_before =
+                        |other: &Node| !ptr::eq(other, node) && other.compare(node.prefix, key).is_lt();
+                    let first = path.seek(is_before);
+                    if let Some(before) = path.last() {
+                        prefetch(before.record.cast());
+                    }
+                    // As a rule there is one node of a key, which need not be compared with itself.
+                    let is_alone = first.is_some_and(|first| ptr::eq(first, node));
+                    let mut others = Self::run(first, node.prefix, key);
+                    let goes_on = match is_alone {
+                        true => visit(record_of(node)),
+                        false => others.all(|node| visit(record_of(node))),
+                    };
+                    if !goes_on {
                         return;
                     }
-                    let (before, first) = self.search(|other| other.compare(node.prefix, key).is_lt());
-                    // SAFETY: as above.
-                    for node in Self::run(unsafe { first.as_ref() }, node.prefix, key) {
-                        if !visit(record_of(node)) {
-                            return;
-                        }
-                    }
-                    current = before;
                 }
             }
         }
     }
+}
 
-    /// The last node for which `is_before` and the one behind it; `is_before` is true of a prefix of the list.
-    fn search(&self, is_before: impl Fn(&Node) -> bool) -> (*const Node, *const Node) {
-        let mut behind = self.head();
-        let mut after = ptr::null_mut();
-        for level in (0..HEIGHT_MAX).rev() {
+/// Where a walk in reverse has come to: at each level the last node before a key that only ever falls.
+///
+/// So a search for the node before that begins where this one was found, a level or two above, and not at the head of the list. It may stand on a node that has been unlinked meanwhile (L3), as a walk
+/// forward does.
+struct Path<'l> {
+    head: &'l Node,
+    nodes: [&'l Node; HEIGHT_MAX],
+}
+
+impl<'l> Path<'l> {
+    /// Nowhere yet. The caller has a guard for as long as the path lives.
+    fn new(head: &'l Node) -> Path<'l> {
+        Path { head, nodes: [head; HEIGHT_MAX] }
+    }
+
+    /// The last node before the key; none, if that is the first of the list.
+    fn last(&self) -> Option<&'l Node> {
+        Some(self.nodes[0]).filter(|node| !ptr::eq(*node, self.head))
+    }
+
+    /// Goes back, or at first forward, to the last node for which `is_before`, which is true of a prefix of the list; returns the node behind it.
+    fn seek(&mut self, is_before: impl Fn(&Node) -> bool) -> Option<&'l Node> {
+        let stands = |node: &&Node| ptr::eq(*node, self.head) || is_before(node);
+        // At first all of them are the head, and the search begins at the top. Where none is before the key it begins with the head.
+        let found = self.last().and_then(|_| self.nodes.iter().position(stands));
+        let (top, mut behind) = found.map_or((HEIGHT_MAX - 1, self.head), |level| (level, self.nodes[level]));
+        let mut after = None;
+        for level in (0..=top).rev() {
             loop {
-                after = behind.next(level);
-                // SAFETY: the caller has a guard (L3).
-                match unsafe { after.as_ref() } {
+                // SAFETY: whoever made the path has a guard (L3).
+                after = unsafe { behind.next(level).as_ref() };
+                match after {
                     Some(node) if is_before(node) => behind = node,
                     _ => break,
                 }
             }
+            self.nodes[level] = behind;
         }
-        let before = if ptr::eq(behind, self.head()) { ptr::null() } else { ptr::from_ref(behind) };
-        (before, after)
+        after
     }
 }
 
@@ -382,6 +421,7 @@ mod tests {
     use super::*;
     use crate::record::KeyRef;
     use deuteron_contract::Timestamp;
+    use deuteron_contract::conformance::SplitMix;
 
     #[test]
     fn a_walk_stays_in_its_table_and_passes_all_records_of_a_key() {
@@ -426,6 +466,62 @@ mod tests {
         for record in records {
             // SAFETY: the list is gone.
             unsafe { Record::free(record.cast(), (*record).bytes()) };
+        }
+    }
+
+    /// Records are taken out under the walk, those before it, behind it and the one that it stands on; it misses none of the others.
+    #[test]
+    fn a_walk_finds_everything_in_order_though_records_leave_under_it() {
+        let list = SkipList::new(Arc::new(Account::new(1 << 20)));
+        let epochs = deuteron_epoch::Epochs::new();
+        let mut random = SplitMix::new(7);
+        let name = |number: u64| (number << 20).to_be_bytes();
+        let range = KeyRange {
+            table: TableId(1),
+            lower: Bound::Excluded(&name(9)),
+            upper: Bound::Included(&name(900)),
+        };
+        for round in 0..40 {
+            let records: Vec<*mut Record> = (0..1000)
+                .map(|number| {
+                    let key = KeyRef { hash: 0, table: TableId(1), key: &name(number) };
+                    Record::allocate(key, Timestamp(0), 0)
+                })
+                .collect();
+            // SAFETY: freed at the end of the round.
+            let record = |number: u64| unsafe { &*records[number as usize] };
+            list.insert_all((0..1000).map(record));
+            let direction = [Direction::Forward, Direction::Reverse][round % 2];
+            let mut is_there = vec![true; 1000];
+            let mut found = Vec::new();
+            let guard = epochs.pin();
+            list.walk(range, direction, &guard, |visited| {
+                found.push(u64::from_be_bytes(visited.key().try_into().unwrap()) >> 20);
+                let here = found[found.len() - 1];
+                // Of some rounds none, of others most.
+                for _ in 0..random.index(round) {
+                    let near = here.saturating_sub(20) + random.below(40);
+                    if near < 1000 && std::mem::take(&mut is_there[near as usize]) {
+                        list.remove(record(near), &epochs.pin());
+                    }
+                }
+                true
+            });
+            if direction == Direction::Reverse {
+                found.reverse();
+            }
+            assert!(found.is_sorted_by(|one, next| one < next), "{found:?}");
+            assert!(found.iter().all(|number| (10..=900).contains(number)));
+            let missed = (10..=900).find(|&number| is_there[number as usize] && !found.contains(&number));
+            assert_eq!(missed, None, "round {round}");
+            (0..1000).filter(|&number| is_there[number as usize]).for_each(|number| {
+                list.remove(record(number), &epochs.pin());
+            });
+            drop(guard);
+            for record in records {
+                // SAFETY: none is in the list.
+                unsafe { Record::free(record.cast(), (*record).bytes()) };
+            }
         }
     }
 
