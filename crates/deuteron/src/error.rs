@@ -91,7 +91,7 @@ pub enum Error {
     /// The transaction had already been aborted by an earlier error.
     #[error("the transaction was aborted by an earlier error; begin a new one")]
     Aborted,
-    /// The transaction has written more records than memory can hold something of until it commits (some 250 bytes and the key of each; values are in the log only),
+    /// The transaction has written more records than memory can hold something of until it commits (some 250 bytes and the key of each, and what was there before; values are in the log only),
     /// or nearly as much log by itself as [`Options::writer_log_max`](crate::Options::writer_log_max) allows. It was aborted; write less at a time.
     #[error("the transaction has written {found} records; memory and log hold {limit} in one transaction")]
     TransactionTooLarge {

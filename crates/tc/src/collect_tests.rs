@@ -650,7 +650,7 @@ fn operations_beyond_the_watermark_evict_what_was_posted_though_the_collector_do
     let operations = 2 * tc.core.table.buckets() / 64;
     for _ in 0..operations {
         tc.core.account.add(1 << 10);
-        tc.core.make_room(slot).expect("what there is can be evicted");
+        tc.core.make_room(slot, || Ok(())).expect("what there is can be evicted");
     }
     assert!(tc.statistics().evictions > 2000, "{}", tc.statistics().evictions);
     tc.core.account.subtract(more + (operations << 10));

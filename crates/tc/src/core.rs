@@ -152,10 +152,14 @@ impl Core {
     }
 
     /// Makes sure that memory is left for an operation of the transaction in `slot` that takes some: helps the collector above the budget, waits far
-    /// above it, unless the transaction is found to be aborted, which is for the operation to say.
+    /// above it, unless the transaction is found to be aborted, which is for the operation to say, or says that it `takes_all`, so that nobody else could make room.
     #[inline]
-    pub(crate) fn make_room(&self, slot: &Slot) -> Result<(), TcError> {
-        if self.account.is_over_hard() { self.make_room_now(slot) } else { Ok(()) }
+    pub(crate) fn make_room(
+        &self,
+        slot: &Slot,
+        takes_all: impl Fn() -> Result<(), TcError>,
+    ) -> Result<(), TcError> {
+        if self.account.is_over_hard() { self.make_room_now(slot, &takes_all) } else { Ok(()) }
     }
 
     /// So much time went into collection.
@@ -164,7 +168,7 @@ impl Core {
     }
 
     #[cold]
-    fn make_room_now(&self, slot: &Slot) -> Result<(), TcError> {
+    fn make_room_now(&self, slot: &Slot, takes_all: &dyn Fn() -> Result<(), TcError>) -> Result<(), TcError> {
         // The processor's own time would take longer to ask for.
         let begin = Instant::now();
         self.settle(HELPED);
@@ -190,6 +194,7 @@ impl Core {
                 self.force_horizon_some_way();
             }
             if round % MEMORY_ROUNDS_BETWEEN_ABORTS == 0 {
+                takes_all()?;
                 self.abort_youngest_large_writer();
             }
             self.stall(Stall::Memory)?;
@@ -438,16 +443,16 @@ mod tests {
         let slot = tc.core.transactions.slot(tc.core.transactions.allocate());
         tc.core.transactions.begin(slot, &tc.core.clock);
         tc.core.account.add(1 << 20);
-        assert!(matches!(tc.core.make_room(slot), Err(TcError::MemoryExhausted)));
+        assert!(matches!(tc.core.make_room(slot, || Ok(())), Err(TcError::MemoryExhausted)));
         let statistics = tc.statistics();
         assert_eq!(statistics.stalls - start, MEMORY_ROUNDS_MAX as u64);
         assert_eq!(statistics.horizon_forced, (MEMORY_ROUNDS_MAX / MEMORY_ROUNDS_PATIENT) as u64);
         tc.core.account.subtract(1 << 20);
-        tc.core.make_room(slot).expect("there is room");
+        tc.core.make_room(slot, || Ok(())).expect("there is room");
         // Between the budget and the limit one helps, and goes on.
         tc.core.account.add((64 << 10) - (tc.core.account.used() as usize) + (8 << 10));
         assert!(tc.core.account.is_over_hard() && !tc.core.account.is_over_limit());
-        tc.core.make_room(slot).expect("there is room");
+        tc.core.make_room(slot, || Ok(())).expect("there is room");
         assert_eq!(tc.statistics().stalls - start, MEMORY_ROUNDS_MAX as u64);
     }
 

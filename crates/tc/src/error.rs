@@ -226,7 +226,7 @@ pub enum TcError {
     /// The transaction has been aborted by an earlier error.
     #[error("the transaction has been aborted by an earlier error")]
     Aborted,
-    /// The transaction writes more than the component's memory can hold until it commits, or has logged so much itself that it kept the log
+    /// The transaction writes more than the component's memory can hold, beside what was there before, until it commits, or has logged so much itself that it kept the log
     /// from being cut ([`TcOptions::log_bytes_max`](crate::TcOptions::log_bytes_max)).
     #[error("the transaction has written {found} versions; memory and log hold {limit}")]
     TransactionTooLarge {

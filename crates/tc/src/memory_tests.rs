@@ -37,6 +37,32 @@ fn a_transaction_larger_than_memory_is_refused() {
     bed.put(b"k", b"1");
 }
 
+/// What lies beneath what it has written stays for as long as it may be aborted. It hears of that soon, and that to try again is no use.
+#[test]
+fn a_transaction_that_changes_more_than_memory_holds_is_refused_without_a_long_wait() {
+    let log = LogOptions { ring_bytes: 8 << 20, ..LogOptions::default() };
+    let options = TcOptions { memory_bytes: 1 << 20, ..TcOptions::default() };
+    let bed = bed(options, &log, deuteron_proxy::Options::default());
+    let key = |number: u32| number.to_be_bytes();
+    (0..20_000).for_each(|number| bed.put(&key(number), &[7; 100]));
+    bed.settle();
+    let before = bed.tc().statistics().stalls;
+    let mut tx = bed.begin();
+    let change = |tx: &mut Transaction, number| {
+        let value = tx.get(TABLE, &key(number))?.expect("is there");
+        tx.put(TABLE, &key(number), &value)
+    };
+    let error = (0..20_000).find_map(|number| change(&mut tx, number).err()).expect("an error");
+    assert!(matches!(error, TcError::TransactionTooLarge { found: 1000.., .. }), "{error}");
+    let stalls = bed.tc().statistics().stalls - before;
+    assert!(stalls < 1000, "{stalls} waits");
+    // Half as many can be changed at once.
+    let TcError::TransactionTooLarge { limit, .. } = error else { unreachable!("matched above") };
+    let mut tx = bed.begin();
+    (0..limit as u32 / 2).for_each(|number| change(&mut tx, number).unwrap());
+    tx.commit().unwrap();
+}
+
 #[test]
 fn what_reads_bring_stays_in_the_read_cache_until_memory_is_short() {
     let bed = bed(

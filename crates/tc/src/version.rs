@@ -37,6 +37,7 @@ use crate::record::prefetch;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::transaction_table::SlotIndex;
 use deuteron_contract::{Lsn, Timestamp};
+use deuteron_epoch::Guard;
 use deuteron_pool::Part;
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
@@ -379,6 +380,16 @@ impl Version {
     #[inline]
     pub(crate) fn prefetch_below(&self) {
         prefetch(self.next.load(Ordering::Relaxed).cast());
+    }
+
+    /// Bytes of the version below; none, if there is none any more.
+    pub(crate) fn bytes_below(&self, _: &Guard<'_>) -> usize {
+        let below = self.next.load(Ordering::Acquire);
+        if below.is_null() || below == PRUNED {
+            return 0;
+        }
+        // SAFETY: found in a chain under the guard (V2).
+        unsafe { (*below).bytes() }
     }
 
     /// Whether the key exists in this version.

@@ -283,7 +283,21 @@ impl Workspace {
         if self.core.account.is_much(self.written_bytes) {
             self.say_much();
         }
-        self.core.make_room(self.slot())
+        self.core.make_room(self.slot(), || self.takes_all())
+    }
+
+    /// An error, if the transaction itself keeps all of the memory: what it has written, and what lies beneath, as it may still be aborted. Takes time in proportion to what was
+    /// written.
+    fn takes_all(&self) -> Result<(), TcError> {
+        let guard = self.core.epochs.pin();
+        // SAFETY: ours, and not stamped (see `WriteEntry`).
+        let beneath = self.writes.iter().map(|entry| unsafe { (*entry.version).bytes_below(&guard) });
+        let taken = self.written_bytes + beneath.sum::<usize>();
+        if taken as u64 <= self.core.account.budget() {
+            return Ok(());
+        }
+        let limit = self.writes.len();
+        Err(TcError::TransactionTooLarge { found: limit + 1, limit })
     }
 
     /// Says in the slot how much the transaction has written, or noted, so that it may have to give way to others; and how the log calls it, or
