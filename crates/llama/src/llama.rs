@@ -313,6 +313,9 @@ impl Llama {
     /// As [`Llama::install`] of a [base with slack](OwnedNode::base_with_slack), whose payload is copied once only, also if the replaced
     /// base adopts or disowns pages. `None` in the cases in which `install` gives the node back.
     ///
+    /// The pages in `adopts` are new: nobody can reach them before this, and if it is `None` the caller frees them. The first of them may be given what the page would
+    /// go on adopting.
+    ///
     /// # Panics
     /// As [`Llama::install`].
     ///
