@@ -177,6 +177,16 @@ fn a_freed_page_leaves_no_live_bytes_and_its_identifier_is_given_out_again() {
     assert_eq!(llama.allocate(), right);
 }
 
+/// The first page `left` loses what it has to `right`, as in a split. What it adopts then.
+fn split_off(llama: &Llama, left: PageId, right: PageId) -> Vec<PageId> {
+    let guard = llama.pin();
+    let root = PageDescriptor { tree: 1, low_key: b"", root: true };
+    let whole = llama.snapshot(left, &guard);
+    let split = llama.install_base(left, whole, b"first", root, &[right], 0, &guard);
+    let PageState::Resident(head) = split.expect("nobody else is there").state() else { panic!("installed") };
+    head.adopts().to_vec()
+}
+
 /// Splits the first page into itself and one more page below all others, `times` times. The identifiers, the last one first.
 fn split_first(llama: &Llama, left: PageId, first: u8, times: u8) -> Vec<PageId> {
     let mut pages = Vec::new();
@@ -185,14 +195,9 @@ fn split_first(llama: &Llama, left: PageId, first: u8, times: u8) -> Vec<PageId>
         let base =
             OwnedNode::base(&[key[0]; 300], PageDescriptor { tree: 1, low_key: &key, root: false }, &[]);
         llama.install(right, llama.snapshot(right, &guard), base, &guard).unwrap();
-        let root = PageDescriptor { tree: 1, low_key: b"", root: true };
-        let whole = llama.snapshot(left, &guard);
-        let split = llama
-            .install_base(left, whole, b"first", root, &[right], 0, &guard)
-            .expect("nobody else is there");
-        let PageState::Resident(head) = split.state() else { panic!("installed") };
-        assert!(head.adopts().len() <= 8, "the first page adopts {:?}", head.adopts());
-        assert_eq!(head.adopts().last(), Some(&right));
+        let adopts = split_off(llama, left, right);
+        assert!(adopts.len() <= 8, "the first page adopts {adopts:?}");
+        assert_eq!(adopts.last(), Some(&right));
         pages.insert(0, right);
     }
     pages
@@ -228,13 +233,7 @@ fn a_page_that_has_been_flushed_is_handed_no_adoptions() {
     let right = llama.allocate();
     install(&llama, right, b"a", &[]);
     flush(&llama);
-    let guard = llama.pin();
-    let root = PageDescriptor { tree: 1, low_key: b"", root: true };
-    let split =
-        llama.install_base(left, llama.snapshot(left, &guard), b"first", root, &[right], 0, &guard).unwrap();
-    let PageState::Resident(head) = split.state() else { panic!("installed") };
-    assert_eq!(head.adopts().len(), 9);
-    drop(guard);
+    assert_eq!(split_off(&llama, left, right).len(), 9);
     llama.release(left);
     flush(&llama);
     drop(llama);

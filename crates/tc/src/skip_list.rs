@@ -249,22 +249,20 @@ impl SkipList {
         // SAFETY: found under the guard (L3); the records live as long as it (L4).
         let record_of = |node: &Node| unsafe { &*node.record };
         let table = range.table;
+        let [lower, upper] =
+            [range.lower, range.upper].map(|bound| bound.map(|key| (prefix(table, key), key)));
         match direction {
             Direction::Forward => {
-                let mut current = Path::new(self.head()).seek(|node| match range.lower {
-                    Bound::Included(key) => node.compare(prefix(table, key), key).is_lt(),
-                    Bound::Excluded(key) => node.compare(prefix(table, key), key).is_le(),
+                let mut current = Path::new(self.head()).seek(|node| match lower {
+                    Bound::Included((prefix, key)) => node.compare(prefix, key).is_lt(),
+                    Bound::Excluded((prefix, key)) => node.compare(prefix, key).is_le(),
                     Bound::Unbounded => node.prefix.0 < table,
                 });
                 // The search has seen to the lower end.
-                let end = match range.upper {
-                    Bound::Included(key) | Bound::Excluded(key) => Some((prefix(table, key), key)),
-                    Bound::Unbounded => None,
-                };
-                let is_within = |node: &Node| match (end, range.upper) {
-                    (Some((prefix, key)), Bound::Included(_)) => node.compare(prefix, key).is_le(),
-                    (Some((prefix, key)), _) => node.compare(prefix, key).is_lt(),
-                    (None, _) => node.prefix.0 == table,
+                let is_within = |node: &Node| match upper {
+                    Bound::Included((prefix, key)) => node.compare(prefix, key).is_le(),
+                    Bound::Excluded((prefix, key)) => node.compare(prefix, key).is_lt(),
+                    Bound::Unbounded => node.prefix.0 == table,
                 };
                 let mut ahead = Ahead::default();
                 while let Some(node) = current {
@@ -281,20 +279,16 @@ impl SkipList {
             }
             Direction::Reverse => {
                 let mut path = Path::new(self.head());
-                path.seek(|node| match range.upper {
-                    Bound::Included(key) => node.compare(prefix(table, key), key).is_le(),
-                    Bound::Excluded(key) => node.compare(prefix(table, key), key).is_lt(),
+                path.seek(|node| match upper {
+                    Bound::Included((prefix, key)) => node.compare(prefix, key).is_le(),
+                    Bound::Excluded((prefix, key)) => node.compare(prefix, key).is_lt(),
                     Bound::Unbounded => node.prefix.0 <= table,
                 });
                 // The search has seen to the upper end.
-                let end = match range.lower {
-                    Bound::Included(key) | Bound::Excluded(key) => Some((prefix(table, key), key)),
-                    Bound::Unbounded => None,
-                };
-                let is_within = |node: &Node| match (end, range.lower) {
-                    (Some((prefix, key)), Bound::Included(_)) => node.compare(prefix, key).is_ge(),
-                    (Some((prefix, key)), _) => node.compare(prefix, key).is_gt(),
-                    (None, _) => node.prefix.0 == table,
+                let is_within = |node: &Node| match lower {
+                    Bound::Included((prefix, key)) => node.compare(prefix, key).is_ge(),
+                    Bound::Excluded((prefix, key)) => node.compare(prefix, key).is_gt(),
+                    Bound::Unbounded => node.prefix.0 == table,
                 };
                 while let Some(node) = path.last().filter(|node| is_within(node)) {
                     let key = record_of(node).key();

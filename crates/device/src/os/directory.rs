@@ -1,8 +1,8 @@
 //! A directory of the operating system.
 
 use super::file::{OsFile, Support};
-use super::write_ring::{self, WriteRing};
-use super::{ring, threads};
+use super::write_ring::WriteRing;
+use super::{in_flight, ring, threads};
 use crate::checks::{self, LOCK_NAME, Opened};
 use crate::{DeviceError, Directory, DurableWrite, File, OpenMode, Operation, Reads, WriteInFlight};
 use rustix::fd::{AsFd, OwnedFd};
@@ -133,7 +133,7 @@ impl OsDirectory {
         // the kernel gives it back with the last descriptor.
         retry_on_intr(|| rustix::fs::flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive))?;
         // Whoever had it may have been killed.
-        write_ring::await_none(&self.descriptor)?;
+        in_flight::await_none(&self.descriptor)?;
         Ok(file)
     }
 }

@@ -3,6 +3,7 @@
 
 mod directory;
 mod file;
+mod in_flight;
 mod ring;
 mod threads;
 mod transfer;

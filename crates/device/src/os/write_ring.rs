@@ -5,20 +5,18 @@
 //! As the [ring](super::ring) for reads it does only what goes well: what it could not begin, or what the kernel has not done for a reason that is not the device's,
 //! is left to [`File::write_durable_at`](crate::File::write_durable_at). A device that fails is told of, and the write not repeated.
 //!
-//! A process that is killed leaves what the kernel has begun for it in flight, and its end does not wait for that: a device that is held back writes it seconds later. So the directory
-//! itself is locked, shared, [for as long as anything is in flight](InFlight), through a file that is registered with the ring, and with that lives until the last write has ended. Whoever takes the lock of a directory
-//! [waits for that](await_none) first.
+//! What is in flight is told to whoever opens the directory next: see [`in_flight`](super::in_flight).
 //!
 //! - **U2** The buffer of a write whose address was given to the kernel belongs to the [`RingWrite`], which neither touches it nor gives it up before the completion has been taken
 //!   from the ring, or the ring has been closed with the entry still in its queue. One that is forgotten keeps its buffer for ever.
 
 use super::file::OsFile;
+use super::in_flight::InFlight;
 use super::ring::submit_and_wait;
 use crate::{AlignedBuffer, DeviceError, DurableWrite, WriteInFlight};
 use io_uring::{IoUring, opcode, types};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::fd::OwnedFd;
+use rustix::io::{Errno, ReadWriteFlags};
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
@@ -49,60 +47,6 @@ impl Ring {
     }
 }
 
-/// How many writes are in flight, and, as long as any are, a lock of the directory that says so.
-struct InFlight {
-    count: usize,
-    directory: OwnedFd,
-}
-
-impl InFlight {
-    /// One more. `false`, and none, if the lock is not to be had: the file system may not lock directories.
-    fn enter(&mut self) -> bool {
-        let lock = || rustix::fs::flock(self.directory.as_fd(), FlockOperation::NonBlockingLockShared);
-        let is_said = self.count > 0 || retry_on_intr(lock).is_ok();
-        self.count += usize::from(is_said);
-        is_said
-    }
-
-    /// One has ended, or never began.
-    fn leave(&mut self) {
-        self.count -= 1;
-        if self.count == 0 {
-            self.unlock();
-        }
-    }
-
-    /// Others need not wait for the kernel to give the registered file up, which takes it some milliseconds.
-    fn unlock(&self) {
-        let _ = retry_on_intr(|| rustix::fs::flock(self.directory.as_fd(), FlockOperation::Unlock));
-    }
-}
-
-impl Drop for InFlight {
-    /// A ring is given up with what never began.
-    fn drop(&mut self) {
-        if self.count > 0 {
-            self.unlock();
-        }
-    }
-}
-
-/// The directory, as a file of its own: locks are that file's, not the process's.
-fn reopen(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    retry_on_intr(|| rustix::fs::openat(directory, c".", flags, Mode::empty()))
-}
-
-/// Waits for the end of what others have in flight in the directory through a ring: those that hold its lock no more.
-pub(super) fn await_none(directory: &OwnedFd) -> Result<(), Errno> {
-    let directory = reopen(directory)?;
-    match retry_on_intr(|| rustix::fs::flock(directory.as_fd(), FlockOperation::LockExclusive)) {
-        // Where directories cannot be locked nobody writes through a ring.
-        Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
 impl fmt::Debug for WriteRing {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("WriteRing")
@@ -113,9 +57,8 @@ impl WriteRing {
     /// For files of the directory. `None` if the kernel has no ring for us.
     pub(super) fn new(directory: &OwnedFd) -> Option<Arc<WriteRing>> {
         let ring = IoUring::new(ENTRIES).ok()?;
-        let directory = reopen(directory).ok()?;
-        ring.submitter().register_files(&[directory.as_raw_fd()]).ok()?;
-        let in_flight = InFlight { count: 0, directory };
+        let in_flight = InFlight::new(directory).ok()?;
+        ring.submitter().register_files(&[in_flight.descriptor()]).ok()?;
         let ring = Ring { ring, next: 0, in_flight, ended: HashMap::new() };
         Some(Arc::new(WriteRing(Mutex::new(Some(ring)))))
     }
@@ -174,7 +117,7 @@ impl RingWrite {
             let mut ring = self.ring.ring();
             let is_usable = ring.as_mut().is_some_and(|ring| {
                 ring.ended.contains_key(&self.number)
-                    || submit_and_wait(&mut ring.ring, 1, ring.in_flight.count)
+                    || submit_and_wait(&mut ring.ring, 1, ring.in_flight.count())
             });
             if !is_usable {
                 // Closed with all that were in it, none of which had begun.
@@ -240,6 +183,7 @@ mod tests {
     use super::*;
     use crate::checks::Opened;
     use crate::{BLOCK_BYTES, Directory, OpenMode, OsDirectory};
+    use rustix::fs::OFlags;
     use std::io::{Read, Write};
     use std::sync::mpsc;
     use std::time::Duration;
