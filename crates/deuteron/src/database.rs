@@ -235,7 +235,8 @@ impl Db {
     }
 
     /// The present: the timestamp as of which a read-only transaction that begins now reads. Whoever keeps it can come
-    /// back to this moment with [`TransactionOptions::as_of`].
+    /// back to this moment with [`TransactionOptions::as_of`]. A crash does not make it another one: what is committed
+    /// afterwards is later, however little of what was committed before has been durable.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;

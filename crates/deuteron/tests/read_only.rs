@@ -1,6 +1,6 @@
 //! Declared read-only transactions, in the present and in the past, beside writers on threads.
 
-use deuteron::device::MemoryDirectory;
+use deuteron::device::{CrashPolicy, MemoryDirectory, SimulatedDisk};
 use deuteron::{
     Background, Db, Durability, Error, Isolation, Options, RetryPolicy, Table, Timestamp, Transaction,
     TransactionOptions,
@@ -174,6 +174,31 @@ fn a_past_that_is_gone_or_yet_to_come_is_a_typed_error() {
         panic!("no past is kept");
     };
     assert_eq!(oldest, None);
+    db.close().expect("closes");
+}
+
+/// It was the last timestamp handed out, of which the next opening may know nothing.
+#[test]
+fn a_moment_that_was_kept_is_no_other_one_after_a_crash() {
+    let disk = SimulatedDisk::new(1);
+    let options = || Options::tiny_for_tests().retention(Duration::from_secs(60));
+    let db = options().open_in(Arc::new(disk.directory())).expect("opens");
+    let table = db.table("t").expect("creates");
+    db.transact(|tx| tx.put(&table, b"k", b"1")).expect("commits");
+    // Far more than the clock has leased; nothing runs in the background.
+    (0..10_000).for_each(|_| drop(db.begin()));
+    let then = db.timestamp();
+    let left = disk.crash(CrashPolicy::LoseAll);
+    std::mem::forget(db);
+    let db = options().open_in(Arc::new(left)).expect("opens");
+    let table = db.table("t").expect("is there");
+    let written = db.begin();
+    assert!(written.timestamp() > then, "{} comes again", written.timestamp());
+    drop(written);
+    (0..20_000).for_each(|_| drop(db.begin()));
+    db.transact(|tx| tx.put(&table, b"k", b"2")).expect("commits");
+    let past = db.begin_with(TransactionOptions::new().as_of(then));
+    assert!(matches!(past, Err(Error::NotRetained { .. })));
     db.close().expect("closes");
 }
 

@@ -7,7 +7,8 @@
 //!
 //! - **K1** Every timestamp is handed out once, and later calls return later timestamps.
 //! - **K2** A timestamp above the ceiling is not used before the ceiling has been raised (see
-//!   [`Clock::is_covered`]; the caller stalls).
+//!   [`Clock::is_covered`]; the caller stalls). So nothing is committed above it, and a moment to come back to is
+//!   never beyond it ([`Clock::present`]).
 //!
 //! One atomic addition a transaction is cheap up to tens of cores. Whatever replaces it stays behind this type.
 
@@ -36,6 +37,11 @@ impl Clock {
     #[inline]
     pub(crate) fn last(&self) -> Timestamp {
         Timestamp(self.last.0.load(Ordering::SeqCst))
+    }
+
+    /// The last timestamp handed out of which a restart knows: everything committed so far is at or before it.
+    pub(crate) fn present(&self) -> Timestamp {
+        self.last().min(self.ceiling())
     }
 
     /// Whether a restart would start above `timestamp` (K2).
@@ -68,7 +74,9 @@ mod tests {
         clock.raise_ceiling(Timestamp(12));
         assert!(clock.is_covered(first) && clock.is_covered(clock.tick()));
         assert!(!clock.is_covered(clock.tick()));
-        assert_eq!(clock.last(), Timestamp(13));
+        assert_eq!((clock.last(), clock.present()), (Timestamp(13), Timestamp(12)));
+        clock.raise_ceiling(Timestamp(20));
+        assert_eq!(clock.present(), Timestamp(13));
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl TransactionComponent {
         Transaction::new_as_of(self.core.pool.take(&self.core), at)
     }
 
-    /// The clock's present: every commit so far is at or before it.
+    /// The clock's present: every commit so far is at or before it, and none after a restart.
     ///
     /// ```
     /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
@@ -128,7 +128,7 @@ impl TransactionComponent {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn now(&self) -> Timestamp {
-        self.core.clock.last()
+        self.core.clock.present()
     }
 
     /// The earliest timestamp at which [`TransactionComponent::begin_as_of`] reads; [`Timestamp::MAX`] if the past is not
