@@ -47,10 +47,12 @@ impl Transaction {
         Ok(value)
     }
 
-    /// A place in the transaction to which [`Transaction::rollback_to`] returns.
+    /// A place in the transaction to which [`Transaction::rollback_to`] returns. It takes some forty bytes until the transaction ends, or
+    /// returns to one before it.
     ///
     /// # Errors
-    /// [`Error::Aborted`], [`Error::Closed`], [`Error::Poisoned`].
+    /// [`Error::Aborted`], [`Error::Closed`], [`Error::Poisoned`]; [`Error::TransactionTooLarge`], if they and what was written
+    /// take more than half of the memory of transactions; as [`Transaction::put`], if memory is short.
     ///
     /// ```
     /// # let db = deuteron::Options::tiny_for_tests().open_in(std::sync::Arc::new(deuteron::device::MemoryDirectory::new()))?;

@@ -37,6 +37,32 @@ fn a_transaction_larger_than_memory_is_refused() {
     bed.put(b"k", b"1");
 }
 
+#[test]
+fn savepoints_that_take_all_of_the_memory_are_refused() {
+    let bed = tiny();
+    let budget = bed.tc().core.account.budget();
+    let mut tx = bed.begin();
+    put(&mut tx, "k", "1");
+    let outer = tx.savepoint().unwrap();
+    // Those that are given back count for nothing.
+    for _ in 0..budget / 100 {
+        (0..10).for_each(|_| assert_ne!(tx.savepoint().unwrap(), outer));
+        tx.rollback_to(&outer).unwrap();
+    }
+    let mut count = 0;
+    let error = loop {
+        match tx.savepoint() {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, TcError::TransactionTooLarge { found: 2, limit: 1 }), "{error}");
+    assert!(budget / 200 < count && count < budget / 40, "{count} of {budget} bytes");
+    assert!(matches!(tx.savepoint(), Err(TcError::Aborted)));
+    drop(tx);
+    bed.put(b"k", b"2");
+}
+
 /// What lies beneath what it has written stays for as long as it may be aborted. It hears of that soon, and that to try again is no use.
 #[test]
 fn a_transaction_that_changes_more_than_memory_holds_is_refused_without_a_long_wait() {

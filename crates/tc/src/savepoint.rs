@@ -117,7 +117,8 @@ impl Transaction {
     /// A place to which [`Transaction::rollback_to`] returns: what is written from here on can be given up by itself.
     ///
     /// # Errors
-    /// [`TcError::Aborted`].
+    /// [`TcError::Aborted`]; [`TcError::TransactionTooLarge`], if they and what was written take more than half of the memory; as
+    /// [`Transaction::put`], if memory is short.
     ///
     /// ```
     /// # use deuteron_contract::{Lsn, MemoryDc, TableId, Timestamp};
@@ -149,7 +150,16 @@ impl Transaction {
     pub fn savepoint(&mut self) -> Result<Savepoint, TcError> {
         self.check_active()?;
         let workspace = &mut **self.workspace;
-        workspace.held.add(size_of::<Mark>(), &workspace.core.account);
+        let marks_bytes = (workspace.savepoints.marks.len() + 1) * size_of::<Mark>();
+        if workspace.written_bytes + marks_bytes > workspace.core.account.budget() as usize / 2 {
+            let limit = workspace.writes.len();
+            self.roll_back();
+            return Err(TcError::TransactionTooLarge { found: limit + 1, limit });
+        }
+        if workspace.held.add(size_of::<Mark>(), &workspace.core.account) {
+            workspace.make_room().inspect_err(|_| self.roll_back())?;
+        }
+        let workspace = &mut **self.workspace;
         let savepoints = &mut workspace.savepoints;
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         savepoints.marks.push(Mark {
