@@ -11,6 +11,7 @@ use crate::recycler::Recycler;
 use crate::schedule::point;
 use crate::statistics::Counter;
 use crate::status::Status;
+use crate::superseded::Superseded;
 use crate::sync::{Ordering, lock};
 use crate::transaction_table::Slot;
 use crate::version::{PRUNED, Version, VersionState};
@@ -180,25 +181,37 @@ impl Core {
 
     /// R26: whether nobody sees a version that was committed at `at`, below one that was at `newer`.
     fn is_unseen(&self, at: Timestamp, newer: Option<Timestamp>, guard: &Guard<'_>) -> bool {
-        newer.zip(self.active.get(guard)).is_some_and(|(newer, active)| active.sees_nothing_in(at, newer))
+        let sees_nothing =
+            |newer| self.active.get(guard).is_some_and(|active| active.sees_nothing_in(at, newer));
+        newer.is_some_and(sees_nothing)
     }
 
     /// Unlinks aborted versions and those that nobody sees, and drops what is below the newest that everybody sees; whether there were any. Does
     /// nothing if somebody else is at it.
     pub(crate) fn maintain(&self, record: &Record, horizon: Timestamp, guard: &Guard<'_>) -> bool {
         // SAFETY: what `maintain_to` promises of each version.
-        self.maintain_to(record, horizon, guard, |version| unsafe { self.retire_version(version, guard) })
+        let retire = |version: Linked<'_, Version>| unsafe { self.retire_version(version, guard) };
+        self.count_dropped(self.maintain_to(record, horizon, guard, retire))
     }
 
-    /// The same; `retire` gets each version that has been unlinked and is stamped, to retire it.
+    /// Counts versions that have been dropped; whether there were any.
+    fn count_dropped(&self, dropped: u64) -> bool {
+        if dropped > 0 {
+            self.counters.add(Counter::VersionsDropped, dropped);
+        }
+        dropped > 0
+    }
+
+    /// The same; how many there were, which are not counted yet. `retire` gets each version that has been unlinked and is stamped, to retire it.
+    #[inline]
     fn maintain_to(
         &self,
         record: &Record,
         horizon: Timestamp,
         guard: &Guard<'_>,
         mut retire: impl FnMut(Linked<'_, Version>),
-    ) -> bool {
-        let Some(_maintenance) = record.try_maintain() else { return false };
+    ) -> u64 {
+        let Some(_maintenance) = record.try_maintain() else { return 0 };
         let mut dropped = 0;
         let mut link = &record.head;
         // When the version was committed whose link this is, if that is known.
@@ -241,10 +254,7 @@ impl Core {
             }
             link = &version.get().next;
         }
-        if dropped > 0 {
-            self.counters.add(Counter::VersionsDropped, dropped);
-        }
-        dropped > 0
+        dropped
     }
 
     /// Drops everything below a version that everybody sees. The caller has the maintenance lock.
@@ -356,24 +366,41 @@ impl Core {
     }
 
     /// A writer has put `new` on top: what lies below the version beneath it goes if everybody sees that version, or nobody what lies there. This keeps
-    /// the chain of a hot record short without a collector.
+    /// the chain of a hot record short without a collector. Whether there was a version beneath.
+    #[inline]
     pub(crate) fn prune_below(
         &self,
         record: &Record,
         new: *const Version,
         recycler: &mut Recycler,
         guard: &Guard<'_>,
-    ) {
+    ) -> bool {
         // SAFETY: installed by the caller, who has not stamped it.
         let beneath = unsafe { &*new }.next.load(Ordering::Acquire);
         if beneath == PRUNED {
-            return;
+            return false;
         }
         // SAFETY: linked, under the guard (V1).
-        let Some(version) = (unsafe { beneath.as_ref() }) else { return };
+        let Some(version) = (unsafe { beneath.as_ref() }) else { return false };
         let below = version.next.load(Ordering::Relaxed);
+        // There is nothing as a rule, since what its writer has left beneath it has gone before.
+        let is_last = below.is_null() || below == PRUNED;
+        if !is_last || version.is_aborted() {
+            self.prune_more(record, version, below, recycler, guard);
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn prune_more(
+        &self,
+        record: &Record,
+        version: &Version,
+        below: *const Version,
+        recycler: &mut Recycler,
+        guard: &Guard<'_>,
+    ) {
         let is_garbage = match version.state() {
-            VersionState::Committed(_) if below.is_null() || below == PRUNED => false,
             VersionState::Committed(at) => {
                 at < self.known_horizon() || self.is_below_unseen(below, at, guard)
             }
@@ -381,11 +408,40 @@ impl Core {
             VersionState::Pending(_) => false,
         };
         if is_garbage {
-            self.maintain_to(record, self.known_horizon(), guard, |version| {
+            let dropped = self.maintain_to(record, self.known_horizon(), guard, |version| {
                 // SAFETY: what `maintain_to` promises.
                 unsafe { self.recycle_version(version, recycler, guard) }
             });
+            self.count_dropped(dropped);
         }
+    }
+
+    /// Lets go of what lies below versions that were written a moment ago, as far as everybody sees those. The rest is left to who writes next,
+    /// and to the hand.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn prune_superseded(
+        &self,
+        superseded: &mut Superseded,
+        recycler: &mut Recycler,
+        guard: &Guard<'_>,
+    ) {
+        let mut horizon = self.known_horizon();
+        if superseded.due_at().is_some_and(|due_at| due_at >= horizon) {
+            horizon = self.horizon();
+        }
+        let mut dropped = 0;
+        for note in superseded.take_due(horizon) {
+            // Another may lie there by now. That is maintained by the same rules.
+            if let Some(record) = self.table.find_at(note.record, note.hash, guard) {
+                dropped += self.maintain_to(&record, horizon, guard, |version| {
+                    // SAFETY: what `maintain_to` promises.
+                    unsafe { self.recycle_version(version, recycler, guard) }
+                });
+            }
+        }
+        superseded.turn();
+        self.count_dropped(dropped);
     }
 
     /// R26: whether nobody sees the version `below` one that was committed at `newer`.

@@ -20,7 +20,7 @@
 //! | `core`, `active_timestamps` | what transactions share: the horizon, who reads as of when, stalls, making room |
 //! | `fence`, `retention` | read-only transactions, now and in the past |
 //! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
-//! | `mvcc_table`, `newest`, `record`, `version`, `linked`, `recycler` | the latch-free hash table of records and their versions, which lie in the pool |
+//! | `mvcc_table`, `newest`, `record`, `version`, `linked`, `recycler`, `superseded` | the latch-free hash table of records and their versions, which lie in the pool |
 //! | `segment`, `entries`, `range_timestamps`, `empty_ranges`, `ordered_index`, `skip_list` | what scans need |
 //! | `version_manager` | where values are, and what has been applied |
 //! | `memory`, `statistics`, `zeroed_array` | accounts |
@@ -107,6 +107,7 @@ mod segment;
 mod skip_list;
 mod statistics;
 mod status;
+mod superseded;
 mod sync;
 mod transaction;
 mod transaction_table;

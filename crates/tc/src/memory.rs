@@ -1,10 +1,10 @@
 //! The account of this component's memory, in bytes, against its budget.
 //!
 //! ```text
-//!   0 ............. target ...... soft ...... hard (the budget) ...... limit
-//!                   the collector   reads no    operations help the     writers
-//!                   evicts, one in  longer      collector               stall
-//!                   8 reads caches  cache
+//!   0 ..... filling ....... target ...... soft ...... hard (the budget) ...... limit
+//!           writers prune   the collector   reads no    operations help the     writers
+//!           after them-     evicts, one in  longer      collector               stall
+//!           selves          8 reads caches  cache
 //! ```
 //!
 //! Counters are sharded: a thread adds to its own and carries over to the total when [`CARRY_BYTES`] have gathered, so
@@ -107,6 +107,13 @@ impl Account {
     /// The collector evicts above this. So it leaves free what it needs to keep ahead, and no more: what it evicts is read from the data component again, several times as a rule.
     pub(crate) fn is_over_target(&self) -> bool {
         self.used() > self.target()
+    }
+
+    /// What writers have superseded goes as soon as everybody sees what is above it, instead of when the record is written again or the collector
+    /// comes by. That is a little more work, which only keeps what is of use from being evicted.
+    #[inline]
+    pub(crate) fn is_filling(&self) -> bool {
+        self.used() > self.budget() - self.margin(8)
     }
 
     pub(crate) fn target(&self) -> u64 {
@@ -248,12 +255,13 @@ mod tests {
 
     #[test]
     fn each_watermark_is_passed_above_it() {
-        // Counted to the byte: the target is 750, reads no longer cache above 775, writers stall above 1000.
+        // Counted to the byte: it fills from 700 on, the target is 750, reads no longer cache above 775, writers stall above 1000.
         let account = Account::new(800);
         account.add(599);
         for used in 600..=1001 {
             account.add(1);
             assert_eq!(account.used(), used);
+            assert_eq!(account.is_filling(), used > 700, "{used}");
             assert_eq!(account.is_over_target(), used > 750, "{used}");
             assert_eq!(account.is_over_soft(), used > 775, "{used}");
             assert_eq!(account.is_over_hard(), used > 800, "{used}");

@@ -146,6 +146,24 @@ impl MvccTable {
         Self::search(head, key, guard)
     }
 
+    /// The record that lies at `place`, if there is one in the bucket of `hash`. Of `place` only the address counts.
+    pub(crate) fn find_at<'g>(
+        &self,
+        place: *const Record,
+        hash: KeyHash,
+        _guard: &'g Guard<'_>,
+    ) -> Option<Linked<'g, Record>> {
+        let mut link = self.buckets[self.index(hash)].load(Ordering::Acquire);
+        loop {
+            // SAFETY: as in `search`.
+            let record: Linked<'g, _> = unsafe { Linked::new(unmarked(link)) }?;
+            if ptr::eq(record.pointer(), place) {
+                return Some(record);
+            }
+            link = record.next.load(Ordering::Acquire);
+        }
+    }
+
     /// Notes that `head` is the newest version of `record`, for who looks for it next.
     #[inline]
     pub(crate) fn note_newest(&self, record: &Record, head: *mut Version) {

@@ -324,6 +324,12 @@ impl Version {
         self.word.load(Ordering::SeqCst) & 3 != PENDING
     }
 
+    /// Whether the writer has stamped it as aborted.
+    #[inline]
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & 3 == ABORTED
+    }
+
     /// The writer stamps it (V2).
     pub(crate) fn stamp_committed(&self, at: Timestamp, commit_lsn: Lsn) {
         // Ordered before the word that says what it means.

@@ -21,6 +21,7 @@ use crate::recycler::Recycler;
 use crate::savepoint::Savepoints;
 use crate::segment::Digest;
 use crate::statistics::Counts;
+use crate::superseded::Superseded;
 use crate::sync::{AtomicPtr, AtomicUsize, Lost, Mutex, Ordering, Padded, lock};
 use crate::transaction_table::{Slot, SlotIndex};
 use crate::turnstile::{CONTENDS, Pass};
@@ -124,6 +125,8 @@ pub(crate) struct Workspace {
     pub(crate) writes: Vec<WriteEntry>,
     /// Where versions that are pruned go, and new ones come from.
     pub(crate) recycler: Recycler,
+    /// What its last transactions have written above others.
+    pub(crate) superseded: Superseded,
     /// Memory that cannot be given back before the transaction ends.
     pub(crate) written_bytes: usize,
     /// The slot has said that this is much.
@@ -163,7 +166,7 @@ pub(crate) struct Workspace {
 }
 
 // SAFETY: the pointers of the write set are to records and versions, which are shared between threads, and stay good
-// whichever thread the transaction moves to (see `WriteEntry`).
+// whichever thread the transaction moves to (see `WriteEntry`). Those of notes of what is superseded are compared only.
 unsafe impl Send for Workspace {}
 
 impl Workspace {
@@ -181,6 +184,7 @@ impl Workspace {
             held: Held::default(),
             writes: Vec::new(),
             recycler: Recycler::new(),
+            superseded: Superseded::default(),
             written_bytes: 0,
             has_said_much: false,
             value: Vec::new(),

@@ -125,8 +125,9 @@ impl Transaction {
             let limit = workspace.writes.len();
             return Err(TcError::TransactionTooLarge { found: limit + 1, limit }.into());
         }
-        if !matches!(workspace.slot().status.load(), Status::Active(_)) {
-            return Err(WriteFailure::Conflict(workspace.slot().aborted_for(), None));
+        let slot = core.transactions.slot(workspace.slot);
+        if !matches!(slot.status.load(), Status::Active(_)) {
+            return Err(WriteFailure::Conflict(slot.aborted_for(), None));
         }
         let hashed = core.table.key(table, key);
         // A copy is for readers. A large transaction has better uses for the memory, and so has a full table.
@@ -143,11 +144,11 @@ impl Transaction {
             return workspace.install(hashed, Lsn(0), Written::Unlogged(value), at, isolation, in_time);
         }
         let (lsn, is_large) =
-            core.log_write(workspace.slot(), workspace.log_id, &mut self.logged_bytes, table, key, value)?;
+            core.log_write(slot, workspace.log_id, &mut self.logged_bytes, table, key, value)?;
         point();
         // Who has aborted it while it waited for room has told the log before this record was there: it is to be told again, behind it.
-        if !matches!(workspace.slot().status.load(), Status::Active(_)) {
-            return Err(WriteFailure::Conflict(workspace.slot().aborted_for(), None));
+        if !matches!(slot.status.load(), Status::Active(_)) {
+            return Err(WriteFailure::Conflict(slot.aborted_for(), None));
         }
         let written = match value {
             None => Written::Absent,
@@ -333,7 +334,10 @@ impl Workspace {
             }
         }
         record.set_referenced();
-        core.prune_below(&record, new, &mut self.recycler, &guard);
+        let is_above_another = core.prune_below(&record, new, &mut self.recycler, &guard);
+        if is_above_another && core.account.is_filling() && self.superseded.note(&record, at) {
+            core.prune_superseded(&mut self.superseded, &mut self.recycler, &guard);
+        }
         Ok(())
     }
 
