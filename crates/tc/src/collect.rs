@@ -383,7 +383,7 @@ impl Core {
         // SAFETY: linked, under the guard (V1).
         let Some(version) = (unsafe { beneath.as_ref() }) else { return false };
         let below = version.next.load(Ordering::Relaxed);
-        // There is nothing as a rule, since what its writer has left beneath it has gone before.
+        // Its writer may have let go of what was there.
         let is_last = below.is_null() || below == PRUNED;
         if !is_last || version.is_aborted() {
             self.prune_more(record, version, below, recycler, guard);

@@ -71,7 +71,9 @@ impl Superseded {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::test_bed::{Bed, TABLE, roomy};
+    use crate::TcOptions;
+    use crate::test_bed::{Bed, TABLE, bed, roomy};
+    use deuteron_log::LogOptions;
     use std::sync::Arc;
 
     fn written(bed: &Bed, keys: std::ops::Range<u32>) {
@@ -82,10 +84,11 @@ mod tests {
 
     /// One whose memory fills, but nothing needs to be evicted.
     fn filling() -> Arc<Bed> {
-        let bed = roomy();
+        let options = TcOptions { memory_bytes: 64 << 20, ..TcOptions::default() };
+        let log = LogOptions { ring_bytes: 8 << 20, ..LogOptions::default() };
+        let bed = bed(options, &log, deuteron_proxy::Options::default());
         let account = &bed.tc().core.account;
-        account.set_budget(64 << 20);
-        account.add(account.budget() as usize / 8 * 7 + 1);
+        account.add((account.budget() / 8 * 7 + 1 - account.used()) as usize);
         bed
     }
 
