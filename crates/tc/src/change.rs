@@ -308,11 +308,8 @@ impl Transaction {
         let workspace = &mut **self.workspace;
         let bytes = workspace.changes.note(table, key, change);
         workspace.written_bytes += bytes;
-        if workspace.written_bytes > workspace.core.account.budget() as usize / 2 {
-            let limit = workspace.writes.len();
-            self.roll_back();
-            return Err(TcError::TransactionTooLarge { found: limit + 1, limit });
-        }
+        self.workspace.check_size(0).inspect_err(|_| self.roll_back())?;
+        let workspace = &mut **self.workspace;
         workspace.held.add(bytes, &workspace.core.account);
         workspace.make_room().inspect_err(|_| self.roll_back())?;
         self.check_may_note()

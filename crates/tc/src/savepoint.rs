@@ -149,13 +149,9 @@ impl Transaction {
     /// ```
     pub fn savepoint(&mut self) -> Result<Savepoint, TcError> {
         self.check_active()?;
+        let marks_bytes = (self.workspace.savepoints.marks.len() + 1) * size_of::<Mark>();
+        self.workspace.check_size(marks_bytes).inspect_err(|_| self.roll_back())?;
         let workspace = &mut **self.workspace;
-        let marks_bytes = (workspace.savepoints.marks.len() + 1) * size_of::<Mark>();
-        if workspace.written_bytes + marks_bytes > workspace.core.account.budget() as usize / 2 {
-            let limit = workspace.writes.len();
-            self.roll_back();
-            return Err(TcError::TransactionTooLarge { found: limit + 1, limit });
-        }
         if workspace.held.add(size_of::<Mark>(), &workspace.core.account) {
             workspace.make_room().inspect_err(|_| self.roll_back())?;
         }

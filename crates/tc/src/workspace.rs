@@ -300,8 +300,20 @@ impl Workspace {
         if taken as u64 <= self.core.account.budget() {
             return Ok(());
         }
+        Err(self.too_large())
+    }
+
+    /// Half of the budget at most waits for one transaction to commit: an error, if what it has written and `more` bytes are more.
+    #[inline]
+    pub(crate) fn check_size(&self, more: usize) -> Result<(), TcError> {
+        let is_too_large = self.written_bytes + more > self.core.account.budget() as usize / 2;
+        if is_too_large { Err(self.too_large()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn too_large(&self) -> TcError {
         let limit = self.writes.len();
-        Err(TcError::TransactionTooLarge { found: limit + 1, limit })
+        TcError::TransactionTooLarge { found: limit + 1, limit }
     }
 
     /// Says in the slot how much the transaction has written, or noted, so that it may have to give way to others; and how the log calls it, or

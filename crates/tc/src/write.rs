@@ -119,12 +119,8 @@ impl Transaction {
         let in_time = self.must_be_in_time();
         let workspace = &mut **self.workspace;
         workspace.make_room()?;
+        workspace.check_size(0)?;
         let core = &*workspace.core;
-        // Half of the budget at most waits for one transaction to commit.
-        if workspace.written_bytes > core.account.budget() as usize / 2 {
-            let limit = workspace.writes.len();
-            return Err(TcError::TransactionTooLarge { found: limit + 1, limit }.into());
-        }
         let slot = core.transactions.slot(workspace.slot);
         if !matches!(slot.status.load(), Status::Active(_)) {
             return Err(WriteFailure::Conflict(slot.aborted_for(), None));
