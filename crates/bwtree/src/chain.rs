@@ -58,6 +58,7 @@ pub(crate) fn lookup<'g>(head: NodeRef<'g>, key: &[u8]) -> Lookup<'g> {
             }
             // A search goes back and forth among the slots: a miss after the other, unless all are on their way.
             current.prefetch(slot_lines(&run));
+            run.prefetch_where_expected(key);
         } else if !current.is_near()
             && let Some(next) = current.next()
         {

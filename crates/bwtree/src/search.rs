@@ -2,6 +2,7 @@
 
 use deuteron_epoch::prefetch;
 use std::cmp::Ordering;
+use std::hint::select_unpredictable;
 
 /// The index of the first head for which `number` gives not less than `wanted`; heads ascend.
 ///
@@ -16,7 +17,7 @@ pub(crate) fn lower_bound<T: Copy>(heads: &[T], wanted: u64, number: impl Fn(T) 
         let half = count / 2;
         // SAFETY: `half < count`, so by S1 the index is below `heads.len()`.
         let middle = unsafe { *heads.get_unchecked(from + half - 1) };
-        from = if number(middle) < wanted { from + half } else { from };
+        from = select_unpredictable(number(middle) < wanted, from + half, from);
         count -= half;
     }
     // SAFETY: `count` is 1, so by S1 `from` is below `heads.len()`.

@@ -146,6 +146,10 @@ proptest! {
             prop_assert_eq!(run.right(), right);
             prop_assert_eq!(run.high(), split.parts().get(index + 1).map(|next| next.low.as_slice()));
             prop_assert!(run.count() == 1 || run.bytes() <= page_bytes_max + 200);
+            // Of keys within the bounds and without.
+            for key in model.keys() {
+                prop_assert!(run.expected_at(key).is_none_or(|at| at >= run.slots().end && at <= run.bytes()));
+            }
             // A second consolidation, now with a shared prefix, keeps the content too.
             prop_assert_eq!(content(&Run::new(&consolidated(&bytes, &[], 0))), content(&run));
             found.extend(content(&run));
@@ -241,6 +245,35 @@ proptest! {
         // Either refused, or every record can be read without a panic.
         if let Ok(run) = Run::verify(&base) {
             content(&run);
+        }
+    }
+}
+
+/// Keys at random, and ascending ones, whose bounds are much shorter than they.
+#[test]
+fn records_lie_about_where_they_are_expected() {
+    for stem in [&b""[..], b"customer/0000/"] {
+        for factor in [1, 0x9e37_79b9_7f4a_7c15u64] {
+            let key = |number: u64| [stem, &number.wrapping_mul(factor).to_be_bytes()].concat();
+            let of = |number| Owned { key: key(number), value: Some(vec![7; 8]), stamp: 1, lsn: 1 };
+            let delta = delta_of(&mut (0..2000).map(of).collect::<Vec<_>>());
+            let base = empty_base();
+            let merge = Merge::new(Run::new(&base), [Run::new(&delta)], 0);
+            let split = Split::new(&Merged::new(&merge, 4096)).unwrap();
+            let (mut near, mut all) = (0, 0);
+            // But the two at the ends.
+            for part in 1..split.parts().len() - 1 {
+                let mut bytes = vec![0; split.bytes(part)];
+                split.write(part, PageId(7), &mut bytes);
+                let run = Run::verify(&bytes).unwrap();
+                for index in 0..run.count() {
+                    let expected = run.expected_at(&run.record(index).key.to_vec());
+                    all += 1;
+                    near +=
+                        usize::from(expected.is_some_and(|at| at.abs_diff(run.record_start(index)) <= 128));
+                }
+            }
+            assert!(all > 1000 && 10 * near > 9 * all, "{near} of {all}, {factor:x} behind {stem:?}");
         }
     }
 }
