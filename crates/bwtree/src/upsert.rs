@@ -59,6 +59,9 @@ fn is_in_one_piece(head: NodeRef<'_>) -> bool {
     head.is_near() || head.chain_length() == 0
 }
 
+/// Operations whose stamps are their own.
+const AS_GIVEN: Option<fn(Option<u64>) -> Option<u64>> = None;
+
 /// What one delta has taken.
 struct Applied {
     operations: usize,
@@ -91,15 +94,15 @@ impl Tree {
     pub fn try_upsert(&self, operations: &[Upsert<'_>], guard: &Guard<'_>) -> Result<usize, Miss> {
         debug_assert!(operations.is_sorted_by_key(|operation| operation.key));
         if let [only] = operations {
-            let applied = self.upsert_page(self.index.find(only.key, guard), operations, guard)?;
-            return Ok(applied.operations);
+            let page = self.index.find(only.key, guard);
+            return Ok(self.upsert_page(page, operations, AS_GIVEN, guard)?.operations);
         }
         let window = self.fetch(operations, guard);
         let (mut applied, mut bytes) = (0, 0);
         for &(page, end) in window.iter().take_while(|(page, _)| *page != PageId::NONE) {
             // U3. An end also for bytes, so that whoever keeps a budget looks at it in time.
             while applied < end && bytes <= self.options.delta_bytes_max {
-                match self.upsert_page(page, &operations[applied..], guard) {
+                match self.upsert_page(page, &operations[applied..], AS_GIVEN, guard) {
                     Ok(delta) => {
                         applied += delta.operations;
                         bytes += delta.bytes;
@@ -112,13 +115,48 @@ impl Tree {
         Ok(applied)
     }
 
-    /// Applies as many operations from the front as belong to one page and fit into one delta. To that page leads `page`, as by U3.
+    /// Writes `value` to `key`, or deletes it. Its stamp, which is its LSN, too, is asked for as late as can be: `stamp` is told an upper bound of the stamps of all that the page
+    /// holds, or `None` if that is not known, and gives a higher one. It is asked again if others have changed the page meanwhile; what it gives last counts. So a thread can draw stamps from
+    /// a stock of its own, as long as they are higher than what the page has. Whether it has given one: otherwise nothing is written. Never waits.
+    ///
+    /// # Errors
+    /// As [`Tree::try_upsert`].
+    ///
+    /// ```
+    /// # use deuteron_bwtree::{Options, Tree};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+    /// let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+    /// let next = |above: Option<u64>| above.map(|above| above + 1);
+    /// assert_eq!(tree.try_write(b"one", Some(b"1"), next, &tree.llama().pin()), Ok(true));
+    /// assert_eq!(tree.try_write(b"two", Some(b"2"), next, &tree.llama().pin()), Ok(true));
+    /// assert_eq!(tree.get(b"two", |record| record.map(|found| found.stamp))?, Some(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_write(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        stamp: impl FnMut(Option<u64>) -> Option<u64>,
+        guard: &Guard<'_>,
+    ) -> Result<bool, Miss> {
+        let page = self.index.find(key, guard);
+        let operation = Upsert { key, value, stamp: 0, lsn: 0 };
+        Ok(self.upsert_page(page, &[operation], Some(stamp), guard)?.operations > 0)
+    }
+
+    /// Applies as many operations from the front as belong to one page and fit into one delta. To that page leads `page`, as by U3. If there is a
+    /// `stamp`, it is one operation, to which that is given; none if that gives none.
+    #[inline]
     fn upsert_page(
         &self,
         page: PageId,
         operations: &[Upsert<'_>],
+        mut stamp: Option<impl FnMut(Option<u64>) -> Option<u64>>,
         guard: &Guard<'_>,
     ) -> Result<Applied, Miss> {
+        let mut stamped = operations[0];
         loop {
             let target = self.target_from(page, operations[0].key, guard)?;
             if target.head.is_some_and(|head| self.is_at_limit(head)) {
@@ -132,6 +170,18 @@ impl Tree {
                     return Err(Miss(target.page));
                 }
             }
+            let operations = match &mut stamp {
+                None => operations,
+                Some(stamp) => {
+                    // After the snapshot: whoever has changed the page before has got his stamp before, and whoever changes it now has this tried again.
+                    let newest = target.head.filter(|_| target.whole).map(chain::newest_stamp);
+                    let Some(stamp) = stamp(newest.filter(|newest| *newest < u64::MAX)) else {
+                        return Ok(Applied { operations: 0, bytes: 0 });
+                    };
+                    (stamped.stamp, stamped.lsn) = (stamp, stamp);
+                    std::slice::from_ref(&stamped)
+                }
+            };
             let until = target.until.as_deref();
             let batch = Batch::new(self.fitting(operations, until), until);
             if target.whole

@@ -372,6 +372,45 @@ impl BwTreeDc {
         self.llama.marks()[END_OF_STABLE_LOG]
     }
 
+    /// An operation with this LSN is about to be applied.
+    #[inline]
+    pub(crate) fn assert_stable(&self, lsn: Lsn) {
+        let end = self.end_of_log();
+        assert!(
+            end == 0 || lsn.0 < end,
+            "an operation at {lsn} was applied before the log is stable up to there ({end})"
+        );
+    }
+
+    /// And operations with this timestamp and lower ones.
+    #[inline]
+    pub(crate) fn note_newest(&self, newest: Timestamp) {
+        let newest = newest.0;
+        // Ahead, so that it need not be raised each time (C6).
+        let ahead = newest.checked_next_multiple_of(TIMESTAMPS_AHEAD).unwrap_or(newest);
+        self.llama.raise_mark(NEWEST_TIMESTAMP, ahead);
+    }
+
+    /// Whether `value` is [special](Self::is_special), once it is known that it may be written to `key`.
+    #[inline]
+    pub(crate) fn check_write(
+        &self,
+        table: TableId,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<bool, DcError> {
+        assert!(is_table(table.0), "tables have identifiers below 2^31");
+        let limit = self.key_bytes_max();
+        if key.is_empty() || key.len() > limit {
+            return Err(DcError::KeySize { found: key.len(), limit });
+        }
+        let (Some(value), limit) = (value, self.value_bytes_max()) else { return Ok(false) };
+        if value.len() > limit {
+            return Err(DcError::ValueSize { found: value.len(), limit });
+        }
+        Ok(self.is_special(value))
+    }
+
     /// Bytes that the trees take, with their indexes.
     fn index_bytes(&self) -> u64 {
         self.tables.all().into_iter().map(|tree| TREE_BYTES + tree.index_bytes()).sum()
@@ -721,36 +760,17 @@ impl DataComponent for BwTreeDc {
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
-        let end_of_stable_log = self.end_of_log();
-        let (key_limit, value_limit) = (self.key_bytes_max(), self.value_bytes_max());
         let mut special = false;
         for (index, operation) in operations.iter().enumerate() {
             if let Some(ahead) = operations.get(index + OPERATIONS_AHEAD) {
                 prefetch_bytes(ahead.key);
                 prefetch_bytes(ahead.value.unwrap_or(&[]));
             }
-            if operation.key.is_empty() || operation.key.len() > key_limit {
-                return Err(DcError::KeySize { found: operation.key.len(), limit: key_limit });
-            }
-            if let Some(value) = operation.value {
-                if value.len() > value_limit {
-                    return Err(DcError::ValueSize { found: value.len(), limit: value_limit });
-                }
-                special |= self.is_special(value);
-            }
-            assert!(
-                end_of_stable_log == 0 || operation.lsn.0 < end_of_stable_log,
-                "an operation at {} was applied before the log is stable up to there ({end_of_stable_log})",
-                operation.lsn
-            );
-            assert!(is_table(operation.table.0), "tables have identifiers below 2^31");
+            special |= self.check_write(operation.table, operation.key, operation.value)?;
+            self.assert_stable(operation.lsn);
         }
-        let newest = operations.iter().map(|operation| operation.timestamp.0).max().unwrap_or(0);
-        // Ahead, so that it need not be raised each time (C6).
-        self.llama.raise_mark(
-            NEWEST_TIMESTAMP,
-            newest.checked_next_multiple_of(TIMESTAMPS_AHEAD).unwrap_or(newest),
-        );
+        let newest = operations.iter().map(|operation| operation.timestamp).max();
+        self.note_newest(newest.unwrap_or(Timestamp(0)));
         if special { self.apply_special(operations) } else { self.apply_stored(operations) }
     }
 

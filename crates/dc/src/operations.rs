@@ -2,8 +2,9 @@
 
 use crate::stored_value;
 use crate::{BwTreeDc, error};
-use deuteron_bwtree::{RecordRef, Tree, Upsert, compare_keys};
-use deuteron_contract::{DataComponent, DcError, Operation, Record, TableId, Timestamp};
+use deuteron_bwtree::{Miss, RecordRef, Tree, Upsert, compare_keys};
+use deuteron_contract::{DataComponent, DcError, Lsn, Operation, Record, TableId, Timestamp};
+use deuteron_epoch::Guard;
 use std::cmp::Ordering;
 
 /// The operation as its tree takes it.
@@ -61,18 +62,34 @@ impl BwTreeDc {
 
     /// Applies upserts, which are sorted by key, to a tree.
     pub(crate) fn upsert_all(&self, tree: &Tree, upserts: &[Upsert<'_>]) -> Result<(), DcError> {
+        let mut rest = upserts;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.change_until_done(tree, |guard| {
+            rest = &rest[tree.try_upsert(rest, guard)?..];
+            Ok(rest.is_empty())
+        })
+    }
+
+    /// Takes one step of a change after the other, each under a guard of its own, until one says that it was the last; loads what a step misses, and helps with the memory that they take.
+    #[inline]
+    fn change_until_done(
+        &self,
+        tree: &Tree,
+        mut step: impl FnMut(&Guard<'_>) -> Result<bool, Miss>,
+    ) -> Result<(), DcError> {
         if self.is_stuck() {
             // Refused before it is applied, unless there is room by now: else each attempt would take more memory.
             self.relieve(true)?;
         }
-        let mut rest = upserts;
         let mut unread = None;
         // Whether a step has been done for the memory that this takes.
         let mut has_helped = false;
-        while !rest.is_empty() {
-            let applied = tree.try_upsert(rest, &self.llama.pin());
-            match applied {
-                Ok(count) => rest = &rest[count..],
+        loop {
+            let stepped = step(&self.llama.pin());
+            let is_done = match stepped {
+                Ok(is_done) => is_done,
                 Err(miss) => {
                     // Room is made before the load. Behind it, the page just loaded might be what goes.
                     self.make_room_for_reads();
@@ -80,13 +97,67 @@ impl BwTreeDc {
                         .map_err(|error| error::tree("apply operations", error))?;
                     continue;
                 }
-            }
+            };
             if self.llama.over_budget() && (!has_helped || self.is_far_over_budget()) {
                 self.relieve(true)?;
                 has_helped = true;
             }
+            if is_done {
+                return Ok(());
+            }
         }
-        Ok(())
+    }
+
+    /// One write of a store without a log: `value` to `key`, or `None` to delete it. Its number, which is its timestamp and its LSN, is asked for as late as can be: `number` is told an upper
+    /// bound of the numbers of what lies beside the key, or `None` if that is not known, gives a higher one, and may be asked again ([`Tree::try_write`]). Whether it has given one:
+    /// otherwise nothing is written.
+    ///
+    /// # Errors
+    /// As [`DataComponent::apply`].
+    ///
+    /// ```
+    /// # use deuteron_contract::{DataComponent, TableId, Timestamp};
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// let after = |above: Option<Timestamp>| Some(Timestamp(above?.0 + 1));
+    /// assert!(dc.write(TableId(1), b"one", Some(b"1"), after)?);
+    /// assert!(dc.write(TableId(1), b"one", Some(b"2"), after)?);
+    /// let found = dc.get(TableId(1), b"one")?.ok_or("it is there")?;
+    /// assert_eq!((found.timestamp, found.value), (Timestamp(2), Some(b"2".to_vec())));
+    /// assert!(!dc.write(TableId(1), b"one", None, |_| None)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn write(
+        &self,
+        table: TableId,
+        key: &[u8],
+        value: Option<&[u8]>,
+        mut number: impl FnMut(Option<Timestamp>) -> Option<Timestamp>,
+    ) -> Result<bool, DcError> {
+        if self.check_write(table, key, value)? {
+            let Some(timestamp) = number(None) else { return Ok(false) };
+            let operation = Operation { table, key, value, timestamp, lsn: Lsn(timestamp.0) };
+            return self.apply(&[operation]).map(|()| true);
+        }
+        let Some(tree) = self.tree_to_write(table) else { return Ok(true) };
+        let mut is_numbered = false;
+        self.change_until_done(tree, |guard| {
+            let stamp = |above: Option<u64>| {
+                let number = number(above.map(Timestamp))?;
+                self.assert_stable(Lsn(number.0));
+                self.note_newest(number);
+                Some(number.0)
+            };
+            is_numbered = tree.try_write(key, value, stamp, guard)?;
+            Ok(true)
+        })?;
+        if is_numbered {
+            self.applied_bytes.change(key.len() + value.map_or(0, <[u8]>::len), 0);
+            self.sweeps.note(table, 1);
+        }
+        Ok(is_numbered)
     }
 
     /// Gives the newest version of `key` to `read`, as the tree of `table` keeps it, if there is one.

@@ -2,12 +2,12 @@
 
 use crate::catalogue::Catalogue;
 use crate::keeper::{Bell, Keeper};
-use crate::stamps::Stamps;
+use crate::stamps::{STOCK, Stamps};
 use crate::turns::{Turn, Turns};
 use crate::under_way::{Call, UnderWay};
 use crate::{BackupReport, Batch, CheckReport, Compaction, Error, Options, Stats};
 use deuteron_archive::{ArchiveWriter, Beginning};
-use deuteron_contract::{DataComponent, Lsn, Operation, ScanBatch, ScanRequest, TableId, Timestamp};
+use deuteron_contract::{DataComponent, DcError, Lsn, Operation, ScanBatch, ScanRequest, TableId, Timestamp};
 use deuteron_dc::{BwTreeDc, StoreFile};
 use deuteron_device::{Directory, with_causes};
 use deuteron_epoch::Epochs;
@@ -151,9 +151,16 @@ impl Engine {
 
     /// One write, without an allocation.
     pub(crate) fn write(&self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
-        let _call = self.writable()?;
-        let stamp = self.take_stamps(1)?;
-        self.apply_numbered(&[numbered((table, key, value), stamp)])
+        let call = self.writable()?;
+        let number = |above: Option<Timestamp>| {
+            self.stamps.take_above(call.place(), above.map(|above| above.0)).map(Timestamp)
+        };
+        loop {
+            match self.component.write(table, key, value, number) {
+                Ok(false) => self.make_room_for_stamps(STOCK)?,
+                applied => return self.applied(applied.map(drop)),
+            }
+        }
     }
 
     pub(crate) fn apply_batch(&self, batch: &Batch) -> Result<(), Error> {
@@ -183,11 +190,11 @@ impl Engine {
             (operation.table, operation.key, std::cmp::Reverse(operation.lsn))
         });
         operations.dedup_by_key(|operation| (operation.table, operation.key));
-        self.apply_numbered(&operations)
+        self.applied(self.component.apply(&operations))
     }
 
-    fn apply_numbered(&self, operations: &[Operation<'_>]) -> Result<(), Error> {
-        let applied = self.component.apply(operations);
+    /// Something has been written, or not all of it.
+    fn applied(&self, applied: Result<(), DcError>) -> Result<(), Error> {
         // A batch that failed half-way has changed something, too. After the change, so that a persist that finds the
         // mark gone has begun before it; and read first, since most writes find it set.
         if !self.changed.load(Ordering::SeqCst) {
@@ -201,10 +208,17 @@ impl Engine {
             if let Some(first) = self.stamps.take(count) {
                 return Ok(first);
             }
-            // A backup has raised the ceiling long before it is done.
-            if let Some(turn) = self.persisting.wait_unless(|| self.stamps.has_room(count)) {
-                self.persist_here(&turn, true)?;
-            }
+            self.make_room_for_stamps(count)?;
+        }
+    }
+
+    /// Raises the ceiling, unless there is room for `count` by now.
+    #[cold]
+    fn make_room_for_stamps(&self, count: u64) -> Result<(), Error> {
+        // A backup has raised the ceiling long before it is done.
+        match self.persisting.wait_unless(|| self.stamps.has_room(count)) {
+            Some(turn) => self.persist_here(&turn, true),
+            None => Ok(()),
         }
     }
 

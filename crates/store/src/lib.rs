@@ -55,6 +55,7 @@ mod scan;
 mod stamps;
 mod statistics;
 mod store;
+mod sync;
 mod table;
 mod turns;
 mod under_way;

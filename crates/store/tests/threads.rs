@@ -1,9 +1,9 @@
 //! Real files, with io_uring and without, real threads, more data than memory: nothing is lost, and the thread makes things durable by itself.
 
 use deuteron_store::device::{Directory, OsDirectory};
-use deuteron_store::{Batch, Options};
-use std::sync::Arc;
+use deuteron_store::{Batch, Options, Store};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn key(thread: u64, number: u64) -> Vec<u8> {
@@ -113,4 +113,58 @@ fn every_write_that_has_returned_when_the_store_is_closed_under_its_writers_is_t
     }
     let store = options().open(scratch.path()).expect("opens");
     store.check().expect("sound");
+}
+
+/// Each key is written by all threads, one at a time, while its page is in memory, is not, or is read again: the last write is what is there, whatever stock its number came from.
+#[test]
+fn the_later_of_two_writes_wins_whoever_makes_them() {
+    const THREADS: u64 = 4;
+    const KEYS: u64 = 16_000;
+    let scratch = tempfile::tempdir().expect("a directory");
+    let options = || Options::new().memory(4 << 20).persist_every(Duration::from_millis(20));
+    let store = options().open(scratch.path()).expect("opens");
+    let table = store.table("t").expect("creates");
+    let last: Vec<_> = (0..KEYS).map(|_| Mutex::new(None)).collect();
+    let value = |number: u64| number.to_be_bytes().repeat(64);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (table, last) = (&table, &last);
+            scope.spawn(move || {
+                for step in 0..20_000 {
+                    let number = step * THREADS + thread;
+                    // Some keys again and again, the others by all of a small page's neighbours.
+                    let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                    let index = if step % 4 == 0 { spread % 8 } else { spread % KEYS };
+                    let key = key(0, index);
+                    let mut last = last[index as usize].lock().expect("no panic");
+                    *last = match number % 16 {
+                        0 => {
+                            table.delete(&key).expect("writes");
+                            None
+                        }
+                        _ => {
+                            table.upsert(&key, &value(number)).expect("writes");
+                            Some(value(number))
+                        }
+                    };
+                    if step % 3 == 0 {
+                        assert_eq!(table.get(&key).expect("reads"), *last, "key {index} at {number}");
+                    }
+                }
+            });
+        }
+    });
+    let stats = store.stats();
+    assert!(stats.counter("pages_evicted").is_some_and(|pages| pages > 1000), "{stats:?}");
+    assert!(stats.counter("blind_deltas").is_some_and(|deltas| deltas > 1000), "{stats:?}");
+    let as_written = |store: &Store| {
+        let table = store.table("t").expect("is there");
+        for (index, last) in last.iter().enumerate() {
+            let found = table.get(&key(0, index as u64)).expect("reads");
+            assert_eq!(found, *last.lock().expect("no panic"), "key {index}");
+        }
+    };
+    as_written(&store);
+    store.close().expect("closes");
+    as_written(&options().open(scratch.path()).expect("opens again"));
 }
