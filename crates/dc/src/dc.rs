@@ -52,6 +52,15 @@ const END_OF_STABLE_LOG: usize = 0;
 const NEWEST_TIMESTAMP: usize = 1;
 const TIMESTAMPS_AHEAD: u64 = 1 << 12;
 
+/// An operation at `lsn` is about to be applied, and the log is stable up to `end`, if there is one.
+#[inline]
+pub(crate) fn assert_stable(lsn: Lsn, end: u64) {
+    assert!(
+        end == 0 || lsn.0 < end,
+        "an operation at {lsn} was applied before the log is stable up to there ({end})"
+    );
+}
+
 /// A data component. See the [crate documentation](crate).
 pub struct BwTreeDc {
     pub(crate) options: DcOptions,
@@ -368,21 +377,11 @@ impl BwTreeDc {
     }
 
     /// How far the log is stable: as announced in this life or an earlier one (C5).
-    fn end_of_log(&self) -> u64 {
+    pub(crate) fn end_of_log(&self) -> u64 {
         self.llama.marks()[END_OF_STABLE_LOG]
     }
 
-    /// An operation with this LSN is about to be applied.
-    #[inline]
-    pub(crate) fn assert_stable(&self, lsn: Lsn) {
-        let end = self.end_of_log();
-        assert!(
-            end == 0 || lsn.0 < end,
-            "an operation at {lsn} was applied before the log is stable up to there ({end})"
-        );
-    }
-
-    /// And operations with this timestamp and lower ones.
+    /// Operations with this timestamp and lower ones are about to be applied.
     #[inline]
     pub(crate) fn note_newest(&self, newest: Timestamp) {
         let newest = newest.0;
@@ -760,6 +759,7 @@ impl DataComponent for BwTreeDc {
     }
 
     fn apply(&self, operations: &[Operation<'_>]) -> Result<(), DcError> {
+        let end_of_stable_log = self.end_of_log();
         let mut special = false;
         for (index, operation) in operations.iter().enumerate() {
             if let Some(ahead) = operations.get(index + OPERATIONS_AHEAD) {
@@ -767,7 +767,7 @@ impl DataComponent for BwTreeDc {
                 prefetch_bytes(ahead.value.unwrap_or(&[]));
             }
             special |= self.check_write(operation.table, operation.key, operation.value)?;
-            self.assert_stable(operation.lsn);
+            assert_stable(operation.lsn, end_of_stable_log);
         }
         let newest = operations.iter().map(|operation| operation.timestamp).max();
         self.note_newest(newest.unwrap_or(Timestamp(0)));

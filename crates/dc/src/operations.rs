@@ -1,5 +1,6 @@
 //! Operations on records as the trees keep them, with the loads that they need.
 
+use crate::dc::assert_stable;
 use crate::stored_value;
 use crate::{BwTreeDc, error};
 use deuteron_bwtree::{Miss, RecordRef, Tree, Upsert, compare_keys};
@@ -146,7 +147,7 @@ impl BwTreeDc {
         self.change_until_done(tree, |guard| {
             let stamp = |above: Option<u64>| {
                 let number = number(above.map(Timestamp))?;
-                self.assert_stable(Lsn(number.0));
+                assert_stable(Lsn(number.0), self.end_of_log());
                 self.note_newest(number);
                 Some(number.0)
             };

@@ -16,7 +16,7 @@
 mod support;
 
 use deuteron_contract::conformance::{Counts, Schedules, SplitMix};
-use deuteron_contract::{DataComponent, Direction, Lsn, TableId};
+use deuteron_contract::{DataComponent, Direction, Lsn, TableId, Timestamp};
 use deuteron_dc::BwTreeDc;
 use deuteron_device::MemoryDirectory;
 use deuteron_llama::FlushProgress;
@@ -57,8 +57,11 @@ struct Bed {
 }
 
 impl Bed {
-    /// Writes or deletes some keys of a writer as one batch.
+    /// Writes or deletes some keys of a writer as one batch, or a single one with a number that was taken before, if it may be.
     fn write(&self, writer: u64, keys: &[u64], deletes: bool) {
+        if let [key] = keys {
+            return self.write_one(writer, *key, deletes);
+        }
         let first = self.clock.take(writer, keys.len() as u64);
         let rows: Vec<_> = keys.iter().map(|key| (key.to_be_bytes(), [*key as u8; 28])).collect();
         let operations: Vec<_> = (first..)
@@ -70,6 +73,21 @@ impl Bed {
         for (number, &key) in (first..).zip(keys) {
             self.known[key as usize].store(number << 1 | u64::from(!deletes), Ordering::SeqCst);
         }
+    }
+
+    fn write_one(&self, writer: u64, key: u64, deletes: bool) {
+        let value = [key as u8; 28];
+        let mut number = self.clock.take(writer, 1);
+        let numbered = |above: Option<Timestamp>| {
+            if above.is_none_or(|above| above.0 >= number) {
+                number = self.clock.take(writer, 1);
+            }
+            Some(Timestamp(number))
+        };
+        let value = (!deletes).then_some(&value[..]);
+        assert!(self.dc.write(TABLE, &key.to_be_bytes(), value, numbered).expect("writes"));
+        self.clock.done(writer);
+        self.known[key as usize].store(number << 1 | u64::from(!deletes), Ordering::SeqCst);
     }
 
     fn known(&self) -> Vec<u64> {

@@ -37,6 +37,26 @@ fn a_buffer_is_filled_to_its_last_byte_and_no_further() {
     assert_eq!(steps(&llama, &[3136; 6]), [(2, 8192); 3]);
 }
 
+/// Who comes for other pages goes, and does not look again and again until they have.
+#[test]
+fn a_buffer_that_is_open_for_others_is_left_to_them() {
+    let llama = open(Options::tiny_for_tests());
+    put(&llama, llama.allocate(), b"first");
+    flush(&llama);
+    put(&llama, llama.allocate(), b"second");
+    for (stream, is_alone) in [(Stream::Moved, false), (Stream::Fresh, true)] {
+        let flusher = llama.lock_flusher();
+        let mut filling = llama.filling();
+        let room = llama.room(&flusher, &filling, stream as usize);
+        filling.open(stream as usize, flusher.position.offsets[stream as usize], room, is_alone);
+        drop((filling, flusher));
+        assert!(matches!(llama.flush_step(), Ok(FlushProgress::Busy)));
+        // Closes it, as nobody has put anything into it.
+        llama.await_flush();
+    }
+    assert!(matches!(llama.flush_step(), Ok(FlushProgress::Wrote { pages: 1, .. })));
+}
+
 #[test]
 fn what_adopts_many_durable_pages_is_flushed_though_there_are_always_new_ones_ahead() {
     // More than two buffers take.
