@@ -156,7 +156,6 @@ impl Tree {
         mut stamp: Option<impl FnMut(Option<u64>) -> Option<u64>>,
         guard: &Guard<'_>,
     ) -> Result<Applied, Miss> {
-        let mut stamped = operations[0];
         loop {
             let target = self.target_from(page, operations[0].key, guard)?;
             if target.head.is_some_and(|head| self.is_at_limit(head)) {
@@ -170,6 +169,7 @@ impl Tree {
                     return Err(Miss(target.page));
                 }
             }
+            let stamped;
             let operations = match &mut stamp {
                 None => operations,
                 Some(stamp) => {
@@ -178,7 +178,7 @@ impl Tree {
                     let Some(stamp) = stamp(newest.filter(|newest| *newest < u64::MAX)) else {
                         return Ok(Applied { operations: 0, bytes: 0 });
                     };
-                    (stamped.stamp, stamped.lsn) = (stamp, stamp);
+                    stamped = Upsert { stamp, lsn: stamp, ..operations[0] };
                     std::slice::from_ref(&stamped)
                 }
             };
