@@ -153,7 +153,11 @@ impl Engine {
     pub(crate) fn write(&self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
         let call = self.writable()?;
         let number = |above: Option<Timestamp>| {
-            self.stamps.take_above(call.place(), above.map(|above| above.0)).map(Timestamp)
+            let number = match value {
+                Some(_) => self.stamps.take_above(call.place(), above.map(|above| above.0)),
+                None => self.stamps.take_for_deletes(1),
+            };
+            number.map(Timestamp)
         };
         loop {
             match self.component.write(table, key, value, number) {
@@ -182,9 +186,14 @@ impl Engine {
         writes: impl IntoIterator<Item = Write<'a>>,
     ) -> Result<(), Error> {
         let _call = self.writable()?;
-        let first = self.take_stamps(count as u64)?;
-        let mut operations: Vec<_> =
-            writes.into_iter().zip(first..).map(|(write, stamp)| numbered(write, stamp)).collect();
+        let mut operations = Vec::with_capacity(count);
+        operations.extend(writes.into_iter().zip(0..).map(|(write, place)| numbered(write, place)));
+        let deletes = operations.iter().any(|operation| operation.value.is_none());
+        let first = self.take_stamps(operations.len() as u64, deletes)?;
+        for operation in &mut operations {
+            operation.lsn.0 += first;
+            operation.timestamp.0 += first;
+        }
         // The latest of each key first; the component finds them sorted.
         operations.sort_unstable_by_key(|operation| {
             (operation.table, operation.key, std::cmp::Reverse(operation.lsn))
@@ -203,9 +212,14 @@ impl Engine {
         applied.map_err(|error| self.failed(error.into()))
     }
 
-    pub(crate) fn take_stamps(&self, count: u64) -> Result<u64, Error> {
+    /// The first of `count` numbers, for writes of which some are `deletes` or none are.
+    pub(crate) fn take_stamps(&self, count: u64, deletes: bool) -> Result<u64, Error> {
         loop {
-            if let Some(first) = self.stamps.take(count) {
+            let taken = match deletes {
+                true => self.stamps.take_for_deletes(count),
+                false => self.stamps.take(count),
+            };
+            if let Some(first) = taken {
                 return Ok(first);
             }
             self.make_room_for_stamps(count)?;

@@ -26,7 +26,7 @@ impl TableLoad {
         Ok(TableLoad {
             name: name.to_owned(),
             id,
-            stamp: engine.take_stamps(1)?,
+            stamp: engine.take_stamps(1, false)?,
             load,
             engine: Arc::clone(engine),
             closer: Arc::clone(closer),
