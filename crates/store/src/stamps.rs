@@ -1,7 +1,7 @@
 //! [`Stamps`]: the numbers of the writes.
 //!
-//! Each write gets a higher number than those that have returned before it, so that the later of two writes to a key
-//! wins. Numbers must not be given out twice, across crashes either, although no page is read at opening:
+//! Each write gets a higher number than those to its key that have returned before it, so that the later of two wins.
+//! Numbers must not be given out twice, across crashes either, although no page is read at opening:
 //! - **S1** a durable *ceiling* is above every number given out. It lies in the checkpoint, where a data component with a log
 //!   has its redo scan start point;
 //! - **S2** an opening begins at the ceiling that it finds;
