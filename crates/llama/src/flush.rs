@@ -457,11 +457,11 @@ impl Llama {
                 Err(_) => self.filling(),
             };
             if !filling.is_sealed() {
-                // Somebody has just opened it: for other pages, and has to come to fill it first, or for these, too.
-                match turn == Turn::IfFree && !filling.takes(stream, opened, is_alone) {
-                    true => return Ok(None),
-                    false => continue,
+                // Somebody has just opened it. If for other pages, he has to come to fill it first.
+                if turn == Turn::IfFree && !filling.takes(stream, opened, is_alone) {
+                    return Ok(None);
                 }
+                continue;
             }
             if !filling.is_empty() {
                 // Who has sealed it is about to close it.

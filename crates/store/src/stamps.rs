@@ -5,12 +5,10 @@
 //! - **S1** a durable *ceiling* is above every number given out. It lies in the checkpoint, where a data component with a log
 //!   has its redo scan start point;
 //! - **S2** an opening begins at the ceiling that it finds;
-//! - **S3** who would pass the ceiling takes a checkpoint with a higher one first. So the first write after an opening does.
-//!
+//! - **S3** who would pass the ceiling takes a checkpoint with a higher one first. So the first write after an opening does;
 //! - **S4** a single write takes its number when it knows its page, and a higher one than any that this has been written with: one from the [stock](Stock) of its thread if that is above the bound that the page
 //!   tells, else one from the counter, which is above all that have been given out, those in stocks too. Whoever has changed the page before has got his number before; if somebody changes it
-//!   meanwhile, another number is taken.
-//!
+//!   meanwhile, another number is taken;
 //! - **S5** a delete takes its number from the counter, and puts the *floor* there before it is applied; no number of a stock is used that is not above the floor. So whoever writes what was deleted has a
 //!   higher number, also when the delete was forgotten, and with it the page's bound: an older fragment may be there that says it.
 //!
