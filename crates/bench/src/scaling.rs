@@ -73,7 +73,7 @@ const PLACES: [(&str, &str); 12] = [
 ];
 
 /// Threads of which a database has one each.
-const ALONE: [&str; 4] = ["flusher", "proxy", "keeper", "checkpointer"];
+const ALONE: [&str; 5] = ["flusher", "waker", "proxy", "keeper", "checkpointer"];
 
 /// Writes to the line of the open log buffer: a record takes its place and leaves.
 const LOG_WRITES_PER_RECORD: f64 = 2.0;

@@ -7,6 +7,7 @@
 //! | duty | steps | woken by |
 //! |---|---|---|
 //! | flusher | `Log::flush_step` | a commit that wants durability, the end of a delay window |
+//! | waker | `Log::wake_step` | the flusher, when tasks wait for what it has written |
 //! | proxy | `Proxy::step` | the flusher, when a round's worth of the log is stable; who waits for room; a slow tick |
 //! | keeper | `BwTreeDc::maintain_step`, `TransactionComponent::collect_step`, `Log::recycle_step` | pressure, and a slow tick |
 //! | checkpointer | `Engine::checkpoint` | the proxy, when enough log lies behind the last checkpoint |
@@ -35,6 +36,8 @@ const KEEPER_IDLE: Duration = Duration::from_millis(5);
 pub struct Signals {
     /// Wakes the flusher.
     pub flush: Signal,
+    /// Wakes the waker: tasks wait for what is durable by now.
+    pub wake: Signal,
     /// Wakes the proxy: the stable log has grown.
     pub stable: Signal,
     /// Wakes operations that wait for room: something was written, posted, or freed.
@@ -48,9 +51,8 @@ pub struct Signals {
 impl Signals {
     /// Wakes everybody, to look at the state of the engine.
     pub fn raise_all(&self) {
-        for signal in [&self.flush, &self.stable, &self.room, &self.keep, &self.checkpoint] {
-            signal.raise();
-        }
+        let Self { flush, wake, stable, room, keep, checkpoint } = self;
+        [flush, wake, stable, room, keep, checkpoint].into_iter().for_each(Signal::raise);
     }
 }
 
@@ -58,15 +60,20 @@ impl Signals {
 type Round = fn(&Engine) -> Outcome;
 
 /// The one that waits for the others comes last.
-const DUTIES: [(&str, Round); 4] =
-    [("flusher", flusher), ("proxy", proxy), ("keeper", keeper), ("checkpointer", checkpointer)];
+const DUTIES: [(&str, Round); 5] = [
+    ("flusher", flusher),
+    ("waker", waker),
+    ("proxy", proxy),
+    ("keeper", keeper),
+    ("checkpointer", checkpointer),
+];
 
 /// The threads of an open database.
 #[derive(Default)]
 pub struct Threads(Vec<JoinHandle<()>>);
 
 impl Threads {
-    /// Starts the four duties, all or none.
+    /// Starts the duties, all or none.
     ///
     /// # Errors
     /// [`Error::Device`] if the system gives no thread.
@@ -166,6 +173,12 @@ fn flusher(engine: &Engine) -> Outcome {
     let observed = engine.signals().flush.observe();
     let wait = engine.end_delay().map_or(IDLE, |remaining| remaining.min(IDLE));
     outcome(engine, engine.flush_step(), observed, wait)
+}
+
+/// Apart from the flusher, as it calls the program's code.
+fn waker(engine: &Engine) -> Outcome {
+    let observed = engine.signals().wake.observe();
+    outcome(engine, Ok(engine.wake_step()), observed, IDLE)
 }
 
 fn proxy(engine: &Engine) -> Outcome {

@@ -26,7 +26,7 @@ use deuteron_contract::{DataComponent, DcError, Lsn, Timestamp};
 use deuteron_dc::{BwTreeDc, StoreFile};
 use deuteron_device::{Directory, with_causes};
 use deuteron_epoch::Epochs;
-use deuteron_log::Log;
+use deuteron_log::{Log, LogError};
 use deuteron_pool::{Part, idle_bytes};
 use deuteron_proxy::Proxy;
 use deuteron_tc::{TcError, TransactionComponent};
@@ -272,6 +272,7 @@ impl Engine {
     pub fn signal_of(&self, name: &str) -> &crate::signal::Signal {
         match name {
             "flusher" => &self.signals.flush,
+            "waker" => &self.signals.wake,
             "proxy" => &self.signals.stable,
             "keeper" => &self.signals.keep,
             _ => &self.signals.checkpoint,
@@ -345,8 +346,21 @@ impl Engine {
         self.options.background == Background::Inline || self.is_stopping()
     }
 
-    /// The same for a future.
+    /// The same for a future, whose `waker` the waker's thread calls.
     pub fn poll_stable(&self, record: Lsn, waker: &Waker) -> Poll<Result<(), Error>> {
+        self.poll_stable_with(record, |log| log.poll_stable(record, waker))
+    }
+
+    /// The same for a thread that parks, and may give up waiting.
+    pub fn poll_stable_parking(&self, record: Lsn) -> Poll<Result<(), Error>> {
+        self.poll_stable_with(record, |log| log.poll_stable_parking(record))
+    }
+
+    fn poll_stable_with(
+        &self,
+        record: Lsn,
+        poll: impl FnOnce(&Log) -> Poll<Result<(), LogError>>,
+    ) -> Poll<Result<(), Error>> {
         if self.stable_lsn() > record {
             return Poll::Ready(Ok(()));
         }
@@ -354,7 +368,7 @@ impl Engine {
             return Poll::Ready(self.wait_stable(record));
         }
         self.hurry(record);
-        self.parts.log.poll_stable(record, waker).map_err(Error::from)
+        poll(&self.parts.log).map_err(Error::from)
     }
 
     /// Makes everything appended so far durable.
@@ -447,8 +461,16 @@ impl Engine {
                 self.signals.stable.raise();
             }
             self.signals.room.raise();
+            if self.parts.log.has_tasks_to_wake() {
+                self.signals.wake.raise();
+            }
         }
         Ok(worked)
+    }
+
+    /// Wakes the tasks whose commits are durable by now, or never will be.
+    pub fn wake_step(&self) -> bool {
+        self.parts.log.wake_step()
     }
 
     /// Lets the proxy take one stable buffer, or post a round of them.
@@ -632,6 +654,7 @@ impl Engine {
         let _no_more = self.compacting();
         // Those who wait for the log wait for nothing else: neither for pages that cannot be written, nor in vain.
         let flushed = self.flush_here();
+        self.wake_step();
         self.poisoned()?;
         flushed?;
         // From here on this thread does the duties' last rounds. Others only write what they append before they see that the database is closed.

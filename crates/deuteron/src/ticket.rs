@@ -6,8 +6,8 @@ use deuteron_contract::{Lsn, Timestamp};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A transaction that has committed in memory: others see it, and it becomes durable in its turn.
@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// stable beyond the commit record" is the whole message, and a ticket is that record's LSN. Ask with
 /// [`Ticket::is_durable`], block with [`Ticket::wait`], or `.await` it under any executor. Dropping a ticket
 /// changes nothing.
+///
+/// Whoever waits for a ticket as a future is woken by a thread of the database that does nothing else: a waker may take its time, which delays
+/// other futures only. It may use the database, too, and wait for what it commits, but not for another ticket as a future, for which nobody
+/// is left to wake it.
 #[must_use = "the commit is durable only when the ticket says so"]
 pub struct Ticket {
     engine: Arc<Handle>,
@@ -156,10 +160,9 @@ impl Ticket {
     /// Blocks until the commit is durable, or `end`, or the thread is unparked and `is_wanted` says no.
     fn wait_while(&mut self, end: Option<Instant>, is_wanted: impl Fn() -> bool) -> Result<bool, Error> {
         let Some(record) = self.record else { return Ok(true) };
-        let waker = unpark();
         let mut begun = None;
         loop {
-            if let Poll::Ready(outcome) = self.engine.poll_stable(record, &waker) {
+            if let Poll::Ready(outcome) = self.engine.poll_stable_parking(record) {
                 if let Some(begun) = begun {
                     self.engine.waits().stable.record_time(self.now() - begun);
                 }
@@ -178,28 +181,6 @@ impl Ticket {
     }
 }
 
-/// Wakes a thread that has parked.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-thread_local! {
-    /// One for all waits of the thread: if it asks again for what it has given up waiting for, it is seen to wait already, and does
-    /// not stand once more among those whom the log looks through.
-    static UNPARK: Arc<Unpark> = Arc::new(Unpark(thread::current()));
-}
-
-/// Wakes the calling thread.
-fn unpark() -> Waker {
-    // The thread may be about to end, and what it keeps be gone already.
-    let unpark = UNPARK.try_with(Arc::clone).unwrap_or_else(|_| Arc::new(Unpark(thread::current())));
-    Waker::from(unpark)
-}
-
 impl Future for Ticket {
     type Output = Result<(), Error>;
 
@@ -211,53 +192,5 @@ impl Future for Ticket {
                 polled.map_err(|error| self.unknown(Some(error)))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Options;
-    use deuteron_device::MemoryDirectory;
-    use std::sync::Barrier;
-
-    /// Keeps the thread that writes the log, which has called it, from the first time that somebody else comes to the barrier until
-    /// the second.
-    struct Holds(Barrier);
-
-    impl Wake for Holds {
-        fn wake(self: Arc<Self>) {
-            self.0.wait();
-            self.0.wait();
-        }
-    }
-
-    #[test]
-    fn who_asks_again_and_again_waits_once() {
-        let options = Options::new().memory(32 << 20);
-        let db = options.open_in(Arc::new(MemoryDirectory::new())).unwrap();
-        let table = db.table("t").unwrap();
-        let commit = || {
-            let mut tx = db.begin();
-            tx.put(&table, b"k", b"v").unwrap();
-            tx.commit_async().unwrap()
-        };
-        let holds = Arc::new(Holds(Barrier::new(2)));
-        let waker = Waker::from(Arc::clone(&holds));
-        // Until one is not durable before it is asked for.
-        while Pin::new(&mut commit()).poll(&mut Context::from_waker(&waker)).is_ready() {}
-        holds.0.wait();
-        let (mut ticket, cancelled) = (commit(), Cancellation::new());
-        cancelled.cancel();
-        let mut is_durable = false;
-        for _ in 0..1000 {
-            is_durable |= ticket.wait_timeout(Duration::ZERO).unwrap();
-            is_durable |= ticket.wait_unless(&cancelled).unwrap();
-        }
-        let waiters = UNPARK.with(Arc::strong_count) - 1;
-        holds.0.wait();
-        assert_eq!((waiters, is_durable), (1, false));
-        assert!(ticket.wait_timeout(Duration::MAX).unwrap());
-        db.close().unwrap();
     }
 }

@@ -1,12 +1,11 @@
 //! Dropping a table through the database: names, handles, space, and a crash at every I/O.
 
-use deuteron::device::{CrashPolicy, Directory, FaultPlan, MemoryDirectory, SimulatedDisk};
+use deuteron::device::{
+    CrashPolicy, DeviceError, Directory, FaultPlan, File, MemoryDirectory, OpenMode, SimulatedDisk,
+};
 use deuteron::{Background, ConflictCause, Db, Error, Options, Table, Transaction, TransactionOptions};
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 
 fn open(directory: Arc<dyn Directory>) -> Result<Db, Error> {
@@ -188,44 +187,71 @@ fn the_past_of_a_dropped_table_is_dropped_with_it() {
     db.close().unwrap();
 }
 
-/// Keeps the thread that writes the log, which has called it, until the other end of the channel is dropped.
-struct Holds {
-    called: Sender<()>,
-    released: Mutex<Receiver<()>>,
+/// A directory in memory in which the log gets no new segment while somebody holds the gate.
+#[derive(Default)]
+struct Gated {
+    inner: MemoryDirectory,
+    gate: Mutex<()>,
+    is_awaited: AtomicBool,
 }
 
-impl Wake for Holds {
-    fn wake(self: Arc<Self>) {
-        self.called.send(()).expect("is awaited");
-        let _ = self.released.lock().expect("no panic").recv();
+impl Directory for Gated {
+    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
+        self.inner.open(name, mode, direct)
+    }
+
+    fn list(&self) -> Result<Vec<String>, DeviceError> {
+        self.inner.list()
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DeviceError> {
+        self.inner.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
+        if to.starts_with("log-") {
+            self.is_awaited.store(true, Ordering::Relaxed);
+            drop(self.gate.lock().expect("no panic"));
+        }
+        self.inner.rename(from, to)
+    }
+
+    fn sync(&self) -> Result<(), DeviceError> {
+        self.inner.sync()
+    }
+
+    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
+        self.inner.lock()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
     }
 }
 
-/// Nothing more becomes durable until what is returned is dropped.
-fn hold_log(db: &Db, table: &Table) -> Sender<()> {
-    let ((called, calls), (release, released)) = (mpsc::channel(), mpsc::channel());
-    let waker = Waker::from(Arc::new(Holds { called, released: Mutex::new(released) }));
-    loop {
-        let mut tx = db.begin();
-        tx.put(table, b"held", b"").unwrap();
-        let mut ticket = tx.commit_async().unwrap();
-        // Unless it was durable before anybody waited for it.
-        if Pin::new(&mut ticket).poll(&mut Context::from_waker(&waker)).is_pending() {
-            calls.recv().unwrap();
-            return release;
+impl Gated {
+    /// Nothing more becomes durable until what is returned is dropped.
+    fn hold_log(&self, db: &Db, table: &Table) -> MutexGuard<'_, ()> {
+        let gate = self.gate.lock().unwrap();
+        self.is_awaited.store(false, Ordering::Relaxed);
+        while !self.is_awaited.load(Ordering::Relaxed) {
+            let mut tx = db.begin();
+            tx.put(table, b"held", &[0; 500]).unwrap();
+            tx.commit_async().unwrap().wait_timeout(Duration::from_millis(1)).unwrap();
         }
+        gate
     }
 }
 
 /// The drop has committed, and waits to be durable: whoever has been told that the table is gone must not be given it again.
 #[test]
 fn a_table_of_which_somebody_has_heard_that_it_is_gone_is_another_one() {
-    let directory = Arc::new(MemoryDirectory::new());
-    let options = || Options::new().memory(32 << 20).background(Background::Threads);
+    let directory = Arc::new(Gated::default());
+    let options = || Options::tiny_for_tests().background(Background::Threads);
     let db = options().open_in(directory.clone()).unwrap();
     let (kept, old) = (db.table("kept").unwrap(), db.table("x").unwrap());
     db.transact(|tx| tx.put(&old, b"old", b"1")).unwrap();
-    let release = hold_log(&db, &kept);
+    let release = directory.hold_log(&db, &kept);
     std::thread::scope(|scope| {
         let (returned, returns) = mpsc::channel();
         // One of them drops it. The other hears of that first, as it has nothing to wait for.

@@ -16,7 +16,7 @@ use crate::ring::Ring;
 use crate::segment::Segments;
 use crate::stable_buffer::StableBuffer;
 use crate::stable_index::StableIndex;
-use crate::stable_waiters::StableWaiters;
+use crate::stable_waiters::{StableWaiters, Waiter};
 use crate::statistics::LogStatistics;
 use crate::sync::{AtomicU64, Mutex, Ordering, Padded};
 use crate::{AppendError, LogError, LogOptions, Poison};
@@ -26,7 +26,8 @@ use deuteron_epoch::{Epochs, Guard};
 use deuteron_histogram::Distribution;
 use std::ops::Range;
 use std::sync::{Arc, TryLockError};
-use std::task::{Poll, Wake, Waker};
+use std::task::{Poll, Waker};
+use std::thread::{self, Thread};
 
 /// The most bytes of a value in one record, if it does not fit whole.
 const PIECE_BYTES_MAX: usize = 256 << 10;
@@ -45,7 +46,8 @@ pub struct Log {
     pub(crate) opened_at: u64,
     /// Somebody waits for everything below to be durable.
     pub(crate) requested: Padded<AtomicU64>,
-    pub(crate) waiters: StableWaiters,
+    threads: StableWaiters<Thread>,
+    tasks: StableWaiters<Waker>,
     pub(crate) segments: Arc<Segments>,
     pub(crate) index: Arc<StableIndex>,
     flusher: Mutex<Flusher>,
@@ -111,7 +113,8 @@ impl Log {
             incarnation,
             opened_at: tail,
             requested: Padded(AtomicU64::new(tail)),
-            waiters: StableWaiters::default(),
+            threads: StableWaiters::default(),
+            tasks: StableWaiters::default(),
             segments,
             index,
             flusher: Mutex::new(Flusher::new(tail, previous_crc)),
@@ -263,8 +266,8 @@ impl Log {
     }
 
     /// Does one unit of the flusher's work: recycles memory ahead of need; seals the open buffer if it holds records
-    /// that somebody asked for; writes the oldest sealed buffer, and wakes who waited for it; prepares the next
-    /// segment. True if there was something to do, hence may be more. False also if another thread is at it.
+    /// that somebody asked for; writes the oldest sealed buffer, and unparks the threads that waited for it (tasks are woken by
+    /// [`Log::wake_step`]); prepares the next segment. True if there was something to do, hence may be more. False also if another thread is at it.
     ///
     /// Blocks on the device. Do not call it between [`Log::reserve_commit`] and filling.
     ///
@@ -287,13 +290,12 @@ impl Log {
         // F4: before anybody else can try.
         let or_stop = |error: &LogError| self.condition.stop(error);
         let stepped = flusher.step(self).inspect_err(or_stop);
-        // A waker may do anything: also write the log, or wait for somebody who does.
         drop(flusher);
         let prepared = match stepped {
             Ok(Step::Idle) => return Ok(recycled),
             Ok(Step::Worked) => return Ok(true),
             Ok(Step::Wrote { stable }) => {
-                self.waiters.wake(stable);
+                self.threads.wake(stable);
                 match self.flusher.try_lock() {
                     Ok(mut flusher) => {
                         self.condition.check()?;
@@ -306,7 +308,7 @@ impl Log {
             Err(error) => Err(error),
         };
         if let Err(error) = prepared {
-            self.waiters.wake(u64::MAX);
+            self.threads.wake(u64::MAX);
             return Err(error);
         }
         Ok(true)
@@ -315,7 +317,38 @@ impl Log {
     /// F4.
     fn stop(&self, error: &LogError) {
         self.condition.stop(error);
-        self.waiters.wake(u64::MAX);
+        self.threads.wake(u64::MAX);
+    }
+
+    /// Below that nobody has anything to wait for.
+    fn decided(&self) -> u64 {
+        if self.condition.poison().is_some() { u64::MAX } else { self.window.stable() }
+    }
+
+    /// Wakes the tasks that have [polled](Log::poll_stable) what is durable by now, or never will be; whether there were any. On the calling
+    /// thread, for as long as their wakers take, which may do anything. So let it be another one than those that run [`Log::flush_step`].
+    pub fn wake_step(&self) -> bool {
+        self.tasks.wake(self.decided()) > 0
+    }
+
+    /// Whether [`Log::wake_step`] has somebody to wake.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, TransactionId};
+    /// # use deuteron_log::{Log, LogOptions, Record};
+    /// # use std::task::Waker;
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0)..Lsn(0))?;
+    /// let lsn = log.append(&Record::Abort { transaction: TransactionId(7) })?;
+    /// assert!(log.poll_stable(lsn, Waker::noop()).is_pending() && !log.has_tasks_to_wake());
+    /// while log.flush_step()? {}
+    /// assert!(log.has_tasks_to_wake());
+    /// assert!(log.wake_step() && !log.has_tasks_to_wake());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn has_tasks_to_wake(&self) -> bool {
+        self.tasks.is_due(self.decided())
     }
 
     /// Makes room in the ring ahead of need, as far as [`Log::release`] and the flusher allow; true if something moved.
@@ -342,8 +375,36 @@ impl Log {
     }
 
     /// Ready when the record that starts at `lsn` is durable, or never will be. Asks for the flush and has `waker` woken,
-    /// once, when it is worth polling again.
+    /// once, by [`Log::wake_step`], when it is worth polling again.
     pub fn poll_stable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<(), LogError>> {
+        self.poll_stable_of(&self.tasks, lsn, waker)
+    }
+
+    /// The same for the calling thread, which is unparked by [`Log::flush_step`].
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, TransactionId};
+    /// # use deuteron_log::{Log, LogOptions, Record};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0)..Lsn(0))?;
+    /// let lsn = log.append(&Record::Abort { transaction: TransactionId(7) })?;
+    /// assert!(log.poll_stable_parking(lsn).is_pending());
+    /// while log.flush_step()? {}
+    /// std::thread::park();
+    /// assert!(log.poll_stable_parking(lsn).is_ready());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn poll_stable_parking(&self, lsn: Lsn) -> Poll<Result<(), LogError>> {
+        self.poll_stable_of(&self.threads, lsn, &thread::current())
+    }
+
+    fn poll_stable_of<W: Waiter>(
+        &self,
+        waiters: &StableWaiters<W>,
+        lsn: Lsn,
+        waiter: &W,
+    ) -> Poll<Result<(), LogError>> {
         let ready = || {
             if self.window.stable() > lsn.0 {
                 Some(Ok(()))
@@ -355,7 +416,7 @@ impl Log {
             return Poll::Ready(result);
         }
         self.request_flush(Lsn(lsn.0.saturating_add(1)));
-        self.waiters.poll(lsn.0, waker, ready)
+        waiters.poll(lsn.0, waiter, ready)
     }
 
     /// Parks the thread until the record that starts at `lsn` is durable. Another thread must run [`Log::flush_step`].
@@ -363,11 +424,10 @@ impl Log {
     /// # Errors
     /// [`LogError::Poisoned`] if it never will be.
     pub fn wait_stable(&self, lsn: Lsn) -> Result<(), LogError> {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
-            match self.poll_stable(lsn, &waker) {
+            match self.poll_stable_parking(lsn) {
                 Poll::Ready(result) => return result,
-                Poll::Pending => std::thread::park(),
+                Poll::Pending => thread::park(),
             }
         }
     }
@@ -507,14 +567,6 @@ impl Log {
             segments_recycled,
             is_space_low: self.condition.is_space_low(),
         }
-    }
-}
-
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
     }
 }
 

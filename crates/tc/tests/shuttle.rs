@@ -374,7 +374,10 @@ fn crowd() {
         thread::spawn(move || {
             while bed.running.load(Ordering::SeqCst) > 0 {
                 let worked = match which {
-                    0 => bed.parts.log.flush_step().expect("a log in memory does not fail"),
+                    0 => {
+                        let flushed = bed.parts.log.flush_step().expect("a log in memory does not fail");
+                        flushed | bed.parts.log.wake_step()
+                    }
                     _ => bed.parts.duty(which),
                 };
                 if !worked {
