@@ -94,6 +94,10 @@ impl Host for StallHost {
         processor_time()
     }
 
+    fn processors(&self) -> Option<usize> {
+        thread::available_parallelism().ok().map(usize::from)
+    }
+
     fn ends(&self, number: u32) -> u64 {
         self.writers(number).observe()
     }

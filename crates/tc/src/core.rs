@@ -117,7 +117,7 @@ impl Core {
             forced_horizon: AtomicU64::new(0),
             fence: Fence::new(),
             retention: Retention::new(options.retains, options.clock_start),
-            turnstile: Turnstile::new(),
+            turnstile: Turnstile::new(host.processors()),
             renewal: Mutex::new(None),
             untold_aborts: Mutex::new(Vec::new()),
             dropped_tables: DroppedTables::new(),

@@ -54,6 +54,11 @@ pub trait Host: Send + Sync {
         None
     }
 
+    /// How many threads can run at a time; `None` if nobody can tell. Asked once.
+    fn processors(&self) -> Option<usize> {
+        None
+    }
+
     /// A count that has grown after each [`Host::ended`] for `number`.
     fn ends(&self, number: u32) -> u64 {
         let _ = number;

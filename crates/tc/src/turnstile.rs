@@ -4,7 +4,11 @@
 //! transaction itself: the processor changes hands. So those that have met others lately, the *contenders*, pass a turnstile
 //! before they begin, when they hold nothing that others could want. It has a number of *places*; who finds none free waits in
 //! a queue. How many places are open follows from what happens behind it: each meeting closes some, and each transaction that
-//! ends without one opens a part of one, unless it has waited for a processor: then there are more inside than processors.
+//! ends without one opens a part of one, unless it has waited for a processor.
+//!
+//! If one has while more places are open than there are processors, processors are *scarce*: for some time no more places are open than that, whatever
+//! else follows. More inside than can run cost twice. Each who has another have its turn changes threads for it; and the system puts
+//! two on one processor and leaves the other idle, each time that one comes in.
 //!
 //! A place is free again when its transaction ends, and whoever comes first takes it, which as a rule is the very thread that
 //! left it, with its next transaction: nobody is woken for that. Only the *front* of the queue looks now and then, and if it has looked
@@ -26,6 +30,7 @@ use crate::host::{Host, Stall};
 use crate::schedule::point;
 use crate::sync::{AtomicU32, AtomicU64, Lost, Mutex, Ordering, Padded, lock};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 #[cfg(not(loom))]
@@ -37,11 +42,16 @@ const PLACES: usize = 1;
 const ONE: u32 = 64;
 const LIMIT_MAX: u32 = PLACES as u32 * ONE;
 
-/// How often the front of the queue waits before it takes a place that is taken.
+/// How often the front of the queue waits before it takes a place that is taken: the fewer times the more wait behind it, within these bounds.
 #[cfg(not(loom))]
-const LOOKS_MAX: u32 = 4;
+const LOOKS: RangeInclusive<u32> = 4..=8;
 #[cfg(loom)]
-const LOOKS_MAX: u32 = 1;
+const LOOKS: RangeInclusive<u32> = 1..=1;
+/// So often all in the queue together, as long as that is within the bounds.
+const LOOKS_OF_ALL: u32 = 32;
+
+/// So much work of transactions inside that meet nobody, in 64ths of a place, ends the scarcity of processors: 64 ms of it.
+const SCARCITY: u32 = 64_000;
 
 /// So much work of transactions that meet nobody opens a 64th of a place, in nanoseconds.
 const WORK_NANOSECONDS: u64 = 1_000;
@@ -63,8 +73,9 @@ pub(crate) struct Pass {
 pub(crate) struct Turnstile {
     /// Who is inside: tokens, each given out once.
     places: [Padded<AtomicU64>; PLACES],
-    /// How many places are open, times [`ONE`].
-    limit: Padded<AtomicU32>,
+    limits: Padded<Limits>,
+    /// How many threads can run at a time.
+    processors: usize,
     /// How many have come to the queue, and the number of the one at its front, which changes under the lock of those that have gone.
     arrived: AtomicU64,
     front: AtomicU64,
@@ -74,11 +85,21 @@ pub(crate) struct Turnstile {
     pub(crate) lost: Lost,
 }
 
+/// Of the places that are open. Guesses, in which a change may be lost.
+struct Limits {
+    /// How many, times [`ONE`], by meetings and work.
+    met: AtomicU32,
+    /// While this is not 0, no more than there are processors. How much more work there is to be, in the same units.
+    scarce: AtomicU32,
+}
+
 impl Turnstile {
-    pub(crate) fn new() -> Turnstile {
+    /// If nobody knows how many `processors` there are, they are never scarce.
+    pub(crate) fn new(processors: Option<usize>) -> Turnstile {
         Turnstile {
             places: std::array::from_fn(|_| Padded(AtomicU64::new(FREE))),
-            limit: Padded(AtomicU32::new(LIMIT_MAX)),
+            limits: Padded(Limits { met: AtomicU32::new(LIMIT_MAX), scarce: AtomicU32::new(0) }),
+            processors: processors.map_or(PLACES, |processors| processors.clamp(1, PLACES)),
             arrived: AtomicU64::new(0),
             front: AtomicU64::new(0),
             gone: Mutex::new(BTreeSet::new()),
@@ -87,7 +108,9 @@ impl Turnstile {
     }
 
     pub(crate) fn open(&self) -> usize {
-        (self.limit.0.load(Ordering::Relaxed) / ONE).clamp(1, PLACES as u32) as usize
+        let is_scarce = self.limits.0.scarce.load(Ordering::Relaxed) > 0;
+        let most = if is_scarce { self.processors } else { PLACES };
+        ((self.limits.0.met.load(Ordering::Relaxed) / ONE) as usize).clamp(1, most)
     }
 
     /// Goes in, and waits for that if it has to; `None` if the host says that it is not to wait any longer. Those who begin their search
@@ -141,7 +164,7 @@ impl Turnstile {
                 return Some(pass);
             }
             let place = number as usize % self.open();
-            if looks == LOOKS_MAX {
+            if looks >= self.looks(number) {
                 let robbed = self.places[place].0.swap(token, Ordering::Relaxed);
                 if first == Some((place, robbed)) {
                     // It waits for something else, or is long: there is room for one more.
@@ -154,6 +177,12 @@ impl Turnstile {
             point();
             host.stalled(Stall::Front).ok()?;
         }
+    }
+
+    /// How often the front, who has this number, looks.
+    fn looks(&self, number: u32) -> u32 {
+        let waiting = (self.arrived.load(Ordering::Relaxed) as u32).wrapping_sub(number).max(1);
+        (LOOKS_OF_ALL / waiting).clamp(*LOOKS.start(), *LOOKS.end())
     }
 
     /// The front, who came as number `turn`, leaves the queue: the next that is still there is the front, and is told.
@@ -191,31 +220,40 @@ impl Turnstile {
     /// one, if that is more.
     #[cold]
     pub(crate) fn narrow(&self) {
-        let limit = self.limit.0.load(Ordering::Relaxed);
-        // Of several changes at once some may be lost: it is a guess anyway.
-        self.limit.0.store(limit.saturating_sub((ONE / 2).max(limit / 4)).max(ONE), Ordering::Relaxed);
+        let limit = self.limits.0.met.load(Ordering::Relaxed);
+        self.limits.0.met.store(limit.saturating_sub((ONE / 2).max(limit / 4)).max(ONE), Ordering::Relaxed);
     }
 
     /// Contenders have worked so long without meeting anybody: a part of a place is opened, one at most. What one more transaction at
     /// a time is worth grows with their length; what a meeting costs, two changes of the processor, does not.
     fn widen(&self, work: Duration) {
-        let parts = (work.as_nanos() as u64 / WORK_NANOSECONDS).min(u64::from(ONE));
-        self.open_parts(parts as u32);
+        let parts = (work.as_nanos() as u64 / WORK_NANOSECONDS).min(u64::from(ONE)) as u32;
+        let scarce = self.limits.0.scarce.load(Ordering::Relaxed);
+        if scarce > 0 {
+            self.limits.0.scarce.store(scarce.saturating_sub(parts), Ordering::Relaxed);
+        }
+        self.open_parts(parts);
     }
 
     fn open_parts(&self, parts: u32) {
-        let limit = self.limit.0.load(Ordering::Relaxed);
+        let limit = self.limits.0.met.load(Ordering::Relaxed);
         if limit < LIMIT_MAX {
-            self.limit.0.store((limit + parts).min(LIMIT_MAX), Ordering::Relaxed);
+            self.limits.0.met.store((limit + parts).min(LIMIT_MAX), Ordering::Relaxed);
         }
     }
 
     /// One of `of` transactions inside has met nobody, took `elapsed`, and had a processor for `ran` of it, if that is known. If for less than
-    /// three quarters, those inside are more than the processors, and who has let another have its turn waits for it: as after a meeting, there are
-    /// places too many. Else their work opens some.
+    /// three quarters, who has let another have its turn waits for it. So processors are scarce, if there are more inside, and else there are
+    /// places too many, as after a meeting: others take the processors. If for more, their work opens some.
     pub(crate) fn has_met_nobody(&self, elapsed: Duration, ran: Option<Duration>, of: u32) {
         match ran {
-            Some(ran) if ran < elapsed * 3 / 4 => self.narrow(),
+            Some(ran) if ran < elapsed * 3 / 4 => {
+                if self.open() > self.processors {
+                    self.limits.0.scarce.store(SCARCITY, Ordering::Relaxed);
+                } else {
+                    self.narrow();
+                }
+            }
             _ => self.widen(elapsed * of),
         }
     }
@@ -239,7 +277,7 @@ mod tests {
     }
 
     fn narrow() -> Turnstile {
-        let turnstile = Turnstile::new();
+        let turnstile = Turnstile::new(None);
         (0..100).for_each(|_| turnstile.narrow());
         assert_eq!(turnstile.open(), 1);
         turnstile
@@ -251,7 +289,7 @@ mod tests {
         let idle = turnstile.enter(3, 1, &looks).expect("a free place");
         assert_eq!(looks.0.load(Order::Relaxed), 0);
         let robber = turnstile.enter(4, 2, &looks).expect("it takes one");
-        assert_eq!(looks.0.load(Order::Relaxed), LOOKS_MAX);
+        assert_eq!(looks.0.load(Order::Relaxed), *LOOKS.end(), "nobody waits behind it");
         assert_eq!(robber, Pass { place: idle.place, token: 2 });
         turnstile.leave(idle);
         assert_eq!(turnstile.open(), 2, "one that stays so long leaves room for another");
@@ -306,12 +344,47 @@ mod tests {
     #[test]
     fn those_that_wait_for_a_processor_close_places() {
         let of = |ran: Option<u64>| {
-            let turnstile = Turnstile::new();
-            turnstile.limit.0.store(4 * ONE, Ordering::Relaxed);
+            let turnstile = Turnstile::new(None);
+            turnstile.limits.0.met.store(4 * ONE, Ordering::Relaxed);
             turnstile.has_met_nobody(Duration::from_micros(4), ran.map(Duration::from_micros), 16);
-            turnstile.limit.0.load(Ordering::Relaxed)
+            turnstile.limits.0.met.load(Ordering::Relaxed)
         };
         assert_eq!([None, Some(4), Some(3), Some(2), Some(0)].map(of), [320, 320, 320, 192, 192]);
+    }
+
+    #[test]
+    fn no_more_places_than_processors_are_open_for_some_time_after_one_has_waited_for_a_processor() {
+        let turnstile = Turnstile::new(Some(2));
+        let short = || turnstile.has_met_nobody(Duration::from_micros(9), Some(Duration::from_micros(6)), 16);
+        let work = |milliseconds| {
+            (0..milliseconds * 20).for_each(|_| turnstile.has_met_nobody(Duration::from_micros(50), None, 1));
+        };
+        assert_eq!(turnstile.open(), PLACES);
+        short();
+        assert_eq!(turnstile.open(), 2, "at once");
+        short();
+        assert_eq!(
+            turnstile.limits.0.met.load(Ordering::Relaxed),
+            LIMIT_MAX / 4 * 3,
+            "others have the processors"
+        );
+        work(63);
+        assert_eq!(turnstile.open(), 2);
+        work(1);
+        assert_eq!(turnstile.open(), PLACES);
+        (0..100).for_each(|_| turnstile.narrow());
+        short();
+        assert_eq!((turnstile.open(), turnstile.limits.0.scarce.load(Ordering::Relaxed)), (1, 0));
+    }
+
+    #[test]
+    fn the_more_wait_behind_it_the_fewer_looks_the_front_takes() {
+        let turnstile = Turnstile::new(None);
+        let of = |waiting: u64| {
+            turnstile.arrived.store(7 + waiting, Ordering::Relaxed);
+            turnstile.looks(7)
+        };
+        assert_eq!([1, 4, 5, 6, 8, 9, 1000].map(of), [8, 8, 6, 5, 4, 4, 4]);
     }
 
     #[test]
@@ -325,7 +398,7 @@ mod tests {
 
     #[test]
     fn meetings_close_places_and_work_opens_them() {
-        let turnstile = Turnstile::new();
+        let turnstile = Turnstile::new(None);
         assert_eq!(turnstile.open(), PLACES);
         turnstile.narrow();
         assert_eq!(turnstile.open(), PLACES * 3 / 4);
@@ -378,7 +451,7 @@ mod tests {
 
     #[test]
     fn whoever_comes_takes_the_next_free_place_behind_its_own() {
-        let turnstile = Turnstile::new();
+        let turnstile = Turnstile::new(None);
         let places: Vec<usize> = (1..=5)
             .map(|token| turnstile.try_enter(PLACES - 2, token).expect("a free place").place)
             .collect();
@@ -394,10 +467,10 @@ mod tests {
 
     #[test]
     fn a_meeting_closes_a_quarter_or_half_a_place() {
-        let turnstile = Turnstile::new();
-        let limit = || turnstile.limit.0.load(Ordering::Relaxed);
+        let turnstile = Turnstile::new(None);
+        let limit = || turnstile.limits.0.met.load(Ordering::Relaxed);
         let narrowed = |from: u32| {
-            turnstile.limit.0.store(from, Ordering::Relaxed);
+            turnstile.limits.0.met.store(from, Ordering::Relaxed);
             turnstile.narrow();
             limit()
         };
@@ -496,7 +569,7 @@ mod loom_tests {
     #[test]
     fn loom_everybody_enters_and_leaves_the_place_free() {
         loom::model(|| {
-            let turnstile = Arc::new(Turnstile::new());
+            let turnstile = Arc::new(Turnstile::new(None));
             let idle = turnstile.try_enter(0, 1).expect("a free place");
             let others = [2, 3].map(|token| {
                 let turnstile = Arc::clone(&turnstile);
@@ -527,7 +600,7 @@ mod loom_tests {
         // Those that wait look again and again.
         builder.max_branches = 10_000;
         builder.check(|| {
-            let turnstile = Arc::new(Turnstile::new());
+            let turnstile = Arc::new(Turnstile::new(None));
             let idle = turnstile.try_enter(0, 1).expect("a free place");
             let (gives_up, waits) = (Arc::clone(&turnstile), Arc::clone(&turnstile));
             let gives_up = thread::spawn(move || {
