@@ -3,6 +3,9 @@
 use deuteron::{Error, Options, Processors};
 use std::path::Path;
 
+/// Flusher, waker, proxy, keeper and checkpointer.
+const DUTIES: usize = 5;
+
 /// Name and processors of each thread of the process that has the name of a duty.
 fn duties() -> Vec<(String, Processors)> {
     let read = |thread: &Path| -> Option<(String, Processors)> {
@@ -25,7 +28,7 @@ fn the_background_runs_on_the_processors_that_it_was_given() {
         let options = processors.iter().cloned().fold(options, Options::pin_background);
         let db = options.open(scratch.path().join("a.db")).unwrap();
         // A thread takes its name when it first runs.
-        let found = std::iter::repeat_with(duties).find(|found| found.len() == 4).unwrap();
+        let found = std::iter::repeat_with(duties).find(|found| found.len() == DUTIES).unwrap();
         let expected = processors.unwrap_or_else(|| all.clone());
         for (name, found) in found {
             assert_eq!(found, expected, "{name}");
