@@ -129,9 +129,9 @@ pub(crate) struct Reservation<'a> {
 }
 
 impl Reservation<'_> {
-    /// Makes the record at this place the head of the buffer's commit chain; the offset of the former head.
-    pub(crate) fn link(&self) -> u32 {
-        self.slot.last_commit.swap(self.offset, Ordering::AcqRel)
+    /// Makes the record at this LSN, within the space, the head of the buffer's commit chain; the offset of the former head.
+    pub(crate) fn link(&self, lsn: u64) -> u32 {
+        self.slot.last_commit.swap(self.offset + (lsn - self.lsn) as u32, Ordering::AcqRel)
     }
 
     /// What was written is complete.
@@ -478,8 +478,8 @@ mod tests {
         let (buffers, window) = buffers(0);
         let first = buffers.reserve(32, &window).unwrap();
         let second = buffers.reserve(32, &window).unwrap();
-        assert_eq!(second.link(), 0);
-        assert_eq!(first.link(), 96);
+        assert_eq!(second.link(second.lsn), 0);
+        assert_eq!(first.link(first.lsn), 96);
         second.leave();
         buffers.seal(1);
         assert_eq!(buffers.finished(1), None);

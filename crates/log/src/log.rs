@@ -158,7 +158,7 @@ impl Log {
         let reservation = self.reserve(size, !is_update)?;
         let lsn = reservation.lsn;
         self.ring.prefetch_ahead(lsn);
-        let link = if let Record::Commit { .. } = record { reservation.link() } else { 0 };
+        let link = if let Record::Commit { .. } = record { reservation.link(lsn) } else { 0 };
         // SAFETY: B5: the range is ours alone until we leave.
         record.encode(link, unsafe { self.ring.slice_mut(lsn, size) });
         reservation.leave();
@@ -175,7 +175,39 @@ impl Log {
     #[inline]
     pub fn reserve_commit(&self) -> Result<CommitReservation<'_>, AppendError> {
         let reservation = self.reserve(COMMIT_BYTES, true)?;
-        Ok(CommitReservation::new(self, reservation))
+        Ok(CommitReservation::new(self, reservation, 0))
+    }
+
+    /// The same with room for updates of together `bytes` before the commit record, which the caller [writes](CommitReservation::append): all that
+    /// a transaction has changed is logged at the cost of one record, as far as others are concerned.
+    ///
+    /// ```
+    /// # use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
+    /// # use deuteron_log::{Log, LogOptions, Record};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let epochs = deuteron_epoch::Epochs::new();
+    /// # let (log, _) = Log::open(directory, &LogOptions::tiny_for_tests(), epochs, Lsn(0)..Lsn(0))?;
+    /// let transaction = TransactionId(7);
+    /// let update = Record::Upsert { transaction, table: TableId(1), key: b"key", value: b"value" };
+    /// let mut commit = log.reserve_commit_behind(update.encoded_bytes())?;
+    /// let lsn = commit.append(&update);
+    /// assert_eq!(commit.lsn(), Lsn(lsn.0 + update.encoded_bytes() as u64));
+    /// commit.fill(transaction, Timestamp(8), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`AppendError`]; nothing was reserved.
+    #[inline]
+    pub fn reserve_commit_behind(&self, bytes: usize) -> Result<CommitReservation<'_>, AppendError> {
+        let bytes = bytes.next_multiple_of(8);
+        let size = bytes + COMMIT_BYTES;
+        if size > self.record_bytes_max {
+            return Err(AppendError::TooLarge { found: size, limit: self.record_bytes_max });
+        }
+        let reservation = self.reserve(size, bytes == 0)?;
+        self.ring.prefetch_ahead(reservation.lsn);
+        Ok(CommitReservation::new(self, reservation, bytes))
     }
 
     #[inline]

@@ -263,7 +263,7 @@ fn above_what_an_aborted_writer_has_written_that_does_nothing_a_chain_stays_shor
     let bed = roomy();
     bed.put(b"k", b"before");
     let mut idle = bed.begin();
-    idle.put(TABLE, b"k", b"idle").unwrap();
+    idle.delete(TABLE, b"k").unwrap();
     assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
     for round in 0..200u8 {
         bed.put(b"k", &[round]);
@@ -567,7 +567,7 @@ fn aborts_that_found_no_room_in_the_log_are_told_later() {
     let untold = || lock(&tc.core.untold_aborts).len();
     let written = |key: &[u8]| {
         let mut tx = bed.begin();
-        tx.put(TABLE, key, b"1").unwrap();
+        tx.delete(TABLE, key).unwrap();
         tx
     };
     written(b"a").abort();
@@ -580,7 +580,7 @@ fn aborts_that_found_no_room_in_the_log_are_told_later() {
     while tc.collect_step() {}
     assert_eq!(untold(), 2, "and the collector says that it can do nothing about it");
     // What cannot wait for itself fails with what the host says.
-    assert!(matches!(bed.begin().put(TABLE, b"d", b"1"), Err(TcError::Stopped { .. })));
+    assert!(matches!(bed.begin().delete(TABLE, b"d"), Err(TcError::Stopped { .. })));
     assert_eq!(untold(), 2, "of a transaction that the log knows nothing of there is nothing to tell");
     let before = tc.statistics().stalls;
     while bed.duty(0) | bed.duty(1) | bed.duty(3) {}
@@ -662,10 +662,10 @@ fn what_lies_in_the_log_before_its_new_start_is_aborted_and_nothing_else() {
     let tc = bed.tc();
     assert_eq!(tc.oldest_writer(), None);
     let mut early = bed.begin();
-    early.put(TABLE, b"a", b"1").unwrap();
+    early.delete(TABLE, b"a").unwrap();
     let first = tc.oldest_writer().expect("it has written");
     let mut late = bed.begin();
-    late.put(TABLE, b"b", b"1").unwrap();
+    late.delete(TABLE, b"b").unwrap();
     let idle = bed.begin();
     assert_eq!(tc.oldest_writer(), Some(first), "the one that writes for the longest");
     assert_eq!(tc.abort_writers_before(first), 0, "it lies at the new start");

@@ -6,12 +6,13 @@ use crate::host::Stall;
 use crate::options::Isolation;
 use crate::planted::{Bug, is_planted};
 use crate::read::{Attempt, Failure, Own, Protection, Reader};
-use crate::record::KeyRef;
+use crate::record::{KeyRef, Record};
 use crate::schedule::{self, point};
 use crate::statistics::Counter;
 use crate::status::Status;
 use crate::sync::lock;
 use crate::transaction::{Committed, Phase, Transaction};
+use crate::version::{Payload, Version};
 use crate::workspace::{Observed, Workspace};
 use deuteron_contract::{Lsn, TableId, Timestamp, TransactionId};
 use deuteron_log::{AppendError, CommitReservation, Record as LogRecord};
@@ -49,7 +50,7 @@ impl Transaction {
         if self.workspace.writes.is_empty() && self.workspace.changes.is_empty() {
             return Ok(self.commit_read_only());
         }
-        if let Err(error) = self.relog().and_then(|()| self.log_unlogged()) {
+        if let Err(error) = self.relog() {
             return Err(self.end_with(error));
         }
         if !self.workspace.changes.is_empty() {
@@ -109,14 +110,19 @@ impl Transaction {
         Committed { timestamp: self.at, durable_at: (!durable).then_some(read) }
     }
 
-    /// R8: reserve, then swap, then fill. `None` if the transaction has been pushed meanwhile.
+    /// R8: reserve, log what waits for that, then swap, then fill. `None` if the transaction has been pushed meanwhile.
     fn try_commit(&mut self, lower_bound: Timestamp, at: Timestamp) -> Result<Option<Committed>, TcError> {
         let workspace = &mut **self.workspace;
+        let bytes = workspace.fit_unlogged(&mut self.logged_bytes)?;
         let id = workspace.log_id;
         let lost = &workspace.core.transactions.lost;
-        let reservation = workspace.core.reserve_commit()?;
+        let mut reservation = workspace.core.reserve_commit(bytes)?;
         let reserving = schedule::reserving();
         let mut lsn = reservation.lsn();
+        if bytes > 0 {
+            workspace.log_before(&mut reservation, &mut self.logged_bytes);
+            workspace.unlogged_bytes = 0;
+        }
         workspace.slot().set_commit_lsn(lsn);
         // From before the swap: as soon as the status says so, others may take the versions for what they are.
         let guard = workspace.core.epochs.pin();
@@ -126,7 +132,7 @@ impl Transaction {
                 return Ok(None);
             }
             point();
-            let late = workspace.core.reserve_commit()?;
+            let late = workspace.core.reserve_commit(0)?;
             lsn = late.lsn();
             late.fill(id, at, 0);
         } else {
@@ -234,6 +240,51 @@ impl Transaction {
 }
 
 impl Workspace {
+    /// The versions that wait for the commit to be logged.
+    fn unlogged(&self) -> impl Iterator<Item = (&Record, &Version)> {
+        let waits = if self.unlogged_bytes > 0 { &self.writes[..] } else { &[] };
+        // SAFETY: not stamped (see `WriteEntry`).
+        let entries = waits.iter().map(|entry| unsafe { (&*entry.record, &*entry.version) });
+        entries.filter(|(_, version)| version.is_unlogged())
+    }
+
+    /// How many bytes of redo records wait for the commit record. If they are too many to be logged with it, logs them, and there are none.
+    fn fit_unlogged(&mut self, logged_bytes: &mut u64) -> Result<usize, TcError> {
+        let bytes = self.unlogged().map(|(record, version)| self.redo(record, version).encoded_bytes()).sum();
+        let commit =
+            LogRecord::Commit { transaction: self.log_id, timestamp: Timestamp(0), token: 0 }.encoded_bytes();
+        if bytes + commit <= self.core.versions.record_bytes_max() {
+            return Ok(bytes);
+        }
+        for write in 0..self.writes.len() {
+            // SAFETY: not stamped (see `WriteEntry`).
+            if unsafe { self.version_of(write) }.is_unlogged() {
+                self.log_again(write, logged_bytes)?;
+            }
+        }
+        self.unlogged_bytes = 0;
+        Ok(0)
+    }
+
+    /// Logs what waits for that, in the room before the commit record.
+    fn log_before(&self, commit: &mut CommitReservation<'_>, logged_bytes: &mut u64) {
+        for (record, version) in self.unlogged() {
+            let redo = self.redo(record, version);
+            let lsn = commit.append(&redo);
+            if *logged_bytes == 0 {
+                self.slot().set_first_lsn(lsn, self.log_id);
+            }
+            *logged_bytes += redo.encoded_bytes() as u64;
+        }
+    }
+
+    /// The redo record of a version with an inline value.
+    fn redo<'v>(&self, record: &'v Record, version: &'v Version) -> LogRecord<'v> {
+        let Payload::Inline(value) = version.payload() else { unreachable!("what waits is inline") };
+        let (transaction, table, key) = (self.log_id, record.table(), record.key());
+        LogRecord::Upsert { transaction, table, key, value }
+    }
+
     fn refresh(&mut self, at: Timestamp) -> Result<(), RefreshFailure> {
         for index in 0..self.reads.len() {
             let read = &self.reads[index];
@@ -307,10 +358,10 @@ impl Core {
         }
     }
 
-    /// Reserves a commit record, waiting for room.
-    fn reserve_commit(&self) -> Result<CommitReservation<'_>, TcError> {
+    /// Reserves a commit record behind so many bytes, waiting for room.
+    fn reserve_commit(&self, bytes: usize) -> Result<CommitReservation<'_>, TcError> {
         loop {
-            match self.versions.reserve_commit() {
+            match self.versions.reserve_commit(bytes) {
                 Ok(reservation) => return Ok(reservation),
                 Err(AppendError::Full) => self.stall(Stall::Log)?,
                 Err(other) => return Err(TcError::Append(other)),

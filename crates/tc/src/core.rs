@@ -571,7 +571,7 @@ mod tests {
         // It commits at its begin, and logs what is left under a new identity.
         let (bed, mut tx) = begin(Isolation::Serializable);
         let savepoint = tx.savepoint().unwrap();
-        tx.put(TABLE, b"l", b"1").unwrap();
+        tx.delete(TABLE, b"l").unwrap();
         tx.rollback_to(&savepoint).unwrap();
         use_up(&bed);
         assert!(matches!(tx.commit(), Err(TcError::Stopped { .. })));

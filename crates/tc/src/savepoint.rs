@@ -72,7 +72,7 @@ impl Undo {
 pub(crate) struct Savepoints {
     marks: Vec<Mark>,
     undo: Vec<Undo>,
-    /// Something that was rolled back is in the log under the transaction's id.
+    /// Something that was rolled back may be in the log under the transaction's id.
     pub(crate) relog: bool,
 }
 
@@ -235,9 +235,9 @@ impl Transaction {
         self.check_not_aborted()
     }
 
-    /// R21, before the commit record: logs what is left of the writes once more, under a new id.
+    /// R21, before the commit record: logs what is left of the writes once more, under a new id. Nothing of it, if the log has nothing yet.
     pub(crate) fn relog(&mut self) -> Result<(), TcError> {
-        if !self.workspace.savepoints.relog || is_planted(Bug::NoRelog) {
+        if !self.workspace.savepoints.relog || self.logged_bytes == 0 || is_planted(Bug::NoRelog) {
             return Ok(());
         }
         let core = &self.workspace.core;
@@ -255,22 +255,7 @@ impl Transaction {
         workspace.slot().forget_logged_before((self.logged_bytes > 0).then_some(end));
         point();
         again?;
-        (workspace.savepoints.relog, workspace.unlogged) = (false, false);
-        Ok(())
-    }
-
-    /// R5, before the commit record: logs what was written with the intent to write it anew, and was not.
-    pub(crate) fn log_unlogged(&mut self) -> Result<(), TcError> {
-        let workspace = &mut **self.workspace;
-        if !std::mem::take(&mut workspace.unlogged) {
-            return Ok(());
-        }
-        for write in 0..workspace.writes.len() {
-            // SAFETY: ours, and not stamped (see `WriteEntry`).
-            if unsafe { workspace.version_of(write) }.is_unlogged() {
-                workspace.log_again(write, &mut self.logged_bytes)?;
-            }
-        }
+        (workspace.savepoints.relog, workspace.unlogged_bytes) = (false, 0);
         Ok(())
     }
 }
@@ -292,7 +277,11 @@ impl Workspace {
                 Before::Absent(lsn) => (*lsn, Written::Absent),
                 Before::Logged(lsn) => (*lsn, Written::Logged),
                 Before::Large(lsn) => (*lsn, Written::Large),
-                Before::Inline(value) => (Lsn(0), Written::Inline(value)),
+                // Whether the log has it or not.
+                Before::Inline(value) => {
+                    self.unlogged_bytes += value.len().max(1);
+                    (Lsn(0), Written::Unlogged(value))
+                }
             };
             // SAFETY: in the write set and not stamped (see `WriteEntry`); we are the writer, and have not ended (V5).
             unsafe { (*version).rewrite(lsn, written) };
@@ -344,7 +333,7 @@ impl Workspace {
     }
 
     /// Logs the value that a version of the write set has.
-    fn log_again(&mut self, write: usize, logged_bytes: &mut u64) -> Result<(), TcError> {
+    pub(crate) fn log_again(&mut self, write: usize, logged_bytes: &mut u64) -> Result<(), TcError> {
         let guard = self.core.epochs.pin();
         let entry = self.writes[write];
         // SAFETY: not stamped, with or without the guard; the record is there as long as the version is (see `WriteEntry`).

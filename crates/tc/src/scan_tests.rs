@@ -299,7 +299,7 @@ fn what_was_written_above_an_aborted_writer_is_found_by_scans_as_soon_as_it_is_c
                     from_main.lock().unwrap().recv().unwrap();
                 }
             })));
-            let written = tx.put(TABLE, b"k", b"2");
+            let written = tx.delete(TABLE, b"k");
             schedule::set_hook(None);
             written.and_then(|()| tx.commit())
         });

@@ -468,7 +468,7 @@ fn a_writer_that_pins_the_log_can_be_aborted_by_others() {
     let bed = roomy();
     bed.put(b"k", b"1");
     let mut tx = bed.begin();
-    put(&mut tx, "k", "2");
+    tx.delete(TABLE, b"k").unwrap();
     assert_eq!(bed.tc().abort_writers_before(Lsn(0)), 0);
     assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
     // The key is free, and the one who lost it learns so at the end.
@@ -531,7 +531,7 @@ fn a_conflict_at_the_commit_says_with_whom_as_far_as_that_is_known() {
     // Of one that has kept the log, what it wrote first.
     let bed = roomy();
     let mut tx = bed.begin();
-    put(&mut tx, "first", "1");
+    tx.delete(TABLE, b"first").unwrap();
     put(&mut tx, "second", "1");
     bed.tc().abort_writers_before(bed.log.tail_lsn());
     let found = conflict(tx.commit());
@@ -562,7 +562,7 @@ fn who_begins_where_a_writer_has_failed_is_not_aborted_in_its_place() {
                     }
                 }
             })));
-            assert_eq!(cause(failed.put(TABLE, b"k", b"1")), ConflictCause::WriteWrite);
+            assert_eq!(cause(failed.delete(TABLE, b"k")), ConflictCause::WriteWrite);
             schedule::set_hook(None);
             drop(failed);
             let mut young = bed.begin();
@@ -572,7 +572,7 @@ fn who_begins_where_a_writer_has_failed_is_not_aborted_in_its_place() {
             (young, has_its_slot)
         });
         from_thread.recv().unwrap();
-        put(&mut other, "k", "2");
+        other.delete(TABLE, b"k").unwrap();
         let from_thread = std::sync::Mutex::new(from_thread);
         let is_first = AtomicBool::new(true);
         schedule::set_hook(Some(Arc::new(move || {

@@ -3,7 +3,7 @@
 use crate::options::ConcurrencyControl;
 use crate::schedule;
 use crate::sync::Ordering;
-use crate::test_bed::{Bed, TABLE, bed, cause, roomy};
+use crate::test_bed::{Bed, TABLE, bed, cause, put, roomy};
 use crate::version::{Payload, Version};
 use crate::{
     BeginOptions, ConflictCause, Host, Isolation, ScanCursor, Stall, TcError, TcOptions, Transaction,
@@ -11,11 +11,11 @@ use crate::{
 };
 use deuteron_contract::{
     DataComponent, DcError, DcStatistics, Direction, Lsn, MemoryDc, Operation, Record, ScanBatch,
-    ScanRequest, TableId, Timestamp,
+    ScanRequest, TableId, Timestamp, TransactionId,
 };
 use deuteron_device::MemoryDirectory;
 use deuteron_epoch::Epochs;
-use deuteron_log::{Log, LogOptions};
+use deuteron_log::{Log, LogOptions, Record as LogRecord};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
@@ -558,6 +558,87 @@ fn what_is_logged_once_more_stays_where_it_was() {
     assert_eq!(bed.dc.get(TABLE, b"long").unwrap().unwrap().value.as_deref(), Some(&[7; 600][..]));
 }
 
+/// The keys and values of the updates right before a commit record, if they are these.
+fn logged(bed: &Bed, commit: Option<Lsn>, expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    bed.settle();
+    let update = |(key, value): &(&str, &str)| {
+        let (key, value) = (key.as_bytes(), value.as_bytes());
+        LogRecord::Upsert { transaction: TransactionId(0), table: TABLE, key, value }.encoded_bytes() as u64
+    };
+    let end = commit.expect("it has written");
+    let mut lsn = Lsn(end.0 - expected.iter().map(update).sum::<u64>());
+    let mut found = Vec::new();
+    while lsn < end {
+        let record = bed.log.read_stable(lsn).unwrap();
+        lsn = Lsn(lsn.0 + record.view().encoded_bytes() as u64);
+        let LogRecord::Upsert { key, value, .. } = record.view() else { continue };
+        found.push([key, value].map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).into());
+    }
+    found
+}
+
+#[test]
+fn what_a_small_transaction_writes_is_logged_with_its_commit_and_nothing_of_one_that_aborts() {
+    let bed = roomy();
+    bed.put(b"a", b"0");
+    bed.settle();
+    let before = bed.log.statistics();
+    let mut aborted = bed.begin();
+    put(&mut aborted, "a", "given up");
+    aborted.abort();
+    let mut tx = bed.begin();
+    let start = tx.savepoint().unwrap();
+    put(&mut tx, "a", "given up");
+    tx.rollback_to(&start).unwrap();
+    put(&mut tx, "a", "1");
+    put(&mut tx, "b", "1");
+    let kept = tx.savepoint().unwrap();
+    put(&mut tx, "b", "given up");
+    put(&mut tx, "c", "given up");
+    tx.rollback_to(&kept).unwrap();
+    put(&mut tx, "a", "2");
+    assert_eq!(bed.log.statistics().appended_bytes, before.appended_bytes, "nothing yet");
+    let committed = tx.commit().unwrap();
+    let expected = [("a", "2"), ("b", "1")];
+    let found = logged(&bed, committed.durable_at, &expected);
+    assert_eq!(found, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let written = bed.log.statistics().record_bytes_written - before.record_bytes_written;
+    assert_eq!(written, 2 * 24 + 32, "nothing else");
+    assert_eq!([b"a", b"b", b"c"].map(|key| bed.get(key)), [Some(b"2".to_vec()), Some(b"1".to_vec()), None]);
+}
+
+#[test]
+fn what_a_larger_transaction_writes_is_logged_at_once_and_the_rest_with_its_commit() {
+    let bed = roomy();
+    let (tail, long) = (bed.log.tail_lsn(), "long".repeat(120));
+    let mut tx = bed.begin();
+    put(&mut tx, "a", "first");
+    put(&mut tx, "b", &long);
+    assert!(bed.log.tail_lsn() > tail, "more than may wait");
+    // It is in the log already, and there is room for it in the version.
+    put(&mut tx, "b", "short");
+    let committed = tx.commit().unwrap();
+    let expected = [("b", &long[..]), ("a", "first"), ("b", "short")];
+    let found = logged(&bed, committed.durable_at, &expected);
+    assert_eq!(found, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    assert_eq!(bed.get(b"b").as_deref(), Some(&b"short"[..]));
+    // There is none for what is longer than what was written first.
+    let mut tx = bed.begin();
+    put(&mut tx, "c", "1");
+    let longer = "2".repeat(50);
+    put(&mut tx, "c", &longer);
+    tx.commit().unwrap();
+    assert_eq!(bed.get(b"c").as_deref(), Some(longer.as_bytes()));
+    // Those that were only to be held may be more than fit before a commit record.
+    let mut tx = bed.begin();
+    let keys = || (0..40u8).map(|number| [b'h', number]);
+    let value = [7; 400];
+    keys().for_each(|key| bed.put(&key, &value));
+    keys().for_each(|key| assert!(tx.get_for_update(TABLE, &key).unwrap().is_some()));
+    tx.commit().unwrap();
+    keys().for_each(|key| assert_eq!(bed.get(&key).as_deref(), Some(&value[..])));
+}
+
 /// What was logged before is void by the time at which the rest is logged again.
 #[test]
 fn only_what_is_logged_again_after_a_rollback_keeps_the_log_and_counts() {
@@ -566,7 +647,7 @@ fn only_what_is_logged_again_after_a_rollback_keeps_the_log_and_counts() {
     let mut tx = bed.begin();
     (0..8u8).for_each(|number| tx.put(TABLE, &[number + 1], &[7; 500]).unwrap());
     let kept = tx.savepoint().unwrap();
-    tx.put(TABLE, b"given up", b"1").unwrap();
+    tx.delete(TABLE, b"given up").unwrap();
     tx.rollback_to(&kept).unwrap();
     let (before, end) = (tx.logged_bytes, bed.log.tail_lsn());
     assert!(before < log_bytes_max * 7 / 8 && 2 * before > log_bytes_max);
@@ -776,7 +857,7 @@ fn who_has_been_aborted_learns_it_from_its_next_read() {
     bed.put(b"k", b"1");
     for scans in [false, true] {
         let (mut tx, mut reader) = (bed.begin(), bed.begin());
-        tx.put(TABLE, b"own", b"2").unwrap();
+        tx.delete(TABLE, b"own").unwrap();
         assert_eq!(bed.tc().abort_writers_before(bed.log.tail_lsn()), 1);
         let read = match scans {
             true => tx

@@ -17,7 +17,7 @@ use crate::sync::Ordering;
 use crate::transaction::Transaction;
 use crate::transaction_table::SlotIndex;
 use crate::workspace::{Observed, Workspace};
-use crate::write::{Logging, Top};
+use crate::write::{Intent, Top};
 use deuteron_contract::{TableId, Timestamp};
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ impl Transaction {
         let value = self.get(table, key)?;
         let may_miss =
             self.options.isolation == Isolation::ReadCommitted && !self.workspace.writes_key(table, key);
-        self.write_logging(table, key, value.as_deref(), Logging::AtCommit)?;
+        self.write_for(table, key, value.as_deref(), Intent::Hold)?;
         if !may_miss {
             return Ok(value);
         }

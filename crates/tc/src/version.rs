@@ -8,7 +8,7 @@
 //!               otherwise the low bits are the LSN of the log record that holds the value
 //!               bit 61 EMBEDDED: the version lies inside its record's allocation
 //!               bit 59 SPILLED: there is room behind the header, of so many bytes as its first 8 say
-//!               bit 58 LARGE: the value lies in pieces before the log record; with INLINE, UNLOGGED: there is no log record yet
+//!               bit 58 LARGE: the value lies in pieces before the log record; with INLINE, UNLOGGED: it was not logged when it was written
 //!               bit 57 CACHED: in the read cache
 //!   commit_lsn  where the writer's commit record lies; while pending: see V4; of what the data component had 0
 //! ```
@@ -357,7 +357,14 @@ impl Version {
         ptr::from_ref(self).wrapping_add(1).cast::<u8>().cast_mut()
     }
 
-    /// The writer writes the key again: a new log record takes the place of the old.
+    /// Whether [`Version::rewrite`] can keep the value inline.
+    pub(crate) fn has_room_for(&self, value: &[u8]) -> bool {
+        let room = self.bytes() - size_of::<Version>();
+        room > 0 && value.len() <= room
+    }
+
+    /// The writer writes the key again: a new log record takes the place of the old. One of which the log has nothing yet must have
+    /// [room](Version::has_room_for).
     ///
     /// # Safety
     /// The caller is the writer, has installed the version, and has not ended (V5).
@@ -365,12 +372,14 @@ impl Version {
         let before = self.payload.load(Ordering::Relaxed);
         let room = self.bytes() - size_of::<Version>();
         let payload = match written {
-            Written::Inline(value) if value.len() <= room && room > 0 => {
+            Written::Inline(value) | Written::Unlogged(value) if self.has_room_for(value) => {
                 // SAFETY: there is room, and until the writer has ended nobody else looks at it (V5).
                 unsafe { self.room().copy_from_nonoverlapping(value.as_ptr(), value.len()) };
-                Self::encode_inline(value.len(), room)
+                let is_unlogged = matches!(written, Written::Unlogged(_));
+                Self::encode_inline(value.len(), room) | if is_unlogged { UNLOGGED } else { 0 }
             }
             _ => {
+                debug_assert!(!matches!(written, Written::Unlogged(_)));
                 let logged = Self::encode_logged(lsn, written);
                 if before & INLINE != 0 {
                     // SAFETY: as above; the room is never less than this takes.
@@ -403,7 +412,7 @@ impl Version {
         self.payload.load(Ordering::Acquire) & ABSENT != 0
     }
 
-    /// Whether the log has no record of it yet.
+    /// Whether the log had no record of it when it was written last.
     pub(crate) fn is_unlogged(&self) -> bool {
         self.payload.load(Ordering::Relaxed) & (INLINE | UNLOGGED) == INLINE | UNLOGGED
     }

@@ -48,8 +48,9 @@ impl VersionManager {
         self.log.append(record)
     }
 
-    pub(crate) fn reserve_commit(&self) -> Result<CommitReservation<'_>, AppendError> {
-        self.log.reserve_commit()
+    /// With room for `bytes` of updates before it.
+    pub(crate) fn reserve_commit(&self, bytes: usize) -> Result<CommitReservation<'_>, AppendError> {
+        self.log.reserve_commit_behind(bytes)
     }
 
     /// What is appended from now on lies there or behind it.
@@ -66,6 +67,11 @@ impl VersionManager {
     }
 
     /// The longest value that one record takes under a key of `key_bytes`.
+    /// The most that is appended, or reserved, at once.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        self.log.record_bytes_max()
+    }
+
     pub(crate) fn value_bytes_max(&self, key_bytes: usize) -> usize {
         self.log.value_bytes_max(key_bytes)
     }

@@ -150,8 +150,8 @@ pub(crate) struct Workspace {
     pub(crate) savepoints: Savepoints,
     /// Noted and not written yet (R22).
     pub(crate) changes: Changes,
-    /// There may be versions in the write set that the log knows nothing of.
-    pub(crate) unlogged: bool,
+    /// Redo records of about so many bytes wait for the commit; none, if this is 0.
+    pub(crate) unlogged_bytes: usize,
     /// How many turns are left to give to others (R19).
     pub(crate) patience: u32,
     /// How many more transactions pass the turnstile before they begin (R23).
@@ -198,7 +198,7 @@ impl Workspace {
             next_ordinal: 0,
             savepoints: Savepoints::default(),
             changes: Changes::default(),
-            unlogged: false,
+            unlogged_bytes: 0,
             patience: core.options.patience,
             contends: 0,
             pass: None,
@@ -342,7 +342,7 @@ impl Workspace {
         self.written_bytes = 0;
         self.read_lsn = Lsn(0);
         self.reads_forgotten = false;
-        self.unlogged = false;
+        self.unlogged_bytes = 0;
         self.patience = self.core.options.patience;
         clear(&mut self.reads);
         clear(&mut self.keys);

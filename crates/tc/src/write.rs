@@ -31,12 +31,20 @@ pub(crate) enum Top<'g> {
     Other { lower_bound: Timestamp, slot: SlotIndex },
 }
 
-/// When the redo record of a write is appended.
+/// Of so many bytes the redo records wait for the commit, if the log takes so much at once: it reserves room for all of them together.
+#[cfg(not(any(test, loom, shuttle)))]
+const UNLOGGED_BYTES_MAX: usize = 8 << 10;
+/// Some do, and some do not.
+#[cfg(any(test, loom, shuttle))]
+const UNLOGGED_BYTES_MAX: usize = 512;
+
+/// What a write is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Logging {
-    AtOnce,
-    /// If it has not been written anew by then: the value is the one that the key has, and likely to be overwritten.
-    AtCommit,
+pub(crate) enum Intent {
+    /// Gives the key the value.
+    Put,
+    /// Has a version there before others. The value is the one that the key has, and likely to be written anew.
+    Hold,
 }
 
 /// What became of an installation.
@@ -69,15 +77,15 @@ impl Transaction {
     }
 
     pub(crate) fn write(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> Result<(), TcError> {
-        self.write_logging(table, key, value, Logging::AtOnce)
+        self.write_for(table, key, value, Intent::Put)
     }
 
-    pub(crate) fn write_logging(
+    pub(crate) fn write_for(
         &mut self,
         table: TableId,
         key: &[u8],
         value: Option<&[u8]>,
-        logging: Logging,
+        intent: Intent,
     ) -> Result<(), TcError> {
         self.check_active()?;
         self.check_key(key)?;
@@ -90,7 +98,7 @@ impl Transaction {
             return Err(TcError::ValueSize { found: value.len(), limit });
         }
         loop {
-            let (cause, other) = match self.write_checked(table, key, value, logging) {
+            let (cause, other) = match self.write_checked(table, key, value, intent) {
                 Ok(()) => return Ok(()),
                 Err(WriteFailure::Error(error)) => {
                     self.roll_back();
@@ -113,7 +121,7 @@ impl Transaction {
         table: TableId,
         key: &[u8],
         value: Option<&[u8]>,
-        logging: Logging,
+        intent: Intent,
     ) -> Result<(), WriteFailure> {
         let (at, isolation) = (self.at, self.options.isolation);
         let in_time = self.must_be_in_time();
@@ -127,18 +135,35 @@ impl Transaction {
         }
         let hashed = core.table.key(table, key);
         // A copy is for readers. A large transaction has better uses for the memory, and so has a full table.
-        let is_copied = value.is_some_and(|value| value.len() <= WRITTEN_INLINE_MAX)
-            && !core.account.is_much(workspace.written_bytes)
-            && !core.account.is_over_target();
-        let unlogged = value.filter(|_| is_copied && logging == Logging::AtCommit);
-        if unlogged.is_none() || in_time {
+        let copied = value.filter(|value| {
+            value.len() <= WRITTEN_INLINE_MAX
+                && !core.account.is_much(workspace.written_bytes)
+                && !core.account.is_over_target()
+        });
+        let transaction = workspace.log_id;
+        let record = LogRecord::Upsert { transaction, table, key, value: value.unwrap_or_default() };
+        let waiting_bytes = workspace.unlogged_bytes + record.encoded_bytes();
+        let may_wait = intent == Intent::Hold || waiting_bytes <= core.unlogged_bytes_max();
+        let unlogged = copied.filter(|_| may_wait);
+        if intent == Intent::Put || unlogged.is_none() || in_time {
             workspace.check_ahead(hashed, at, isolation, in_time)?;
         }
         workspace.counts.add(Counter::Writes);
         if let Some(value) = unlogged {
-            workspace.unlogged = true;
-            return workspace.install(hashed, Lsn(0), Written::Unlogged(value), at, isolation, in_time);
+            let own = workspace.install(hashed, Lsn(0), Written::Unlogged(value), at, isolation, in_time)?;
+            let Some(own) = own.filter(|_| intent == Intent::Put) else {
+                workspace.unlogged_bytes = waiting_bytes;
+                return Ok(());
+            };
+            // SAFETY: in the write set and not stamped (see `WriteEntry`).
+            let own = unsafe { &*own };
+            if own.has_room_for(value) {
+                workspace.rewrite(own, Lsn(0), Written::Unlogged(value));
+                workspace.unlogged_bytes = waiting_bytes;
+                return Ok(());
+            }
         }
+        let (core, slot) = (&*workspace.core, workspace.slot());
         let (lsn, is_large) =
             core.log_write(slot, workspace.log_id, &mut self.logged_bytes, table, key, value)?;
         point();
@@ -149,10 +174,13 @@ impl Transaction {
         let written = match value {
             None => Written::Absent,
             Some(_) if is_large => Written::Large,
-            Some(value) if is_copied => Written::Inline(value),
-            Some(_) => Written::Logged,
+            Some(_) => copied.map_or(Written::Logged, Written::Inline),
         };
-        workspace.install(hashed, lsn, written, at, isolation, in_time)
+        if let Some(own) = workspace.install(hashed, lsn, written, at, isolation, in_time)? {
+            // SAFETY: in the write set and not stamped (see `WriteEntry`).
+            workspace.rewrite(unsafe { &*own }, lsn, written);
+        }
+        Ok(())
     }
 }
 
@@ -173,6 +201,11 @@ impl From<TcError> for WriteFailure {
 }
 
 impl Core {
+    /// So much of a transaction may wait for its commit to be logged.
+    fn unlogged_bytes_max(&self) -> usize {
+        UNLOGGED_BYTES_MAX.min(self.versions.record_bytes_max() / 2)
+    }
+
     /// Logs a write of the transaction in `slot`: a value that no record takes in pieces before it. `logged_bytes` is what it has logged
     /// before, and grows. Returns the last record, and whether there were pieces.
     pub(crate) fn log_write(
@@ -253,8 +286,8 @@ impl Workspace {
         }
     }
 
-    /// Installs the version that was logged at `lsn`, sees to it that scans find it, and pushes the transaction itself
-    /// beyond whoever must come before it (R5).
+    /// Installs a version, which was logged at `lsn` or will be, sees to it that scans find it, and pushes the transaction itself
+    /// beyond whoever must come before it (R5). If it has a version there, returns that, and has done nothing.
     pub(crate) fn install(
         &mut self,
         key: KeyRef<'_>,
@@ -263,7 +296,7 @@ impl Workspace {
         at: Timestamp,
         isolation: Isolation,
         in_time: bool,
-    ) -> Result<(), WriteFailure> {
+    ) -> Result<Option<*const Version>, WriteFailure> {
         let core = &*self.core;
         let bytes = Version::written_bytes(written);
         let recycled = self.recycler.take(bytes, &core.epochs);
@@ -291,17 +324,7 @@ impl Workspace {
                 Installed::Conflict { other, .. } => {
                     Err(WriteFailure::Conflict(ConflictCause::WriteWrite, Some(other)))
                 }
-                // What it has already is what it was to get.
-                Installed::Own(_) if matches!(written, Written::Unlogged(_)) => Ok(()),
-                Installed::Own(version) => {
-                    let kept = self.savepoints.note_rewrite(version);
-                    self.written_bytes += kept;
-                    // Room has been made at the begin of the write.
-                    self.held.add(kept, &core.account);
-                    // SAFETY: it is ours, and we have not ended.
-                    unsafe { version.rewrite(lsn, written) };
-                    Ok(())
-                }
+                Installed::Own(version) => Ok(Some(version)),
                 Installed::Above(_) => unreachable!("matched above"),
             };
         };
@@ -334,7 +357,17 @@ impl Workspace {
         if is_above_another && core.account.is_filling() && self.superseded.note(&record, at) {
             core.prune_superseded(&mut self.superseded, &mut self.recycler, &guard);
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Writes anew what the transaction has written.
+    fn rewrite(&mut self, own: &Version, lsn: Lsn, written: Written<'_>) {
+        let kept = self.savepoints.note_rewrite(own);
+        self.written_bytes += kept;
+        // Room has been made at the begin of the write.
+        self.held.add(kept, &self.core.account);
+        // SAFETY: it is ours, and we have not ended (V5).
+        unsafe { own.rewrite(lsn, written) };
     }
 
     /// Whether a writer that never looks at its reads again may write above a version of this time. Looked at after the installation:
