@@ -273,8 +273,9 @@ impl Options {
         self
     }
 
-    /// Aborts a transaction once this many bytes of log have been written since its own first write, by anybody: the log
-    /// cannot be cut before it, so that a writer that never ends would make it grow without bound. The transaction is told
+    /// Aborts a transaction once this many bytes of log have been written since its own first record there, by anybody: the log
+    /// cannot be cut before that, so that a writer that never ends would make it grow without bound. (What a small transaction puts is logged
+    /// with its commit. A delete, a value of more than 512 bytes and what goes beyond 8 KiB are logged at once.) The transaction is told
     /// so with a conflict ([`crate::ConflictCause::LogPinned`]), which a retry may help, or, if nearly all of it is what it has
     /// written itself, with [`crate::Error::TransactionTooLarge`]. A reader for whose sake more than that cannot be cut loses its
     /// snapshot ([`crate::ConflictCause::SnapshotTooOld`]), and so does the past that [`Options::retention`] keeps. The default is
