@@ -30,7 +30,7 @@
 //! | [`reader`] | buffers read back from disk |
 //! | `salvage` | [`LogSalvage`]: what is left of a damaged log |
 //! | `log` | [`Log`], the whole |
-//! | `commit_reservation` | [`CommitReservation`]: the place of a commit record |
+//! | `commit_reservation` | [`CommitReservation`]: the place of a commit record, and room before it |
 //! | `stable_buffer`, `buffer_view` | [`StableBuffer`], [`BufferView`]: what the proxy gets |
 //! | `counted` | for the tests |
 //!

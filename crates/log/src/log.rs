@@ -174,8 +174,7 @@ impl Log {
     /// See [`AppendError`].
     #[inline]
     pub fn reserve_commit(&self) -> Result<CommitReservation<'_>, AppendError> {
-        let reservation = self.reserve(COMMIT_BYTES, true)?;
-        Ok(CommitReservation::new(self, reservation, 0))
+        self.reserve_commit_behind(0)
     }
 
     /// The same with room for updates of together `bytes` before the commit record, which the caller [writes](CommitReservation::append): all that

@@ -36,7 +36,16 @@ fn an_append_writes_one_shared_line_twice_and_a_commit_thrice() {
         (2, 3, 2),
         "reserve, leave; and the chain of commits"
     );
-    let all = [update, commit, cancelled].concat();
+    let (_, with_updates) = stored(|| {
+        let update = record(&[7; 100]);
+        let mut commit = log.reserve_commit_behind(3 * update.encoded_bytes()).expect("room");
+        for _ in 0..3 {
+            commit.append(&update);
+        }
+        commit.fill(TransactionId(7), Timestamp(7), 0)
+    });
+    assert_eq!(with_updates.len(), 3, "however many are logged with it");
+    let all = [update, commit, cancelled, with_updates].concat();
     assert_eq!(lines(&all).len(), 1, "all of them to the descriptor of the open buffer");
 }
 

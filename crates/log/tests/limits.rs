@@ -21,6 +21,21 @@ fn quiet() -> Pair {
 }
 
 #[test]
+fn more_than_was_reserved_before_a_commit_record_is_refused_and_the_log_goes_on() {
+    let mut pair = pair();
+    let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut commit = pair.log.reserve_commit_behind(16).unwrap();
+        commit.append(&upsert(1, 100).record())
+    }));
+    assert!(written.is_err());
+    let limit = pair.log.record_bytes_max();
+    let refused = pair.log.reserve_commit_behind(limit).err();
+    assert!(matches!(refused, Some(AppendError::TooLarge { found, .. }) if found > limit), "{refused:?}");
+    pair.commit_behind(vec![upsert(2, 100)], 0, Some(2)).unwrap();
+    pair.flush_all().unwrap();
+}
+
+#[test]
 fn the_longest_value_under_a_key_is_taken_and_a_longer_one_is_refused() {
     for key_bytes in [1, 8, 100] {
         let mut pair = pair();

@@ -17,6 +17,8 @@ enum Step {
     Delete,
     Commit,
     CancelCommit,
+    /// With updates of so many bytes, eights of bytes that are reserved for nothing, and whether the commit is cancelled.
+    CommitBehind(Vec<usize>, usize, bool),
     Abort,
     Ceiling,
     Flush,
@@ -39,6 +41,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Delete),
         4 => Just(Step::Commit),
         1 => Just(Step::CancelCommit),
+        4 => (prop::collection::vec(0..300usize, 0..4), 0..3usize, any::<bool>())
+            .prop_map(|(updates, spare, cancelled)| Step::CommitBehind(updates, spare, cancelled)),
         1 => Just(Step::Abort),
         1 => Just(Step::Ceiling),
         3 => Just(Step::Flush),
@@ -86,6 +90,10 @@ fn run(seed: u64, steps: Vec<Step>) {
             Step::CancelCommit => {
                 let _ = pair.log.reserve_commit();
             }
+            Step::CommitBehind(updates, spare, cancelled) => insist(&mut pair, &|pair| {
+                let updates = updates.iter().map(|bytes| upsert(number, *bytes)).collect();
+                pair.commit_behind(updates, spare * 8, (!cancelled).then_some(number))
+            }),
             Step::Abort => insist(&mut pair, &|pair| pair.append(Owned::Abort(number))),
             Step::Ceiling => insist(&mut pair, &|pair| pair.append(Owned::Ceiling(number))),
             Step::Flush => {

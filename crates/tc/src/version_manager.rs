@@ -66,12 +66,12 @@ impl VersionManager {
         self.log.request_flush(upto);
     }
 
-    /// The longest value that one record takes under a key of `key_bytes`.
     /// The most that is appended, or reserved, at once.
     pub(crate) fn record_bytes_max(&self) -> usize {
         self.log.record_bytes_max()
     }
 
+    /// The longest value that one record takes under a key of `key_bytes`.
     pub(crate) fn value_bytes_max(&self, key_bytes: usize) -> usize {
         self.log.value_bytes_max(key_bytes)
     }

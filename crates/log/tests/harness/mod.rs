@@ -109,6 +109,26 @@ impl Pair {
         Ok(lsn)
     }
 
+    /// Logs `updates` in the room before a commit record, with as many bytes more as `spare` says, and the commit if `id` is given.
+    pub fn commit_behind(
+        &mut self,
+        updates: Vec<Owned>,
+        spare: usize,
+        id: Option<u64>,
+    ) -> Result<Lsn, AppendError> {
+        let bytes: usize = updates.iter().map(|update| update.record().encoded_bytes()).sum();
+        let mut reservation = self.log.reserve_commit_behind(bytes + spare)?;
+        let lsns: Vec<Lsn> = updates.iter().map(|update| reservation.append(&update.record())).collect();
+        let commit = reservation.lsn();
+        match id {
+            Some(id) => assert_eq!(reservation.fill(TransactionId(id), Timestamp(id + 1), id + 2), commit),
+            None => reservation.cancel(),
+        }
+        lsns.into_iter().zip(updates).for_each(|(lsn, update)| self.insert(lsn, update));
+        id.into_iter().for_each(|id| self.insert(commit, Owned::Commit(id)));
+        Ok(commit)
+    }
+
     fn insert(&mut self, lsn: Lsn, record: Owned) {
         let last = self.model.last_key_value().map_or(0, |(&last, _)| last);
         assert!(lsn.0 > last || self.model.is_empty(), "LSNs ascend");
