@@ -1,7 +1,7 @@
 //! Dropping a table through the database: names, handles, space, and a crash at every I/O.
 
 use deuteron::device::{
-    CrashPolicy, DeviceError, Directory, FaultPlan, File, MemoryDirectory, OpenMode, SimulatedDisk,
+    CrashPolicy, Directory, Doing, FaultPlan, MemoryDirectory, SimulatedDisk, WatchedDirectory,
 };
 use deuteron::{Background, ConflictCause, Db, Error, Options, Table, Transaction, TransactionOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -187,71 +187,47 @@ fn the_past_of_a_dropped_table_is_dropped_with_it() {
     db.close().unwrap();
 }
 
-/// A directory in memory in which the log gets no new segment while somebody holds the gate.
+/// While somebody holds it, the log gets no new segment.
 #[derive(Default)]
-struct Gated {
-    inner: MemoryDirectory,
-    gate: Mutex<()>,
+struct Gate {
+    held: Mutex<()>,
     is_awaited: AtomicBool,
 }
 
-impl Directory for Gated {
-    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
-        self.inner.open(name, mode, direct)
+impl Gate {
+    fn pass(&self) {
+        self.is_awaited.store(true, Ordering::Relaxed);
+        drop(self.held.lock().expect("no panic"));
     }
 
-    fn list(&self) -> Result<Vec<String>, DeviceError> {
-        self.inner.list()
-    }
-
-    fn remove(&self, name: &str) -> Result<(), DeviceError> {
-        self.inner.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
-        if to.starts_with("log-") {
-            self.is_awaited.store(true, Ordering::Relaxed);
-            drop(self.gate.lock().expect("no panic"));
-        }
-        self.inner.rename(from, to)
-    }
-
-    fn sync(&self) -> Result<(), DeviceError> {
-        self.inner.sync()
-    }
-
-    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
-        self.inner.lock()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-}
-
-impl Gated {
     /// Nothing more becomes durable until what is returned is dropped.
     fn hold_log(&self, db: &Db, table: &Table) -> MutexGuard<'_, ()> {
-        let gate = self.gate.lock().unwrap();
+        let held = self.held.lock().unwrap();
         self.is_awaited.store(false, Ordering::Relaxed);
         while !self.is_awaited.load(Ordering::Relaxed) {
             let mut tx = db.begin();
             tx.put(table, b"held", &[0; 500]).unwrap();
             tx.commit_async().unwrap().wait_timeout(Duration::from_millis(1)).unwrap();
         }
-        gate
+        held
     }
 }
 
 /// The drop has committed, and waits to be durable: whoever has been told that the table is gone must not be given it again.
 #[test]
 fn a_table_of_which_somebody_has_heard_that_it_is_gone_is_another_one() {
-    let directory = Arc::new(Gated::default());
+    let (directory, gate) = (Arc::new(WatchedDirectory::default()), Arc::new(Gate::default()));
+    let of_log = Arc::clone(&gate);
+    directory.watch(move |doing, name| {
+        if doing == Doing::Rename && name.starts_with("log-") {
+            of_log.pass();
+        }
+    });
     let options = || Options::tiny_for_tests().background(Background::Threads);
     let db = options().open_in(directory.clone()).unwrap();
     let (kept, old) = (db.table("kept").unwrap(), db.table("x").unwrap());
     db.transact(|tx| tx.put(&old, b"old", b"1")).unwrap();
-    let release = directory.hold_log(&db, &kept);
+    let release = gate.hold_log(&db, &kept);
     std::thread::scope(|scope| {
         let (returned, returns) = mpsc::channel();
         // One of them drops it. The other hears of that first, as it has nothing to wait for.

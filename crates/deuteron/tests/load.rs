@@ -2,7 +2,7 @@
 
 use deuteron::device::simulated::Random;
 use deuteron::device::{
-    CrashPolicy, DeviceError, Directory, FaultPlan, File, MemoryDirectory, OpenMode, Reads, SimulatedDisk,
+    CrashPolicy, Directory, Doing, FaultPlan, MemoryDirectory, SimulatedDisk, WatchedDirectory,
 };
 use deuteron::{
     Background, ConflictCause, Db, Durability, Error, Isolation, Options, RetryPolicy, Table,
@@ -10,8 +10,8 @@ use deuteron::{
 };
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 fn key(number: u32) -> Vec<u8> {
@@ -159,62 +159,19 @@ fn a_compaction_for_which_there_is_no_room_harms_nothing() {
     db.close().expect("closes");
 }
 
-/// A directory in memory of which one thread reads slowly until the log has begun at several places.
-#[derive(Default)]
-struct Held {
-    inner: MemoryDirectory,
-    thread: OnceLock<ThreadId>,
-    starts: Mutex<BTreeSet<String>>,
-}
-
 /// One checkpoint may have been on its way, and one is what a compaction begins with.
 const STARTS: usize = 4;
 const GIVE_UP: Duration = Duration::from_secs(60);
 
-impl Directory for Held {
-    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
-        self.inner.open(name, mode, direct)
-    }
+/// At how many places the log was seen to begin, by who waits.
+#[derive(Default)]
+struct Starts(Mutex<BTreeSet<String>>);
 
-    fn list(&self) -> Result<Vec<String>, DeviceError> {
-        self.inner.list()
-    }
-
-    fn remove(&self, name: &str) -> Result<(), DeviceError> {
-        self.inner.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
-        self.inner.rename(from, to)
-    }
-
-    fn sync(&self) -> Result<(), DeviceError> {
-        self.inner.sync()
-    }
-
-    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
-        self.inner.lock()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-
-    fn read_each<'r>(&self, reads: &mut dyn Reads<'r>) {
-        // Not until then: others need the very page.
-        if self.thread.get() == Some(&thread::current().id()) && self.starts() < STARTS {
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.inner.read_each(reads);
-    }
-}
-
-impl Held {
-    /// At how many places the log was seen to begin, by who waits.
-    fn starts(&self) -> usize {
-        let names = self.inner.list().expect("lists").into_iter();
+impl Starts {
+    fn look(&self, directory: &MemoryDirectory) -> usize {
+        let names = directory.list().expect("lists").into_iter();
         let start = names.filter(|name| name.starts_with("log-") && name.ends_with(".seg")).min();
-        let mut starts = self.starts.lock().expect("no panic");
+        let mut starts = self.0.lock().expect("no panic");
         starts.extend(start);
         starts.len()
     }
@@ -224,7 +181,8 @@ impl Held {
 #[test]
 fn compaction_ends_though_others_write_and_the_log_is_cut_meanwhile() {
     const KEYS: u64 = 20_000;
-    let directory = Arc::new(Held::default());
+    let (inner, starts) = (MemoryDirectory::new(), Arc::new(Starts::default()));
+    let directory = Arc::new(WatchedDirectory::new(inner.clone()));
     let options = Options::tiny_for_tests().background(Background::Threads);
     let db = options.open_in(directory.clone()).expect("opens");
     let table = db.table("updated").expect("creates");
@@ -247,13 +205,19 @@ fn compaction_ends_though_others_write_and_the_log_is_cut_meanwhile() {
                 }
             });
         }
-        // It reads the pages of the table one after the other, on this thread.
-        directory.thread.set(thread::current().id()).expect("once");
+        // It reads the pages of the table one after the other, on this thread, and not until then: others need the very page.
+        let (compacts, seen) = (thread::current().id(), Arc::clone(&starts));
+        directory.watch(move |doing, _| {
+            let is_it = doing == Doing::Read && thread::current().id() == compacts;
+            if is_it && seen.look(&inner) < STARTS {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
         let compacted = db.compact();
         is_done.store(true, Ordering::Relaxed);
         compacted.expect("compacts");
         assert!(Instant::now() < gave_up_at, "it ended when they did");
-        let starts = directory.starts.lock().expect("no panic").len();
+        let starts = starts.0.lock().expect("no panic").len();
         assert!(starts >= STARTS, "the log began at {starts} places");
     });
     assert!(db.check().expect("checks").problems.is_empty());

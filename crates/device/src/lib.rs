@@ -8,6 +8,7 @@
 //! | [`MemoryDirectory`] | tests and databases that live in memory |
 //! | [`SimulatedDirectory`] | crashes that lose, keep, reorder and tear unsynced writes; errors, full disk, flipped bits, all from one seed |
 //! | [`AdverseDirectory`] | real files whose device fails, or whose machine loses its power |
+//! | [`WatchedDirectory`] | tests in which something has to happen, or to wait, at a certain moment |
 //! | [`OverlayDirectory`] | another directory with writes kept in memory: what would happen, without its happening |
 //!
 //! [`Directory::read_many`] does several reads at the same time, [`Directory::read_each`] while the later ones are still being prepared, and [`Directory::begin_write`] does not wait for a write, through io_uring where the kernel has it.
@@ -44,6 +45,7 @@ mod os;
 mod overlay;
 mod read_request;
 pub mod simulated;
+mod watched;
 
 pub use adverse::{AdverseDirectory, Adversity};
 pub use aligned_buffer::AlignedBuffer;
@@ -58,3 +60,4 @@ pub use read_request::{ReadRequest, Reads};
 pub use simulated::{
     CrashPolicy, FaultKind, FaultPlan, InjectedFault, SECTOR_BYTES, SimulatedDirectory, SimulatedDisk,
 };
+pub use watched::{Doing, WatchedDirectory};

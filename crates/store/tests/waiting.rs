@@ -1,74 +1,16 @@
 //! Who waits for whom: closing for the calls that are under way, writers for no backup, and nobody for who has panicked.
 
-use deuteron_store::device::{DeviceError, Directory, File, MemoryDirectory, OpenMode};
+use deuteron_store::device::{Directory, Doing, MemoryDirectory, OpenMode, WatchedDirectory};
 use deuteron_store::{Error, Options, Store};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-/// What is about to be done to the directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
-    Read,
-    Rename,
-}
-
 type Call = fn(&Store) -> Result<(), Error>;
-type Watcher = Box<dyn Fn(Doing) + Send + Sync>;
 
-/// A directory in memory, of which somebody is told before something is done to it.
-#[derive(Default)]
-struct Watched {
-    inner: MemoryDirectory,
-    watcher: OnceLock<Watcher>,
-}
-
-impl Watched {
-    fn tell(&self, doing: Doing) {
-        if let Some(watcher) = self.watcher.get() {
-            watcher(doing);
-        }
-    }
-
-    fn watch(&self, watcher: impl Fn(Doing) + Send + Sync + 'static) {
-        assert!(self.watcher.set(Box::new(watcher)).is_ok(), "watched by one");
-    }
-}
-
-impl Directory for Watched {
-    fn open(&self, name: &str, mode: OpenMode, direct: bool) -> Result<Arc<dyn File>, DeviceError> {
-        if mode == OpenMode::Read {
-            self.tell(Doing::Read);
-        }
-        self.inner.open(name, mode, direct)
-    }
-
-    fn list(&self) -> Result<Vec<String>, DeviceError> {
-        self.inner.list()
-    }
-
-    fn remove(&self, name: &str) -> Result<(), DeviceError> {
-        self.inner.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<(), DeviceError> {
-        self.tell(Doing::Rename);
-        self.inner.rename(from, to)
-    }
-
-    fn sync(&self) -> Result<(), DeviceError> {
-        self.inner.sync()
-    }
-
-    fn lock(&self) -> Result<Box<dyn Send + Sync>, DeviceError> {
-        self.inner.lock()
-    }
-
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-}
+/// A file is about to be read from its beginning.
+const READ: Doing = Doing::Open(OpenMode::Read);
 
 fn open(directory: Arc<dyn Directory>) -> Result<Store, Error> {
     Options::tiny_for_tests().open_in(directory)
@@ -88,7 +30,8 @@ fn load(store: &Store) -> Result<(), Error> {
 /// Closes the store while a call is in the middle of its image number `at`; whether the call came so far. The directory is nobody
 /// else's before the call has ended.
 fn close_during(call: Call, at: usize) -> bool {
-    let directory = Arc::new(Watched::default());
+    let inner = MemoryDirectory::new();
+    let directory = Arc::new(WatchedDirectory::new(inner.clone()));
     let store = open(directory.clone()).expect("opens");
     fill(&store, "kept", 300).expect("writes");
     fill(&store, "gone", 300).expect("writes");
@@ -96,8 +39,8 @@ fn close_during(call: Call, at: usize) -> bool {
     let (images, is_inside) = (AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
     let (arrived, arrival) = mpsc::channel();
     let arrived = Mutex::new(Some(arrived));
-    let (inner, inside) = (directory.inner.clone(), Arc::clone(&is_inside));
-    directory.watch(move |doing| {
+    let (of_watcher, inside) = (inner.clone(), Arc::clone(&is_inside));
+    directory.watch(move |doing, _| {
         if doing != Doing::Rename || images.fetch_add(1, Ordering::SeqCst) != at {
             return;
         }
@@ -107,7 +50,7 @@ fn close_during(call: Call, at: usize) -> bool {
         // As long as closing would take if it did not wait.
         for _ in 0..20 {
             std::thread::sleep(Duration::from_millis(1));
-            assert!(matches!(open(Arc::new(inner.clone())), Err(Error::InUse { .. })), "two are at it");
+            assert!(matches!(open(Arc::new(of_watcher.clone())), Err(Error::InUse { .. })), "two are at it");
         }
         inside.store(false, Ordering::SeqCst);
     });
@@ -130,7 +73,7 @@ fn close_during(call: Call, at: usize) -> bool {
         came_so_far
     });
     if came_so_far {
-        let store = open(Arc::new(directory.inner.clone())).expect("the lock was given back");
+        let store = open(Arc::new(inner)).expect("the lock was given back");
         for name in store.tables().expect("lists") {
             let expected = if name == "loaded" { 200 } else { 300 };
             let found = store.table(&name).expect("is there").scan(..).filter(Result::is_ok).count();
@@ -156,7 +99,7 @@ fn the_directory_is_nobody_elses_before_the_calls_under_way_have_ended() {
 
 /// Backs up a store that was just opened; `first` says when somebody writes to it for the first time.
 fn write_during_backup(first: Doing) {
-    let directory = Arc::new(Watched::default());
+    let directory = Arc::new(WatchedDirectory::default());
     let store = open(directory.clone()).expect("opens");
     fill(&store, "t", 300).expect("writes");
     store.close().expect("closes");
@@ -164,7 +107,7 @@ fn write_during_backup(first: Doing) {
     let table = store.table("t").expect("is there");
     let (written, is_written) = mpsc::channel();
     let (is_written, writer) = (Mutex::new(is_written), Mutex::new(Some((table, written))));
-    directory.watch(move |doing| {
+    directory.watch(move |doing, _| {
         if doing == first
             && let Some((table, written)) = writer.lock().expect("no panic").take()
         {
@@ -177,7 +120,7 @@ fn write_during_backup(first: Doing) {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
-        if doing == Doing::Read
+        if doing == READ
             && writer.lock().expect("no panic").is_none()
             && let Err(mpsc::RecvTimeoutError::Timeout) =
                 is_written.lock().expect("no panic").recv_timeout(Duration::from_secs(10))
@@ -194,18 +137,18 @@ fn write_during_backup(first: Doing) {
 #[test]
 fn the_first_write_after_an_opening_does_not_wait_for_the_copy_of_a_backup() {
     // It comes during the copy, or while the backup makes durable what was written before.
-    write_during_backup(Doing::Read);
+    write_during_backup(READ);
     write_during_backup(Doing::Rename);
 }
 
 #[test]
 fn what_a_panic_has_kept_from_becoming_durable_is_not_taken_for_durable() {
-    let directory = Arc::new(Watched::default());
+    let directory = Arc::new(WatchedDirectory::default());
     let store = open(directory.clone()).expect("opens");
     fill(&store, "t", 300).expect("writes");
     let images = Arc::new(AtomicUsize::new(0));
     let begun = Arc::clone(&images);
-    directory.watch(move |doing| {
+    directory.watch(move |doing, _| {
         let panics = doing == Doing::Rename && begun.fetch_add(1, Ordering::SeqCst) == 0;
         assert!(!panics, "as the test wants it");
     });
