@@ -1,17 +1,17 @@
 //! At which timestamps active transactions read: a version that lies between two of them is seen by nobody (rule R26).
 //!
-//! - **A1** A slot whose timestamp is *fixed* belongs to a transaction that reads at that timestamp and at no other. One that is not says no more than that
+//! - **A1** An announcement whose timestamp is *fixed* is of a transaction that reads at that timestamp and at no other. One that is not says no more than that
 //!   its transaction reads there or later.
-//! - **A2** Whoever is going to read at another timestamp takes the mark from its slot before it looks at the clock for that one. Whoever gathers reads the retention
-//!   bound, then the clock, then the slots. So of what a slot did not say yet, the timestamp is not earlier than the clock was. (It may be the same: a declared reader takes the
+//! - **A2** Whoever is going to read at another timestamp takes the mark from its announcement before it looks at the clock for that one. Whoever gathers reads the retention
+//!   bound, then the clock, then the announcements. So of what one did not say yet, the timestamp is not earlier than the clock was. (It may be the same: a declared reader takes the
 //!   clock's present.)
 //! - **A3** What has been gathered stays true: transactions that begin later, and timestamps that others move on to, are not before the clock as it was then,
 //!   and those in the past not before the retention bound.
 
+use crate::announcements::{Announcements, Begin};
 use crate::clock::Clock;
 use crate::retention::Retention;
 use crate::sync::{AtomicPtr, Ordering, publication_fence};
-use crate::transaction_table::{Begin, TransactionTable};
 use deuteron_contract::Timestamp;
 use deuteron_epoch::Guard;
 use std::ptr;
@@ -34,7 +34,7 @@ pub(crate) struct ActiveTimestamps {
 impl ActiveTimestamps {
     /// The active transactions of now (A2).
     pub(crate) fn gather(
-        transactions: &TransactionTable,
+        announcements: &Announcements,
         clock: &Clock,
         retention: &Retention,
     ) -> ActiveTimestamps {
@@ -42,8 +42,7 @@ impl ActiveTimestamps {
         let now = clock.last();
         publication_fence();
         let mut oldest = retained.min(Timestamp(now.0 + 1));
-        let begins = transactions.slots().filter_map(|slot| slot.begin());
-        let begins = begins.inspect(|begin| oldest = oldest.min(begin.earliest()));
+        let begins = announcements.all().inspect(|begin| oldest = oldest.min(begin.earliest()));
         let gathered = Self::of(retained.min(now), begins);
         ActiveTimestamps { oldest, ..gathered }
     }
@@ -53,7 +52,7 @@ impl ActiveTimestamps {
         self.oldest
     }
 
-    /// Of what the slots say, as far as `bound`.
+    /// Of what is announced, as far as `bound`.
     fn of(mut bound: Timestamp, begins: impl Iterator<Item = Begin>) -> ActiveTimestamps {
         let mut found = Vec::new();
         for begin in begins {
@@ -208,7 +207,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::transaction_table::Slot;
+    use crate::announcements::Announcement;
     use crate::version::{PRUNED, Version, VersionState};
     use deuteron_epoch::Epochs;
     use loom::thread;
@@ -218,7 +217,7 @@ mod loom_tests {
         epochs: Arc<Epochs>,
         clock: Clock,
         retention: Retention,
-        transactions: TransactionTable,
+        announcements: Announcements,
         head: AtomicPtr<Version>,
     }
 
@@ -277,7 +276,7 @@ mod loom_tests {
     }
 
     /// A transaction begins with `begin` and reads twice, while others commit and the collector takes out what nobody sees.
-    fn reads_twice(begin: fn(&World, &Slot) -> Timestamp) {
+    fn reads_twice(begin: fn(&World, &Announcement) -> Timestamp) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(4);
         builder.check(move || {
@@ -285,19 +284,19 @@ mod loom_tests {
                 epochs: Epochs::new(),
                 clock: Clock::new(Timestamp(10)),
                 retention: Retention::new(false, Timestamp(0)),
-                transactions: TransactionTable::new(),
+                announcements: Announcements::new(),
                 head: AtomicPtr::new(ptr::null_mut()),
             });
             world.commit(Timestamp(10));
-            let slot = world.transactions.allocate();
+            let index = world.announcements.allocate();
             let other = Arc::clone(&world);
             let reader = thread::spawn(move || {
-                let at = begin(&other, other.transactions.slot(slot));
+                let at = begin(&other, other.announcements.announcement(index));
                 let first = other.read(at);
                 assert!(first >= Timestamp(10) && other.read(at) >= first, "what was read is gone");
             });
             (0..2).for_each(|_| world.commit(world.clock.tick()));
-            let active = ActiveTimestamps::gather(&world.transactions, &world.clock, &world.retention);
+            let active = ActiveTimestamps::gather(&world.announcements, &world.clock, &world.retention);
             world.commit(world.clock.tick());
             world.take_out_unseen(&active);
             world.epochs.collect();
@@ -308,17 +307,17 @@ mod loom_tests {
     /// A2: of a transaction that begins meanwhile, and walks down a chain from which versions are taken out.
     #[test]
     fn loom_what_a_transaction_has_read_stays_until_it_ends() {
-        reads_twice(|world, slot| world.transactions.begin(slot, &world.clock));
+        reads_twice(|world, announcement| announcement.begin(&world.clock));
     }
 
     /// A2: of one that goes on from a later timestamp than that of its begin.
     #[test]
     fn loom_who_moves_on_finds_what_is_visible_there() {
-        reads_twice(|world, slot| {
-            world.transactions.begin(slot, &world.clock);
-            slot.unfix();
+        reads_twice(|world, announcement| {
+            announcement.begin(&world.clock);
+            announcement.unfix();
             let at = world.clock.tick();
-            slot.fix(at);
+            announcement.fix(at);
             at
         });
     }
@@ -326,10 +325,10 @@ mod loom_tests {
     /// A2: of one that reads what is committed, when it has done nothing for a while.
     #[test]
     fn loom_who_reads_what_is_committed_finds_what_is_visible_then() {
-        reads_twice(|world, slot| {
-            world.transactions.begin(slot, &world.clock);
-            slot.read_nothing();
-            slot.read_from(world.clock.last());
+        reads_twice(|world, announcement| {
+            announcement.begin(&world.clock);
+            announcement.read_nothing();
+            announcement.read_from(world.clock.last());
             world.clock.last()
         });
     }
@@ -337,9 +336,9 @@ mod loom_tests {
     #[test]
     #[should_panic(expected = "what was read is gone")]
     fn loom_planted_who_reads_what_is_committed_without_a_word_does_not() {
-        reads_twice(|world, slot| {
-            world.transactions.begin(slot, &world.clock);
-            slot.read_nothing();
+        reads_twice(|world, announcement| {
+            announcement.begin(&world.clock);
+            announcement.read_nothing();
             world.clock.last()
         });
     }
@@ -347,14 +346,14 @@ mod loom_tests {
     /// A2: of one that shares its timestamp.
     #[test]
     fn loom_what_a_declared_reader_has_read_stays_until_it_ends() {
-        reads_twice(|world, slot| world.transactions.begin_reader(slot, &world.clock, Timestamp(0)));
+        reads_twice(|world, announcement| announcement.begin_reader(&world.clock, Timestamp(0)));
     }
 
     #[test]
     #[should_panic(expected = "what was read is gone")]
     fn loom_planted_who_moves_on_without_a_word_does_not() {
-        reads_twice(|world, slot| {
-            world.transactions.begin(slot, &world.clock);
+        reads_twice(|world, announcement| {
+            announcement.begin(&world.clock);
             world.clock.tick()
         });
     }

@@ -23,7 +23,7 @@ use crate::transaction::{STORED_AHEAD, Transaction};
 use crate::transaction_table::SlotIndex;
 use crate::version::{WRITTEN_INLINE_MAX, Written};
 use crate::workspace::Workspace;
-use crate::write::{Top, WriteFailure};
+use crate::write::{Intent, Manner, Top, WriteFailure};
 use deuteron_contract::{Lsn, TableId, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -467,7 +467,8 @@ impl Transaction {
         };
         point();
         // Whatever has been committed since the begin is welcome, under snapshot isolation, too.
-        workspace.install(hashed, Lsn(0), written, at, Isolation::Serializable, in_time)?;
+        let manner = Manner { at, in_time, isolation: Isolation::Serializable, intent: Intent::Hold };
+        workspace.install(hashed, Lsn(0), written, manner)?;
         Ok(Placed::Above(newest))
     }
 

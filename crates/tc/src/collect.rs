@@ -11,9 +11,8 @@ use crate::recycler::Recycler;
 use crate::schedule::point;
 use crate::statistics::Counter;
 use crate::status::Status;
-use crate::superseded::Superseded;
+use crate::superseded::{Note, Superseded};
 use crate::sync::{Ordering, lock};
-use crate::transaction_table::Slot;
 use crate::version::{PRUNED, Version, VersionState};
 use deuteron_contract::{Lsn, Timestamp};
 use deuteron_epoch::Guard;
@@ -431,7 +430,11 @@ impl Core {
             horizon = self.horizon();
         }
         let mut dropped = 0;
-        for note in superseded.take_due(horizon) {
+        let prefetch = |note: &Note| {
+            self.table.prefetch_place(note.hash);
+            note.prefetch();
+        };
+        superseded.take_due(horizon, prefetch, |note| {
             // Another may lie there by now. That is maintained by the same rules.
             if let Some(record) = self.table.find_at(note.record, note.hash, guard) {
                 dropped += self.maintain_to(&record, horizon, guard, |version| {
@@ -439,7 +442,7 @@ impl Core {
                     unsafe { self.recycle_version(version, recycler, guard) }
                 });
             }
-        }
+        });
         superseded.turn();
         self.count_dropped(dropped);
     }
@@ -504,7 +507,7 @@ impl Core {
                 && slot.abort_for(ConflictCause::LogPinned, &self.transactions.lost)
             {
                 // If it is gone, the transaction has noticed, and has told the log itself.
-                aborted.extend(slot.begin().map(|_| slot.log_id()));
+                aborted.extend(slot.first_lsn().map(|_| slot.log_id()));
             }
         }
         drop(guard);
@@ -522,14 +525,12 @@ impl Core {
         let large = self.transactions.slots().filter(|slot| {
             self.account.is_much(slot.written() as usize) && matches!(slot.status.load(), Status::Active(_))
         });
-        // The id is that of the begin, unless something was rolled back; the slot may say more than the begin (R20), or nothing of it (R16).
-        let began = |slot: &Slot| Some(slot.begin()?.earliest().min(Timestamp(slot.log_id().0)));
-        let mut large: Vec<_> = large.filter_map(|slot| Some((began(slot)?, slot))).collect();
+        let mut large: Vec<_> = large.map(|slot| (slot.began(), slot)).collect();
         large.sort_by_key(|(began, _)| *began);
         let Some((_, slot)) = large.pop().filter(|_| !large.is_empty()) else { return false };
         point();
         let aborted = slot.abort_for(ConflictCause::MemoryShort, &self.transactions.lost);
-        let transaction = slot.begin().map(|_| slot.log_id()).filter(|_| aborted);
+        let transaction = (aborted && slot.written() != 0).then(|| slot.log_id());
         drop(guard);
         if let Some(transaction) = transaction {
             // The log may know nothing of it. If its first record comes behind this one, its writer sees the status after that, and tells again.

@@ -213,7 +213,8 @@ fn above_a_version_that_was_committed_and_is_not_stamped_yet_nothing_is_dropped(
     let bed = small();
     let (core, guard) = (&bed.tc().core, bed.epochs.pin());
     let slot = core.transactions.slot(core.transactions.allocate());
-    let begin = core.transactions.begin(slot, &core.clock);
+    let begin = core.clock.tick();
+    slot.status.begin(begin);
     assert!(slot.status.commit(begin, Timestamp(6), &core.transactions.lost));
     let versions = [Committed(9), Committed(8), Pending, Committed(5)];
     let record = record(&bed, b"k", &versions, &guard);
@@ -645,7 +646,7 @@ fn operations_beyond_the_watermark_evict_what_was_posted_though_the_collector_do
     tc.core.account.add(more);
     assert!(tc.core.account.is_over_hard() && !tc.core.account.is_over_limit());
     let slot = tc.core.transactions.slot(tc.core.transactions.allocate());
-    tc.core.transactions.begin(slot, &tc.core.clock);
+    slot.status.begin(tc.core.clock.tick());
     // Each lets go of some, and sweeps as many buckets: twice round. What is evicted is taken by others at once.
     let operations = 2 * tc.core.table.buckets() / 64;
     for _ in 0..operations {

@@ -73,7 +73,7 @@ impl Transaction {
                     return Err(self.conflict_of_transaction(ConflictCause::PushedTooOften));
                 }
                 if !is_planted(Bug::StayFixed) {
-                    self.workspace.slot().unfix();
+                    self.workspace.announcement().unfix();
                 }
                 at = self.workspace.core.clock.tick();
                 if let Err(error) = self.workspace.core.cover(at) {

@@ -302,7 +302,8 @@ impl TransactionComponent {
         let mut statistics = self.core.counters.statistics();
         let clock = self.core.clock.last();
         let oldest = self.core.find_oldest_active();
-        statistics.memory_bytes = self.core.account.used() + self.core.transactions.bytes() as u64;
+        statistics.memory_bytes = self.core.account.used()
+            + (self.core.transactions.bytes() + self.core.announcements.bytes()) as u64;
         statistics.memory_target_bytes = self.core.account.target();
         statistics.memory_budget_bytes = self.core.account.budget();
         statistics.collection_nanoseconds = self.core.collection_nanoseconds.load(Ordering::Relaxed);

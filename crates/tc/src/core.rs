@@ -2,6 +2,7 @@
 //! the clock's ceiling, making room.
 
 use crate::active_timestamps::{ActiveTimestamps, LastGathered};
+use crate::announcements::Announcements;
 use crate::clock::Clock;
 use crate::dropped_tables::DroppedTables;
 use crate::empty_ranges::EmptyRanges;
@@ -57,6 +58,7 @@ pub(crate) struct Core {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) clock: Clock,
     pub(crate) transactions: TransactionTable,
+    pub(crate) announcements: Announcements,
     pub(crate) table: MvccTable,
     pub(crate) index: OrderedIndex,
     pub(crate) ranges: RangeTimestamps,
@@ -104,6 +106,7 @@ impl Core {
         Core {
             clock: Clock::new(options.clock_start),
             transactions: TransactionTable::new(),
+            announcements: Announcements::new(),
             table,
             index: OrderedIndex::new(Arc::clone(&account)),
             ranges: RangeTimestamps::new(options.range_timestamps),
@@ -207,7 +210,7 @@ impl Core {
     /// The oldest active transaction, looked up now; or the oldest that may still begin in the past (P1).
     pub(crate) fn find_oldest_active(&self) -> Timestamp {
         let retained = self.retention.from();
-        self.note_oldest_active(self.transactions.oldest_active(&self.clock).min(retained))
+        self.note_oldest_active(self.announcements.oldest_active(&self.clock).min(retained))
     }
 
     fn note_oldest_active(&self, oldest: Timestamp) -> Timestamp {
@@ -216,7 +219,7 @@ impl Core {
 
     /// R26: takes note of when all active transactions read, the oldest among them.
     pub(crate) fn gather_active(&self) {
-        let gathered = ActiveTimestamps::gather(&self.transactions, &self.clock, &self.retention);
+        let gathered = ActiveTimestamps::gather(&self.announcements, &self.clock, &self.retention);
         self.note_oldest_active(gathered.oldest());
         self.active.put(gathered, &self.epochs.pin());
     }
@@ -441,7 +444,7 @@ mod tests {
         bed.settle();
         let start = tc.statistics().stalls;
         let slot = tc.core.transactions.slot(tc.core.transactions.allocate());
-        tc.core.transactions.begin(slot, &tc.core.clock);
+        slot.status.begin(tc.core.clock.tick());
         tc.core.account.add(1 << 20);
         assert!(matches!(tc.core.make_room(slot, || Ok(())), Err(TcError::MemoryExhausted)));
         let statistics = tc.statistics();
@@ -692,10 +695,10 @@ mod tests {
         assert_eq!((statistics().oldest_active_lag, statistics().clock), (5, now.clock + 6));
         drop(old);
         assert_eq!(statistics().oldest_active_lag, 0);
-        // Slots are memory, too, of which the first chunk is there from the start.
-        let slots = core.transactions.slots().count() * size_of::<crate::transaction_table::Slot>();
-        assert!(slots >= 64 * 64);
-        assert_eq!(statistics().memory_bytes, core.account.used() + slots as u64);
+        // Slots and announcements are memory, too, of which the first chunks are there from the start.
+        let (slots, announcements) = (core.transactions.bytes(), core.announcements.bytes());
+        assert!(slots >= 64 * 64 && announcements >= 8 * 128);
+        assert_eq!(statistics().memory_bytes, core.account.used() + (slots + announcements) as u64);
     }
 
     #[test]

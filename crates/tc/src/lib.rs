@@ -19,7 +19,7 @@
 //! | `read`, `write`, `update`, `change`, `savepoint`, `commit`, `collect` | the rules |
 //! | `core`, `active_timestamps` | what transactions share: the horizon, who reads as of when, stalls, making room |
 //! | `fence`, `retention` | read-only transactions, now and in the past |
-//! | `clock`, `status`, `transaction_table`, `workspace` | timestamps; transactions |
+//! | `clock`, `status`, `transaction_table`, `announcements`, `chunks`, `workspace` | timestamps; transactions |
 //! | `mvcc_table`, `newest`, `record`, `version`, `linked`, `recycler`, `superseded` | the latch-free hash table of records and their versions, which lie in the pool |
 //! | `segment`, `entries`, `range_timestamps`, `empty_ranges`, `ordered_index`, `skip_list` | what scans need |
 //! | `version_manager` | where values are, and what has been applied |
@@ -71,7 +71,9 @@
 
 mod active_timestamps;
 mod ahead;
+mod announcements;
 mod change;
+mod chunks;
 mod clock;
 mod collect;
 mod commit;

@@ -179,6 +179,11 @@ impl MvccTable {
         self.newest.place()
     }
 
+    /// Asks for the bucket of a record with this hash.
+    pub(crate) fn prefetch_place(&self, hash: KeyHash) {
+        prefetch(ptr::from_ref(&self.buckets[self.index(hash)]).cast::<u8>());
+    }
+
     /// Asks for the bucket of `key`, and for what is noted of it.
     pub(crate) fn prefetch_bucket(&self, key: KeyRef<'_>) {
         let bucket = self.index(key.hash);

@@ -1,7 +1,7 @@
 //! Which past can be read: the timestamp from which versions are kept (rule R17).
 //!
-//! - **P1** Whoever computes the horizon reads the bound first and the slots after it, and stays at or below both. Whoever
-//!   begins in the past writes its slot first and reads the bound after it. So one of the two sees the other, and no horizon
+//! - **P1** Whoever computes the horizon reads the bound first and the announcements after it, and stays at or below both. Whoever
+//!   begins in the past announces that first and reads the bound after it. So one of the two sees the other, and no horizon
 //!   passes a transaction that was admitted.
 //! - **P2** The bound only rises.
 

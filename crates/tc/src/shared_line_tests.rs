@@ -22,7 +22,9 @@ enum Line {
     Fence,
     /// So many threads share it as there are more of them than shards: idle workspaces, counters, the account, queues.
     Shard,
-    /// Its owner writes it, at each begin and commit; others where they meet it.
+    /// Its owner writes it, at each begin and commit; others look at it, who ask for the oldest active transaction.
+    Announcement,
+    /// Its owner writes it, likewise, if it may write; others where they meet it.
     Slot,
     /// Of a record: others write it if they use the same key.
     Record,
@@ -38,7 +40,12 @@ fn range_of<T>(place: &T) -> Range<usize> {
 }
 
 /// Stores by whose lines they go to, and how many lines those are.
-fn sorted(bed: &Bed, keys: &[&[u8]], slot: Range<usize>, stores: &[usize]) -> BTreeMap<Line, (usize, usize)> {
+fn sorted(
+    bed: &Bed,
+    keys: &[&[u8]],
+    own: &[Range<usize>; 2],
+    stores: &[usize],
+) -> BTreeMap<Line, (usize, usize)> {
     let core = &bed.tc().core;
     let shards = [
         range_of(&core.pool),
@@ -53,7 +60,8 @@ fn sorted(bed: &Bed, keys: &[&[u8]], slot: Range<usize>, stores: &[usize]) -> BT
     let line = |address: &usize| match address {
         address if range_of(&core.clock).contains(address) => Line::Clock,
         address if range_of(&core.fence).contains(address) => Line::Fence,
-        address if slot.contains(address) => Line::Slot,
+        address if own[0].contains(address) => Line::Announcement,
+        address if own[1].contains(address) => Line::Slot,
         address if core.table.noted().contains(address) => Line::Newest,
         address if shards.iter().any(|shard| shard.contains(address)) => Line::Shard,
         &address if records.iter().any(|&(start, bytes)| (start..start + bytes).contains(&address)) => {
@@ -79,7 +87,7 @@ fn stores_of(
     writes: &[&[u8]],
 ) -> [BTreeMap<Line, (usize, usize)>; 3] {
     let (mut tx, begin) = stored(|| bed.begin_with(options));
-    let slot = range_of(tx.workspace.slot());
+    let own = [range_of(tx.workspace.announcement()), range_of(tx.workspace.slot())];
     let ((), operations) = stored(|| {
         writes.iter().for_each(|key| tx.put(TABLE, key, &[8; 100]).unwrap());
         reads.iter().for_each(|key| _ = tx.get_with(TABLE, key, <[u8]>::len).unwrap());
@@ -89,7 +97,7 @@ fn stores_of(
         drop(tx);
     });
     let keys = [reads, writes].concat();
-    [begin, operations, end].map(|stores| sorted(bed, &keys, slot.clone(), &stores))
+    [begin, operations, end].map(|stores| sorted(bed, &keys, &own, &stores))
 }
 
 /// Four keys that have been written, read and pruned, and slots that have been used before.
@@ -102,16 +110,22 @@ fn steady() -> (std::sync::Arc<Bed>, [&'static [u8]; 4]) {
     (bed, keys)
 }
 
+/// The lower bound and the timestamp are announced, and the status says that it is active.
+fn begin_of_one_that_may_write() -> BTreeMap<Line, (usize, usize)> {
+    let own = [(Line::Announcement, (2, 1)), (Line::Slot, (1, 1))];
+    [(Line::Clock, (1, 1)), (Line::Shard, (1, 1))].into_iter().chain(own).collect()
+}
+
 #[test]
 fn a_transaction_that_reads_writes_to_one_line_that_all_write() {
     let (bed, keys) = steady();
     // The first one finds versions that nobody has read.
     for _ in 0..2 {
         let [begin, reads, end] = stores_of(&bed, BeginOptions::default(), &keys, &[]);
-        assert_eq!(begin, [(Line::Clock, (1, 1)), (Line::Shard, (1, 1)), (Line::Slot, (3, 1))].into());
+        assert_eq!(begin, begin_of_one_that_may_write());
         assert_eq!(reads.keys().collect::<Vec<_>>(), [&Line::Record]);
         assert_eq!(reads[&Line::Record], (4, 4), "the read timestamp of each");
-        assert_eq!(end, [(Line::Shard, (3, 2)), (Line::Slot, (3, 1))].into());
+        assert_eq!(end, [(Line::Shard, (3, 2)), (Line::Announcement, (1, 1)), (Line::Slot, (1, 1))].into());
     }
 }
 
@@ -144,15 +158,17 @@ fn the_first_read_of_what_has_lain_for_a_while_notes_where_it_is() {
 fn a_transaction_that_writes_writes_to_one_line_that_all_write_and_to_the_log() {
     let (bed, keys) = steady();
     let [begin, writes, end] = stores_of(&bed, BeginOptions::default(), &[], &keys);
-    assert_eq!(begin, [(Line::Clock, (1, 1)), (Line::Shard, (1, 1)), (Line::Slot, (3, 1))].into());
+    assert_eq!(begin, begin_of_one_that_may_write());
     // Of each the head, and the right to prune it, taken and given back; what is pruned is counted.
     assert_eq!(writes.keys().collect::<Vec<_>>(), [&Line::Shard, &Line::Record, &Line::Version]);
     assert_eq!((writes[&Line::Shard], writes[&Line::Record].0), ((4, 1), 4 * 3));
     // Of each what it is above, and the new end of the chain. With debug assertions versions are marked when they are retired.
     assert_eq!(writes[&Line::Version].0, 4 * if cfg!(debug_assertions) { 3 } else { 2 });
     // The first record in the log is said, and two stamps for each version.
-    assert_eq!(end.keys().collect::<Vec<_>>(), [&Line::Shard, &Line::Slot, &Line::Version]);
-    assert_eq!((end[&Line::Shard], end[&Line::Slot], end[&Line::Version].0), ((3, 3), (6, 1), 4 * 2));
+    let lines = [&Line::Shard, &Line::Announcement, &Line::Slot, &Line::Version];
+    assert_eq!(end.keys().collect::<Vec<_>>(), lines);
+    assert_eq!((end[&Line::Shard], end[&Line::Announcement]), ((3, 3), (1, 1)));
+    assert_eq!((end[&Line::Slot], end[&Line::Version].0), ((5, 1), 4 * 2));
 }
 
 #[test]
@@ -162,9 +178,9 @@ fn a_declared_reader_writes_to_the_fence_unless_it_is_there_already() {
     for fence in [Some((1, 1)), None] {
         let [begin, reads, end] = stores_of(&bed, options, &keys, &[]);
         assert_eq!((begin.get(&Line::Fence).copied(), begin.get(&Line::Clock)), (fence, None));
-        assert_eq!((begin[&Line::Shard], begin[&Line::Slot]), ((1, 1), (2, 1)));
-        assert!(reads.is_empty());
-        assert_eq!(end, [(Line::Shard, (3, 2)), (Line::Slot, (2, 1))].into());
+        assert_eq!((begin[&Line::Shard], begin[&Line::Announcement]), ((1, 1), (2, 1)));
+        assert!(reads.is_empty() && !begin.contains_key(&Line::Slot));
+        assert_eq!(end, [(Line::Shard, (3, 2)), (Line::Announcement, (1, 1))].into());
     }
 }
 

@@ -9,7 +9,9 @@
 //! there is maintained by the rules (R11, R26). What there is no place for is left to the next write and to the hand.
 
 use crate::record::{KeyHash, Record};
+use crate::version::Version;
 use deuteron_contract::Timestamp;
+use deuteron_epoch::{prefetch, prefetch_for_write};
 use std::collections::VecDeque;
 
 /// So many are looked at together, once as many have come after them: few enough that all is in the second-level cache still.
@@ -20,6 +22,8 @@ const BATCH: usize = 128;
 const BATCH: usize = 4;
 /// So many wait while somebody reads as of before. It is enough for one who has lost the processor for some milliseconds.
 const WAITING_MAX: usize = 16 * BATCH;
+/// So many are asked for before they are looked at.
+const AHEAD: usize = 8;
 /// No more are let go of at once, as a transaction is waiting.
 const AT_ONCE: usize = 4 * BATCH;
 
@@ -27,9 +31,19 @@ const AT_ONCE: usize = 4 * BATCH;
 pub(crate) struct Note {
     /// Not to be read through: see the [module](self).
     pub(crate) record: *const Record,
+    /// The version that was written and the one beneath. Likewise.
+    versions: [*const Version; 2],
     pub(crate) hash: KeyHash,
     /// When the writer read: its commit is later.
     pub(crate) at: Timestamp,
+}
+
+impl Note {
+    /// Asks for the record and its versions.
+    pub(crate) fn prefetch(&self) {
+        prefetch_for_write(self.record);
+        self.versions.into_iter().for_each(prefetch);
+    }
 }
 
 /// See the [module](self).
@@ -41,11 +55,11 @@ pub(crate) struct Superseded {
 }
 
 impl Superseded {
-    /// A transaction that reads at `at` has written a version above others in `record`. Whether there are so many that those that
+    /// A transaction that reads at `at` has written the first of `versions` above the second in `record`. Whether there are so many that those that
     /// [are due](Superseded::take_due) should be looked at, and then [others](Superseded::turn).
     #[inline]
-    pub(crate) fn note(&mut self, record: &Record, at: Timestamp) -> bool {
-        self.noted.push(Note { record, hash: record.hash(), at });
+    pub(crate) fn note(&mut self, record: &Record, versions: [*const Version; 2], at: Timestamp) -> bool {
+        self.noted.push(Note { record, versions, hash: record.hash(), at });
         self.noted.len() >= BATCH
     }
 
@@ -54,10 +68,23 @@ impl Superseded {
         self.due.back().map(|note| note.at)
     }
 
-    /// Takes those that were written before `horizon`, oldest first; not all at once, if there are many.
-    pub(crate) fn take_due(&mut self, horizon: Timestamp) -> impl Iterator<Item = Note> + '_ {
+    /// Takes those that were written before `horizon`, oldest first, and has `visit` look at each; not all at once, if there are many. What it will look at
+    /// is asked for by `prefetch`.
+    pub(crate) fn take_due(
+        &mut self,
+        horizon: Timestamp,
+        prefetch: impl Fn(&Note),
+        mut visit: impl FnMut(&Note),
+    ) {
         let count = self.due.iter().take(AT_ONCE).take_while(|note| note.at < horizon).count();
-        self.due.drain(..count)
+        self.due.iter().take(count.min(AHEAD)).for_each(&prefetch);
+        for index in 0..count {
+            if index + AHEAD < count {
+                prefetch(&self.due[index + AHEAD]);
+            }
+            visit(&self.due[index]);
+        }
+        self.due.drain(..count);
     }
 
     /// The last batch is due from now on. Of those before it the oldest are forgotten, if there are too many.

@@ -67,17 +67,20 @@ impl Transaction {
         let core = &workspace.core;
         let begin = match options.read_only {
             true => {
-                let begin =
-                    core.transactions.begin_reader(workspace.slot(), &core.clock, core.forced_horizon());
+                let begin = workspace.announcement().begin_reader(&core.clock, core.forced_horizon());
                 if options.isolation != Isolation::ReadCommitted {
                     core.fence.raise(begin);
                 }
                 begin
             }
-            false => core.transactions.begin(workspace.slot(), &core.clock),
+            false => {
+                let begin = workspace.announcement().begin(&core.clock);
+                workspace.slot().status.begin(begin);
+                begin
+            }
         };
         if options.isolation == Isolation::ReadCommitted {
-            workspace.slot().read_nothing();
+            workspace.announcement().read_nothing();
         }
         // What a reader sees has been covered by its writers.
         let covered = options.read_only || core.clock.is_covered(begin);
@@ -96,7 +99,7 @@ impl Transaction {
     /// R17: a read-only transaction at `at`.
     pub(crate) fn new_as_of(workspace: Box<Workspace>, at: Timestamp) -> Result<Transaction, TcError> {
         let core = &workspace.core;
-        workspace.slot().begin_as_of(at);
+        workspace.announcement().begin_as_of(at);
         let (oldest, newest) = (core.retained_from(), core.clock.last());
         let is_retained = oldest <= at && at <= newest;
         if is_retained {
@@ -185,7 +188,7 @@ impl Transaction {
     /// of its next [`Transaction::reader`] or a later one. The newest version of a key, which no horizon takes away, can be read without.
     pub(crate) fn begin_reading(&self) {
         if self.options.isolation == Isolation::ReadCommitted {
-            self.workspace.slot().read_from(self.workspace.core.clock.last());
+            self.workspace.announcement().read_from(self.workspace.core.clock.last());
             point();
         }
     }
@@ -194,7 +197,7 @@ impl Transaction {
     pub(crate) fn end_reading(&self) {
         if self.options.isolation == Isolation::ReadCommitted {
             debug_assert_eq!(self.phase, Phase::Active);
-            self.workspace.slot().read_nothing();
+            self.workspace.announcement().read_nothing();
         }
     }
 

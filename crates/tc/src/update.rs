@@ -16,6 +16,7 @@ use crate::status::Status;
 use crate::sync::Ordering;
 use crate::transaction::Transaction;
 use crate::transaction_table::SlotIndex;
+use crate::version::Version;
 use crate::workspace::{Observed, Workspace};
 use crate::write::{Intent, Top};
 use deuteron_contract::{TableId, Timestamp};
@@ -160,7 +161,7 @@ impl Transaction {
     /// R20: everything that has been read is read again as of the present; if it is still so, the transaction goes on from there.
     fn move_on(&mut self) -> Result<(), TcError> {
         if !is_planted(Bug::StayFixed) {
-            self.workspace.slot().unfix();
+            self.workspace.announcement().unfix();
         }
         let at = self.workspace.core.clock.tick();
         if let Err(error) = self.workspace.core.cover(at) {
@@ -178,7 +179,7 @@ impl Transaction {
             return Err(self.conflict_of_aborted());
         }
         self.at = at;
-        self.workspace.slot().fix(at);
+        self.workspace.announcement().fix(at);
         self.workspace.counts.add(Counter::Moves);
         Ok(())
     }
@@ -242,16 +243,9 @@ impl Workspace {
         }
         let committed = match self.top(head, &guard) {
             Top::Base | Top::Own(_) => Timestamp(0),
-            Top::Committed(committed, version) if committed <= at => {
-                // It will be pruned.
-                version.prefetch_below();
-                committed
-            }
+            Top::Committed(committed, _) if committed <= at => committed,
             Top::Committed(committed, version) => {
-                // Two versions in which the key does not exist are the same to a reader.
-                let now = if version.is_absent() { Observed::Absent } else { Observed::Version(committed) };
-                let is_other = |observed| observed != now;
-                if self.observed(key).is_some_and(is_other) {
+                if self.has_read_another(key, committed, version) {
                     return Ahead::Changed(committed);
                 }
                 committed
@@ -263,6 +257,13 @@ impl Workspace {
             return Ahead::Later(latest);
         }
         Ahead::Nothing
+    }
+
+    /// Whether the transaction has read the key, not long ago, and saw something else than `version`, which was committed at `committed`.
+    pub(crate) fn has_read_another(&self, key: KeyRef<'_>, committed: Timestamp, version: &Version) -> bool {
+        // Two versions in which the key does not exist are the same to a reader.
+        let now = if version.is_absent() { Observed::Absent } else { Observed::Version(committed) };
+        self.observed(key).is_some_and(|observed| observed != now)
     }
 
     /// What the transaction saw when it read the key, if it did lately and remembers.

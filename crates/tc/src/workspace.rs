@@ -2,13 +2,14 @@
 //! that a short transaction allocates nothing but its versions.
 //!
 //! - **W1** A workspace belongs to one transaction at a time, or to the pool.
-//! - **W2** It owns its slots (T1). A slot that versions have referred to, or whose transaction has logged, or has said that it has written
+//! - **W2** It owns its announcement (H1) and its slots (T1). A slot that versions have referred to, or whose transaction has logged, or has said that it has written
 //!   much, is *spent*: it is used again once the guards of that time are gone (T2).
 //!
 //! A workspace holds the component, so that beginning a transaction touches no shared reference count. The cycle (the
 //! component holds the pool) is broken by [`Pool::close`], when the last user of the component goes.
 
 use crate::ahead::Ahead;
+use crate::announcements::{Announcement, AnnouncementIndex};
 use crate::change::Changes;
 use crate::core::Core;
 use crate::entries::Entries;
@@ -27,6 +28,7 @@ use crate::transaction_table::{Slot, SlotIndex};
 use crate::turnstile::{CONTENDS, Pass};
 use crate::version::Version;
 use deuteron_contract::{Direction, Lsn, TableId, Timestamp, TransactionId};
+use deuteron_epoch::prefetch_for_write;
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::ptr;
@@ -112,6 +114,7 @@ pub(crate) struct Workspace {
     pub(crate) slot: SlotIndex,
     /// The transaction's identity in the log; an earlier one's in a reader of the past, which logs nothing.
     pub(crate) log_id: TransactionId,
+    announcement: AnnouncementIndex,
     spent: VecDeque<(SlotIndex, u64)>,
     /// No guard of this epoch or an earlier one is left.
     safe_epoch: u64,
@@ -174,6 +177,7 @@ impl Workspace {
         Box::new(Workspace {
             core: Arc::clone(core),
             slot: core.pool.spare_slot(core),
+            announcement: core.pool.spare_announcement(core),
             log_id: TransactionId(0),
             spent: VecDeque::new(),
             safe_epoch: 0,
@@ -239,6 +243,12 @@ impl Workspace {
         self.core.transactions.slot(self.slot)
     }
 
+    /// Where it is announced as of when the transaction reads.
+    #[inline]
+    pub(crate) fn announcement(&self) -> &Announcement {
+        self.core.announcements.announcement(self.announcement)
+    }
+
     /// The key of a read.
     pub(crate) fn key_of(&self, read: &ReadEntry) -> &[u8] {
         &self.keys[read.key_start as usize..][..read.key_length as usize]
@@ -248,6 +258,7 @@ impl Workspace {
     #[inline]
     pub(crate) fn end(&mut self) {
         self.slot().end();
+        self.announcement().end();
         self.tell_waiting();
         if self.contends > 0 {
             self.leave_turnstile();
@@ -322,6 +333,10 @@ impl Workspace {
         self.has_said_much = true;
         let slot = self.slot();
         slot.set_log_id(self.log_id);
+        // The id is that of the begin, unless something was rolled back; what is announced may be later than the begin (R20), or nothing of it (R16).
+        let id = Timestamp(self.log_id.0);
+        let began = self.announcement().get().map_or(id, |begin| id.min(begin.earliest()));
+        slot.set_began(began);
         slot.set_written(self.written_bytes);
     }
 
@@ -382,6 +397,10 @@ impl Workspace {
             // Those of workspaces that found no place are many, where many transactions are open.
             _ => self.core.pool.spare_slot(&self.core),
         };
+        // It has left the nearer caches since it was used last.
+        if let Some(&(next, _)) = self.spent.front() {
+            prefetch_for_write(self.core.transactions.slot(next));
+        }
     }
 }
 
@@ -411,6 +430,8 @@ pub(crate) struct Pool {
     slots: Mutex<VecDeque<(SlotIndex, u64)>>,
     /// How many they are. Changed under the lock only.
     slot_count: AtomicUsize,
+    /// Theirs, at which nobody looks for longer than it takes.
+    announcements: Mutex<Vec<AnnouncementIndex>>,
     /// Of the places: found taken.
     pub(crate) lost: Lost,
 }
@@ -421,6 +442,7 @@ impl Pool {
             places: std::array::from_fn(|_| Padded(AtomicPtr::new(ptr::null_mut()))),
             slots: Mutex::new(VecDeque::new()),
             slot_count: AtomicUsize::new(0),
+            announcements: Mutex::new(Vec::new()),
             lost: Lost::new(),
         }
     }
@@ -467,8 +489,14 @@ impl Pool {
         slots.push_back((workspace.slot, workspace.core.epochs.current()));
         pool.slot_count.store(slots.len(), Ordering::Relaxed);
         drop(slots);
+        lock(&pool.announcements).push(workspace.announcement);
         // The core may go with it.
         drop(workspace);
+    }
+
+    fn spare_announcement(&self, core: &Core) -> AnnouncementIndex {
+        let spare = lock(&self.announcements).pop();
+        spare.unwrap_or_else(|| core.announcements.allocate())
     }
 
     fn spare_slot(&self, core: &Core) -> SlotIndex {

@@ -47,6 +47,17 @@ pub(crate) enum Intent {
     Hold,
 }
 
+/// How a transaction writes.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    /// As of when it reads.
+    pub(crate) at: Timestamp,
+    pub(crate) isolation: Isolation,
+    /// R18: it must commit there.
+    pub(crate) in_time: bool,
+    pub(crate) intent: Intent,
+}
+
 /// What became of an installation.
 enum Installed<'g> {
     /// Version `new` is at the head, above one committed at this time, or `None`: above the base, of which nothing is known here.
@@ -123,8 +134,12 @@ impl Transaction {
         value: Option<&[u8]>,
         intent: Intent,
     ) -> Result<(), WriteFailure> {
-        let (at, isolation) = (self.at, self.options.isolation);
-        let in_time = self.must_be_in_time();
+        let manner = Manner {
+            at: self.at,
+            isolation: self.options.isolation,
+            in_time: self.must_be_in_time(),
+            intent,
+        };
         let workspace = &mut **self.workspace;
         workspace.make_room()?;
         workspace.check_size(0)?;
@@ -145,12 +160,13 @@ impl Transaction {
         let waiting_bytes = workspace.unlogged_bytes + record.encoded_bytes();
         let may_wait = intent == Intent::Hold || waiting_bytes <= core.unlogged_bytes_max();
         let unlogged = copied.filter(|_| may_wait);
-        if intent == Intent::Put || unlogged.is_none() || in_time {
-            workspace.check_ahead(hashed, at, isolation, in_time)?;
+        // What is logged is looked at before, so that a conflict which is there already does not fill the log with garbage.
+        if unlogged.is_none() || manner.in_time {
+            workspace.check_ahead(hashed, manner)?;
         }
         workspace.counts.add(Counter::Writes);
         if let Some(value) = unlogged {
-            let own = workspace.install(hashed, Lsn(0), Written::Unlogged(value), at, isolation, in_time)?;
+            let own = workspace.install(hashed, Lsn(0), Written::Unlogged(value), manner)?;
             let Some(own) = own.filter(|_| intent == Intent::Put) else {
                 workspace.unlogged_bytes = waiting_bytes;
                 return Ok(());
@@ -176,7 +192,7 @@ impl Transaction {
             Some(_) if is_large => Written::Large,
             Some(_) => copied.map_or(Written::Logged, Written::Inline),
         };
-        if let Some(own) = workspace.install(hashed, lsn, written, at, isolation, in_time)? {
+        if let Some(own) = workspace.install(hashed, lsn, written, manner)? {
             // SAFETY: in the write set and not stamped (see `WriteEntry`).
             workspace.rewrite(unsafe { &*own }, lsn, written);
         }
@@ -265,22 +281,34 @@ impl Workspace {
         }
     }
 
-    /// A conflict that is there already shall not fill the log with garbage.
-    fn check_ahead(
-        &self,
-        key: KeyRef<'_>,
-        at: Timestamp,
-        isolation: Isolation,
-        in_time: bool,
-    ) -> Result<(), WriteFailure> {
-        match self.ahead(key, at) {
+    /// What is in the way of a write already.
+    fn check_ahead(&self, key: KeyRef<'_>, manner: Manner) -> Result<(), WriteFailure> {
+        match self.ahead(key, manner.at) {
             Ahead::Undecided { other, slot } => Err(WriteFailure::Undecided { other, slot }),
-            Ahead::Later(other) if in_time => {
+            Ahead::Later(other) if manner.in_time => {
                 Err(WriteFailure::Conflict(ConflictCause::TimestampOrder, Some(other)))
             }
             // It would have to commit later than that, and would find it then.
-            Ahead::Changed(other) if isolation == Isolation::Serializable => {
+            Ahead::Changed(other) if manner.isolation == Isolation::Serializable => {
                 Err(WriteFailure::Conflict(ConflictCause::ReadChanged, Some(other)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of one that has been installed above a version which was committed later than the transaction reads.
+    #[cold]
+    fn check_beneath(
+        &self,
+        key: KeyRef<'_>,
+        new: *const Version,
+        guard: &Guard<'_>,
+    ) -> Result<(), WriteFailure> {
+        // SAFETY: installed by this transaction, which has not stamped it.
+        let beneath = unsafe { &*new }.next.load(Ordering::Acquire);
+        match self.top(beneath, guard) {
+            Top::Committed(committed, version) if self.has_read_another(key, committed, version) => {
+                Err(WriteFailure::Conflict(ConflictCause::ReadChanged, Some(committed)))
             }
             _ => Ok(()),
         }
@@ -293,10 +321,9 @@ impl Workspace {
         key: KeyRef<'_>,
         lsn: Lsn,
         written: Written<'_>,
-        at: Timestamp,
-        isolation: Isolation,
-        in_time: bool,
+        manner: Manner,
     ) -> Result<Option<*const Version>, WriteFailure> {
+        let Manner { at, in_time, .. } = manner;
         let core = &*self.core;
         let bytes = Version::written_bytes(written);
         let recycled = self.recycler.take(bytes, &core.epochs);
@@ -339,8 +366,14 @@ impl Workspace {
         point();
         core.empty.forget(key.table, key.key, &guard);
         point();
-        if isolation == Isolation::Snapshot {
-            self.check_snapshot(below, at)?;
+        match manner {
+            Manner { isolation: Isolation::Snapshot, .. } => self.check_snapshot(below, at)?,
+            Manner { isolation: Isolation::Serializable, intent: Intent::Put, .. }
+                if below.is_some_and(|below| below > at) =>
+            {
+                self.check_beneath(key, new, &guard)?;
+            }
+            _ => {}
         }
         let below = below.unwrap_or_default();
         if !is_planted(Bug::NoSelfPush) {
@@ -354,8 +387,12 @@ impl Workspace {
         }
         record.set_referenced();
         let is_above_another = core.prune_below(&record, new, &mut self.recycler, &guard);
-        if is_above_another && core.account.is_filling() && self.superseded.note(&record, at) {
-            core.prune_superseded(&mut self.superseded, &mut self.recycler, &guard);
+        if is_above_another && core.account.is_filling() {
+            // SAFETY: ours, and not stamped (see `WriteEntry`).
+            let beneath = unsafe { &*new }.next.load(Ordering::Relaxed);
+            if self.superseded.note(&record, [new, beneath], at) {
+                core.prune_superseded(&mut self.superseded, &mut self.recycler, &guard);
+            }
         }
         Ok(None)
     }
@@ -409,7 +446,11 @@ impl Workspace {
         }
         let below = match self.top(head, guard) {
             Top::Base => None,
-            Top::Committed(at, _) => Some(at),
+            Top::Committed(at, version) => {
+                // It will be pruned.
+                version.prefetch_below();
+                Some(at)
+            }
             Top::Own(version) => return Some(Installed::Own(version)),
             Top::Other { lower_bound: other, slot } => return Some(Installed::Conflict { other, slot }),
         };
