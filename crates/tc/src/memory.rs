@@ -33,6 +33,8 @@ pub(crate) struct Account {
     budget: AtomicU64,
     /// What was set, of which the budget is what does not lie idle.
     given: AtomicU64,
+    /// What recyclers may keep beyond their shares.
+    granted: Padded<AtomicU64>,
     /// Makes reads take the path of full memory.
     #[cfg(test)]
     pub(crate) pretend_over_soft: std::sync::atomic::AtomicBool,
@@ -47,6 +49,7 @@ impl Account {
             carry_bytes: CARRY_BYTES.min(budget as i64 / 1024),
             budget: AtomicU64::new(budget),
             given: AtomicU64::new(budget),
+            granted: Padded(AtomicU64::new(0)),
             #[cfg(test)]
             pretend_over_soft: std::sync::atomic::AtomicBool::new(false),
         }
@@ -96,6 +99,24 @@ impl Account {
         if new.abs_diff(before) > before / 64 {
             self.given.store(bytes, Ordering::Relaxed);
             self.budget.store(new, Ordering::Relaxed);
+        }
+    }
+
+    /// So much more may be kept for versions to come (M3), if there is as much left of a sixteenth of the budget.
+    pub(crate) fn grant_to_recycler(&self, bytes: usize) -> bool {
+        // Relaxed, as below: a number and nothing else.
+        let before = self.granted.0.fetch_add(bytes as u64, Ordering::Relaxed);
+        let has_room = before + bytes as u64 <= self.budget() / 16;
+        if !has_room {
+            self.take_back_granted(bytes);
+        }
+        has_room
+    }
+
+    /// So much of what was granted is not kept any more.
+    pub(crate) fn take_back_granted(&self, bytes: usize) {
+        if bytes > 0 {
+            self.granted.0.fetch_sub(bytes as u64, Ordering::Relaxed);
         }
     }
 

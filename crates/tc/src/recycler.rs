@@ -14,8 +14,8 @@
 //!   nobody else. It stays in the account.
 //! - **M2** The epoch of a batch is read after the last of its versions has been unlinked, and ended then; the batch is ready
 //!   once no guard of that epoch or an earlier one is left.
-//! - **M3** No more than `bytes_max` is kept, so that all idle workspaces together keep an eighth of the budget at most; and nothing more while
-//!   the account is beyond its budget: then what is ready is freed.
+//! - **M3** A workspace keeps no more than its share, so that all idle ones together keep a sixteenth of the budget at most, and what has been granted to it besides, which is
+//!   another sixteenth for all; and nothing more while the account is beyond its budget: then what is ready is freed, and the grant goes back.
 
 use crate::memory::Account;
 use crate::version::{SIZE_STEP, Version, WRITTEN_BYTES_MAX};
@@ -26,9 +26,10 @@ use std::collections::VecDeque;
 const SIZES: usize = WRITTEN_BYTES_MAX / SIZE_STEP + 1;
 /// So many retired versions share an epoch.
 const BATCH: usize = 64;
-/// A workspace keeps no more than this, and of a small budget only a part: 64 of them may lie idle.
-const BYTES_MAX: u64 = 4 << 20;
-const BUDGET_SHARE: u64 = 512;
+/// A workspace keeps no more than this, and of a small budget only a part: 64 of them may lie idle. That is enough for what is retired while somebody has a guard and the processor, but not for
+/// what is while one has lost it.
+const BYTES_MAX: usize = 4 << 20;
+const BUDGET_SHARE: u64 = 1024;
 
 #[derive(Clone, Copy)]
 struct Retired {
@@ -52,6 +53,8 @@ pub(crate) struct Recycler {
     retired_bytes: usize,
     batches: VecDeque<Batch>,
     unstamped: usize,
+    /// What it may keep beyond its share.
+    granted_bytes: usize,
     /// A batch has been stamped since the oldest was looked at last.
     is_fresh: bool,
 }
@@ -68,6 +71,7 @@ impl Recycler {
             retired_bytes: 0,
             batches: VecDeque::new(),
             unstamped: 0,
+            granted_bytes: 0,
             is_fresh: false,
         }
     }
@@ -131,13 +135,16 @@ impl Recycler {
             return false;
         }
         let is_short = account.is_over_hard();
-        if is_short || self.retired_bytes + self.ready_bytes + bytes > bytes_max(account) {
+        if is_short || !self.has_room(bytes, account) {
             if self.unstamped > 0 {
                 self.stamp(epochs);
             }
             if self.ready_bytes > 0 && (is_short || self.ready[bytes / SIZE_STEP].is_empty()) {
                 // Memory is short, or what is ready is of sizes that nobody asks for any more.
                 self.free_ready(account);
+            }
+            if is_short {
+                account.take_back_granted(std::mem::take(&mut self.granted_bytes));
             }
             return false;
         }
@@ -146,6 +153,20 @@ impl Recycler {
         self.unstamped += 1;
         if self.unstamped >= BATCH {
             self.stamp(epochs);
+        }
+        true
+    }
+
+    /// M3. A grant is as large as the share, so one is asked for seldom.
+    #[inline]
+    fn has_room(&mut self, bytes: usize, account: &Account) -> bool {
+        let kept = self.retired_bytes + self.ready_bytes + bytes;
+        let share = share(account);
+        while kept > (share + self.granted_bytes).min(BYTES_MAX) {
+            if share == 0 || kept > BYTES_MAX || !account.grant_to_recycler(share) {
+                return false;
+            }
+            self.granted_bytes += share;
         }
         true
     }
@@ -181,12 +202,13 @@ impl Recycler {
         self.retired_bytes = 0;
         self.batches.clear();
         self.unstamped = 0;
+        account.take_back_granted(std::mem::take(&mut self.granted_bytes));
     }
 }
 
-/// M3.
-fn bytes_max(account: &Account) -> usize {
-    (account.budget() / BUDGET_SHARE).min(BYTES_MAX) as usize
+/// What each workspace may keep.
+fn share(account: &Account) -> usize {
+    (account.budget() / BUDGET_SHARE) as usize
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -196,9 +218,11 @@ mod tests {
 
     const BYTES: usize = 48;
 
-    /// A recycler, its account and its epochs; a budget of which `kept` versions are kept.
+    /// A recycler, its account and its epochs; a budget of which `kept` versions are kept, and nothing besides.
     fn world(kept: u64) -> (Recycler, Account, Arc<Epochs>) {
-        (Recycler::new(), Account::new(kept * BYTES as u64 * BUDGET_SHARE), Epochs::new())
+        let account = Account::new(kept * BYTES as u64 * BUDGET_SHARE);
+        while account.grant_to_recycler(BYTES) {}
+        (Recycler::new(), account, Epochs::new())
     }
 
     fn retire(recycler: &mut Recycler, account: &Account, epochs: &Epochs) -> Option<*mut Version> {
@@ -233,7 +257,11 @@ mod tests {
         taken.sort_unstable();
         retired.sort_unstable();
         assert_eq!(taken, retired);
-        assert!(account.used() > 0, "it stays in the account");
+        // What is carried over is a little more than a share.
+        let more = (200 - 2 * BATCH) * BYTES + 1;
+        account.add(more);
+        assert_eq!(account.used() as usize, 2 * BATCH * BYTES + more, "it stays in the account");
+        account.subtract(more);
         recycler.empty(&account, &epochs.pin());
         assert_eq!((account.used(), epochs.garbage_bytes()), (0, 0));
     }
@@ -248,6 +276,38 @@ mod tests {
         taken.iter().for_each(|&version| recycler.put_back(version, BYTES));
         recycler.empty(&account, &epochs.pin());
         assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn what_others_leave_of_a_sixteenth_is_kept_besides_and_given_back() {
+        let share = 4;
+        let (epochs, account) = (Epochs::new(), Account::new(share * BYTES as u64 * BUDGET_SHARE));
+        let mut recyclers = [(); 2].map(|()| Recycler::new());
+        let keep = |recycler: &mut Recycler| {
+            (0..1000).filter_map(|_| retire(recycler, &account, &epochs)).count() as u64
+        };
+        let all = share * BUDGET_SHARE / 16;
+        assert_eq!(keep(&mut recyclers[0]), share + all);
+        assert_eq!(keep(&mut recyclers[1]), share, "its own is its own");
+        recyclers[0].empty(&account, &epochs.pin());
+        assert_eq!(keep(&mut recyclers[1]), all);
+        // It goes back, too, when memory is short, with what is ready.
+        epochs.collect();
+        let others = account.budget() as usize;
+        account.add(others);
+        assert!(retire(&mut recyclers[1], &account, &epochs).is_none());
+        account.subtract(others);
+        assert_eq!(keep(&mut recyclers[0]), share + all);
+        recyclers.iter_mut().for_each(|recycler| recycler.empty(&account, &epochs.pin()));
+        assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn a_workspace_keeps_no_more_than_some_megabytes() {
+        let (epochs, account) = (Epochs::new(), Account::new(1 << 40));
+        let mut recycler = Recycler::new();
+        assert!(recycler.has_room(BYTES_MAX, &account) && !recycler.has_room(BYTES_MAX + 1, &account));
+        recycler.empty(&account, &epochs.pin());
     }
 
     #[test]
