@@ -327,6 +327,27 @@ impl BwTreeDc {
         }
     }
 
+    /// What somebody can do who waits until others have made room: if pages take more memory than they may, reads and consolidates some that a flush would have to read, unless enough
+    /// of them wait for it. Whether it did. May block on the device, for some milliseconds; any number of threads at once.
+    ///
+    /// # Errors
+    /// [`DcError::Poisoned`] if no flush will come.
+    ///
+    /// ```
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// assert!(!dc.help_step()?, "there is memory to spare");
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn help_step(&self) -> Result<bool, DcError> {
+        if !self.llama.over_budget() {
+            return Ok(false);
+        }
+        let _hurry = self.llama.hurry();
+        self.prepare_step()
+    }
+
     /// As [`BwTreeDc::maintain_step`] where there is room.
     fn work_step(&self) -> Result<bool, DcError> {
         if !self.llama.has_spare_memory() {

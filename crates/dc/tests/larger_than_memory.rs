@@ -84,6 +84,36 @@ fn ten_times_the_memory(directory: Arc<dyn Directory>) {
 }
 
 #[test]
+fn who_waits_for_room_reads_what_flushes_would_have_to_read_as_long_as_memory_is_short() {
+    let dc = open(&in_memory(), options());
+    let apply = |version: u64, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let (key, value) = (key(number), value(number, version));
+            let (timestamp, lsn) = (Timestamp(version), Lsn(version * 1_000_000 + number));
+            dc.apply(&[Operation { table: TABLE, key: &key, value: Some(&value), timestamp, lsn }]).unwrap();
+        }
+    };
+    // So often that pages have several fragments, and are read before they are flushed.
+    (1..4).for_each(|version| apply(version, 0..10_000));
+    let prepared = || dc.llama().statistics().rows_prepared;
+    dc.set_memory_budget(64 << 20);
+    let before = prepared();
+    assert!(!dc.help_step().unwrap() && prepared() == before, "there is room");
+    apply(4, 0..2_000);
+    dc.set_memory_budget(256 << 10);
+    let helped = (0..1_000).find(|_| !dc.help_step().unwrap());
+    assert!(helped.is_some_and(|helped| helped > 0), "{helped:?}: some, until enough wait");
+    assert!(prepared() > before);
+    // What it has read is flushed next, and nothing has changed.
+    while dc.maintain_step().unwrap() {}
+    for number in 0..10_000 {
+        let found = dc.get(TABLE, &key(number)).unwrap().expect("present");
+        assert_eq!(found.value.unwrap(), value(number, if number < 2_000 { 4 } else { 3 }));
+    }
+    assert_eq!(dc.check().unwrap().trees.records, 10_000);
+}
+
+#[test]
 fn the_mapping_table_and_the_indexes_take_their_memory_from_the_pages() {
     // Also while background work is held up, as by a long checkpoint.
     for maintained in [true, false] {

@@ -407,7 +407,10 @@ impl Engine {
         self.signals.flush.raise();
         self.signals.stable.raise();
         self.signals.keep.raise();
-        self.signals.room.wait(observed, STALL);
+        // Where pages are short of memory, everything waits for flushes, and these for what they must read.
+        if !self.step_or_poison(self.parts.dc.help_step().map_err(Error::from))? {
+            self.signals.room.wait(observed, STALL);
+        }
         self.poisoned()
     }
 
