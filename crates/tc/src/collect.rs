@@ -525,12 +525,13 @@ impl Core {
         let large = self.transactions.slots().filter(|slot| {
             self.account.is_much(slot.written() as usize) && matches!(slot.status.load(), Status::Active(_))
         });
-        let mut large: Vec<_> = large.map(|slot| (slot.began(), slot)).collect();
+        let mut large: Vec<_> = large.filter_map(|slot| Some((slot.began()?, slot))).collect();
         large.sort_by_key(|(began, _)| *began);
         let Some((_, slot)) = large.pop().filter(|_| !large.is_empty()) else { return false };
         point();
         let aborted = slot.abort_for(ConflictCause::MemoryShort, &self.transactions.lost);
-        let transaction = (aborted && slot.written() != 0).then(|| slot.log_id());
+        // It says when it began until it ends, but how much it has written only as long as that is much.
+        let transaction = slot.began().filter(|_| aborted).map(|_| slot.log_id());
         drop(guard);
         if let Some(transaction) = transaction {
             // The log may know nothing of it. If its first record comes behind this one, its writer sees the status after that, and tells again.

@@ -26,9 +26,10 @@ use std::collections::VecDeque;
 const SIZES: usize = WRITTEN_BYTES_MAX / SIZE_STEP + 1;
 /// So many retired versions share an epoch.
 const BATCH: usize = 64;
-/// A workspace keeps no more than this, and of a small budget only a part: 64 of them may lie idle. That is enough for what is retired while somebody has a guard and the processor, but not for
-/// what is while one has lost it.
+/// A workspace keeps no more than this.
 const BYTES_MAX: usize = 4 << 20;
+/// Its share: such a part of the budget, as 64 of them may lie idle. It is enough for what is retired while those who have guards run, but not while one has lost the
+/// processor.
 const BUDGET_SHARE: u64 = 1024;
 
 #[derive(Clone, Copy)]

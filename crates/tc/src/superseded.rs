@@ -8,10 +8,10 @@
 //! What is noted here is a hint. The record may be gone by then, and another may lie there: so it is looked up in its bucket, and whichever is
 //! there is maintained by the rules (R11, R26). What there is no place for is left to the next write and to the hand.
 
-use crate::record::{KeyHash, Record};
+use crate::record::{KeyHash, Record, prefetch};
 use crate::version::Version;
 use deuteron_contract::Timestamp;
-use deuteron_epoch::{prefetch, prefetch_for_write};
+use deuteron_epoch::prefetch_for_write;
 use std::collections::VecDeque;
 
 /// So many are looked at together, once as many have come after them: few enough that all is in the second-level cache still.
@@ -42,7 +42,7 @@ impl Note {
     /// Asks for the record and its versions.
     pub(crate) fn prefetch(&self) {
         prefetch_for_write(self.record);
-        self.versions.into_iter().for_each(prefetch);
+        self.versions.into_iter().for_each(|version| prefetch(version.cast()));
     }
 }
 

@@ -21,7 +21,7 @@ const FIRST: u32 = 2;
 /// [`Slot::first_lsn`] of a transaction that has logged nothing.
 const NOTHING_LOGGED: u64 = u64::MAX;
 /// [`Slot::began`] of a transaction that has not said so.
-const NOT_SAID: u64 = Timestamp::MAX.0;
+const NOT_SAID: u64 = u64::MAX;
 /// [`Slot::waits_for`] of a transaction that does not wait. No slot has that number.
 const NOBODY: u32 = u32::MAX;
 /// [`Slot::aborted_for`]: it kept the log from being cut.
@@ -86,10 +86,11 @@ impl Slot {
         self.began.store(began, Ordering::Relaxed);
     }
 
-    /// When the transaction began whose [`Slot::written`] has been seen.
-    pub(crate) fn began(&self) -> Timestamp {
+    /// When the transaction began whose [`Slot::written`] has been seen; `None` if it has ended.
+    pub(crate) fn began(&self) -> Option<Timestamp> {
         // Relaxed: ordered by the load of that.
-        Timestamp(self.began.load(Ordering::Relaxed))
+        let began = self.began.load(Ordering::Relaxed);
+        (began != NOT_SAID).then_some(Timestamp(began))
     }
 
     /// What the active transaction has written or noted takes so many bytes; 0 if that is little.
@@ -252,14 +253,15 @@ mod tests {
         for (at, began) in [(7, 7), (9, 7), (6, 6)] {
             slot.set_began(Timestamp(at));
             slot.set_written(5);
-            assert_eq!((slot.written(), slot.began()), (5, Timestamp(began)));
+            assert_eq!((slot.written(), slot.began()), (5, Some(Timestamp(began))));
         }
         slot.set_written(0);
+        assert_eq!(slot.began(), Some(Timestamp(6)), "it has not ended");
         assert!(!slot.take_awaited());
         slot.set_awaited();
         assert!(slot.take_awaited() && !slot.take_awaited(), "told once");
         slot.end();
-        assert_eq!((slot.first_lsn(), slot.written(), slot.began()), (None, 0, Timestamp::MAX));
+        assert_eq!((slot.first_lsn(), slot.written(), slot.began()), (None, 0, None));
     }
 
     #[test]
