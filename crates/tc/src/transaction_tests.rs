@@ -458,6 +458,20 @@ fn a_transaction_moves_on_only_where_that_helps() {
 }
 
 #[test]
+fn a_write_counts_when_it_is_in_its_place_however_often_it_was_tried() {
+    let bed = roomy();
+    let writes = || bed.tc().statistics().writes;
+    let (mut first, mut second) = (bed.begin(), bed.begin());
+    first.put(TABLE, b"k", b"1").unwrap();
+    assert_eq!(cause(second.put(TABLE, b"k", b"2")), ConflictCause::WriteWrite);
+    first.put(TABLE, b"k", b"3").unwrap();
+    first.commit().unwrap();
+    drop(second);
+    assert!(bed.tc().statistics().waits > 0);
+    assert_eq!(writes(), 2);
+}
+
+#[test]
 fn a_later_reader_of_what_is_written_is_found_before_the_log_is_filled() {
     let concurrency_control = ConcurrencyControl::TimestampOrder;
     let bed = with(TcOptions { concurrency_control, ..TcOptions::default() });

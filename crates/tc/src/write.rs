@@ -110,7 +110,10 @@ impl Transaction {
         }
         loop {
             let (cause, other) = match self.write_checked(table, key, value, intent) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.workspace.counts.add(Counter::Writes);
+                    return Ok(());
+                }
                 Err(WriteFailure::Error(error)) => {
                     self.roll_back();
                     return Err(error);
@@ -164,7 +167,6 @@ impl Transaction {
         if unlogged.is_none() || manner.in_time {
             workspace.check_ahead(hashed, manner)?;
         }
-        workspace.counts.add(Counter::Writes);
         if let Some(value) = unlogged {
             let own = workspace.install(hashed, Lsn(0), Written::Unlogged(value), manner)?;
             let Some(own) = own.filter(|_| intent == Intent::Put) else {
