@@ -6,9 +6,10 @@
 //! a queue. How many places are open follows from what happens behind it: each meeting closes some, and each transaction that
 //! ends without one opens a part of one, unless it has waited for a processor.
 //!
-//! If one has while more places are open than there are processors, processors are *scarce*: for some time no more places are open than that, whatever
-//! else follows. More inside than can run cost twice. Each who has another have its turn changes threads for it; and the system puts
-//! two on one processor and leaves the other idle, each time that one comes in.
+//! If several in a row have, processors are *scarce* for some time, and no more places are open than there are processors. More inside than can run
+//! cost twice. Each who has another have its turn changes threads for it; and the system puts
+//! two on one processor and leaves the other idle, each time that one comes in. While processors are not scarce, no fewer places are open than that: a meeting of two that both run costs less than
+//! a processor that nobody works on.
 //!
 //! A place is free again when its transaction ends, and whoever comes first takes it, which as a rule is the very thread that
 //! left it, with its next transaction: nobody is woken for that. Only the *front* of the queue looks now and then, and if it has looked
@@ -52,6 +53,9 @@ const LOOKS_OF_ALL: u32 = 32;
 
 /// So much work of transactions inside that meet nobody, in 64ths of a place, ends the scarcity of processors: 64 ms of it.
 const SCARCITY: u32 = 64_000;
+/// So many of those that are timed must have waited for a processor, one after the other, for processors to be scarce: the database's own threads take
+/// one now and then.
+const WAITED: u32 = 3;
 
 /// So much work of transactions that meet nobody opens a 64th of a place, in nanoseconds.
 const WORK_NANOSECONDS: u64 = 1_000;
@@ -74,8 +78,8 @@ pub(crate) struct Turnstile {
     /// Who is inside: tokens, each given out once.
     places: [Padded<AtomicU64>; PLACES],
     limits: Padded<Limits>,
-    /// How many threads can run at a time.
-    processors: usize,
+    /// How many threads can run at a time, if that is known.
+    processors: Option<usize>,
     /// How many have come to the queue, and the number of the one at its front, which changes under the lock of those that have gone.
     arrived: AtomicU64,
     front: AtomicU64,
@@ -89,17 +93,23 @@ pub(crate) struct Turnstile {
 struct Limits {
     /// How many, times [`ONE`], by meetings and work.
     met: AtomicU32,
-    /// While this is not 0, no more than there are processors. How much more work there is to be, in the same units.
+    /// While this is not 0, no more than there are processors, and else no fewer. How much more work there is to be, in the same units.
     scarce: AtomicU32,
+    /// How many have waited for a processor, one after the other, while these are not scarce.
+    waited: AtomicU32,
 }
 
 impl Turnstile {
-    /// If nobody knows how many `processors` there are, they are never scarce.
+    /// If nobody knows how many `processors` there are, any number of places may be open at any time.
     pub(crate) fn new(processors: Option<usize>) -> Turnstile {
         Turnstile {
             places: std::array::from_fn(|_| Padded(AtomicU64::new(FREE))),
-            limits: Padded(Limits { met: AtomicU32::new(LIMIT_MAX), scarce: AtomicU32::new(0) }),
-            processors: processors.map_or(PLACES, |processors| processors.clamp(1, PLACES)),
+            limits: Padded(Limits {
+                met: AtomicU32::new(LIMIT_MAX),
+                scarce: AtomicU32::new(0),
+                waited: AtomicU32::new(0),
+            }),
+            processors: processors.map(|processors| processors.clamp(1, PLACES)),
             arrived: AtomicU64::new(0),
             front: AtomicU64::new(0),
             gone: Mutex::new(BTreeSet::new()),
@@ -108,9 +118,16 @@ impl Turnstile {
     }
 
     pub(crate) fn open(&self) -> usize {
-        let is_scarce = self.limits.0.scarce.load(Ordering::Relaxed) > 0;
-        let most = if is_scarce { self.processors } else { PLACES };
-        ((self.limits.0.met.load(Ordering::Relaxed) / ONE) as usize).clamp(1, most)
+        let (least, most) = match self.processors {
+            None => (1, PLACES),
+            Some(processors) if self.are_processors_scarce() => (1, processors),
+            Some(processors) => (processors, PLACES),
+        };
+        ((self.limits.0.met.load(Ordering::Relaxed) / ONE) as usize).clamp(least, most)
+    }
+
+    fn are_processors_scarce(&self) -> bool {
+        self.limits.0.scarce.load(Ordering::Relaxed) > 0
     }
 
     /// Goes in, and waits for that if it has to; `None` if the host says that it is not to wait any longer. Those who begin their search
@@ -242,19 +259,23 @@ impl Turnstile {
         }
     }
 
-    /// One of `of` transactions inside has met nobody, took `elapsed`, and had a processor for `ran` of it, if that is known. If for less than
-    /// three quarters, who has let another have its turn waits for it. So processors are scarce, if there are more inside, and else there are
-    /// places too many, as after a meeting: others take the processors. If for more, their work opens some.
+    /// One of `of` transactions inside has met nobody, took `elapsed`, and had a processor for `ran` of it, if that is known. If for more than
+    /// three quarters, their work opens some places. If for less, it has waited for one; so do those that have let another have its turn. If several have, one after the other, processors
+    /// are scarce; if they are, or nobody knows how many there are, there are places too many, as after a meeting.
     pub(crate) fn has_met_nobody(&self, elapsed: Duration, ran: Option<Duration>, of: u32) {
-        match ran {
-            Some(ran) if ran < elapsed * 3 / 4 => {
-                if self.open() > self.processors {
-                    self.limits.0.scarce.store(SCARCITY, Ordering::Relaxed);
-                } else {
-                    self.narrow();
-                }
-            }
-            _ => self.widen(elapsed * of),
+        let Limits { scarce, waited, .. } = &self.limits.0;
+        if ran.is_none_or(|ran| ran >= elapsed * 3 / 4) {
+            waited.store(0, Ordering::Relaxed);
+            return self.widen(elapsed * of);
+        }
+        let row = waited.load(Ordering::Relaxed) + 1;
+        if self.processors.is_none() || self.are_processors_scarce() {
+            self.narrow();
+        } else if row < WAITED {
+            waited.store(row, Ordering::Relaxed);
+        } else {
+            waited.store(0, Ordering::Relaxed);
+            scarce.store(SCARCITY, Ordering::Relaxed);
         }
     }
 }
@@ -353,28 +374,35 @@ mod tests {
     }
 
     #[test]
-    fn no_more_places_than_processors_are_open_for_some_time_after_one_has_waited_for_a_processor() {
+    fn no_more_places_than_processors_are_open_for_some_time_after_several_have_waited_for_one_and_else_no_fewer()
+     {
         let turnstile = Turnstile::new(Some(2));
         let short = || turnstile.has_met_nobody(Duration::from_micros(9), Some(Duration::from_micros(6)), 16);
         let work = |milliseconds| {
             (0..milliseconds * 20).for_each(|_| turnstile.has_met_nobody(Duration::from_micros(50), None, 1));
         };
+        let met = || turnstile.limits.0.met.load(Ordering::Relaxed);
         assert_eq!(turnstile.open(), PLACES);
+        (0..5).for_each(|_| {
+            (1..WAITED).for_each(|_| short());
+            work(1);
+        });
+        assert_eq!(turnstile.open(), PLACES, "not one after the other");
+        (0..WAITED).for_each(|_| short());
+        assert_eq!((turnstile.open(), met()), (2, LIMIT_MAX), "at once");
         short();
-        assert_eq!(turnstile.open(), 2, "at once");
-        short();
-        assert_eq!(
-            turnstile.limits.0.met.load(Ordering::Relaxed),
-            LIMIT_MAX / 4 * 3,
-            "others have the processors"
-        );
+        assert_eq!(met(), LIMIT_MAX / 4 * 3, "others have the processors");
+        (0..100).for_each(|_| short());
+        assert_eq!(turnstile.open(), 1, "both of them");
         work(63);
         assert_eq!(turnstile.open(), 2);
-        work(1);
-        assert_eq!(turnstile.open(), PLACES);
         (0..100).for_each(|_| turnstile.narrow());
-        short();
-        assert_eq!((turnstile.open(), turnstile.limits.0.scarce.load(Ordering::Relaxed)), (1, 0));
+        assert_eq!((turnstile.open(), met()), (1, ONE));
+        work(1);
+        (0..100).for_each(|_| turnstile.narrow());
+        assert_eq!((turnstile.open(), met()), (2, ONE), "both run, though they meet");
+        work(1);
+        assert_eq!(turnstile.open(), 2 + 14, "by their work");
     }
 
     #[test]

@@ -98,7 +98,9 @@ struct Began {
 
 impl Began {
     fn now(host: &dyn Host) -> Began {
-        Began { at: Instant::now(), by: thread::current().id(), ran: host.processor_time() }
+        // The clock of the thread is a system call: within both of them lies what is timed, and they in nothing.
+        let ran = host.processor_time();
+        Began { ran, by: thread::current().id(), at: Instant::now() }
     }
 
     /// How long it has had a processor since, if it is the same thread that asks.
@@ -274,8 +276,9 @@ impl Workspace {
         if !self.met {
             self.contends -= 1;
             if let Some(began) = began {
+                let elapsed = began.at.elapsed();
                 let ran = began.ran(&*self.core.host);
-                self.core.turnstile.has_met_nobody(began.at.elapsed(), ran, SAMPLED as u32);
+                self.core.turnstile.has_met_nobody(elapsed, ran, SAMPLED as u32);
             }
         }
         self.met = false;
