@@ -8,7 +8,7 @@ use deuteron_epoch::Epochs;
 use deuteron_llama::{AccessMethod, FlushProgress, Llama};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -226,4 +226,51 @@ fn changes_in_the_middle_of_changes_lose_nothing() {
     }
     println!("splits, merges, blind deltas and inner merges: {counts:?}");
     assert!(counts.iter().all(|&count| count > 100), "{counts:?}");
+}
+
+/// The left neighbour of a page that is merged is split, at the `nth` moment of that; whether there was one.
+fn split_in_a_merge(nth: usize) -> bool {
+    let bed = Rc::new(Interrupted::new(1));
+    let some = |keys: Range<u64>, of: fn(u64) -> bool| keys.filter(move |key| of(key % 4));
+    bed.write(some(0..KEYS, |rest| rest == 0), false);
+    let mut lows = Vec::new();
+    bed.tree.some_leaves(&[], |low, _| lows.push(low.to_vec()));
+    let low = |leaf: usize| u64::from_be_bytes(lows[leaf][..].try_into().unwrap());
+    let [left, right, end] = [0, low(1), low(2)];
+    // Half of the left page, and all of the right one but one record.
+    bed.write(some(left + 1..(left + right) / 2, |rest| rest == 0), true);
+    bed.write(some(right + 1..end, |rest| rest == 0), true);
+    bed.forget_tombstones();
+    bed.flush();
+    bed.tree.mark_some(&lows[1]);
+    let (interrupting, moments) = (Rc::clone(&bed), Cell::new(0));
+    let interrupt = move |_| {
+        if moments.replace(moments.get() + 1) == nth {
+            let splits = || interrupting.tree.statistics().leaf_splits;
+            let before = splits();
+            for key in some(left + 1..right, |rest| rest != 0) {
+                interrupting.write([key].into_iter(), false);
+            }
+            assert!(splits() > before);
+            interrupting.interruptions.set(1);
+        }
+    };
+    interrupted_by(Rc::new(interrupt), || {
+        for _ in 0..3 {
+            while bed.tree.maintain_step().unwrap() {}
+            bed.flush();
+            bed.tree.retry_merges();
+        }
+    });
+    (0..KEYS).for_each(|key| bed.read(key));
+    bed.tree.check().unwrap();
+    let is_split = bed.interruptions.get() > 0;
+    assert!(is_split || bed.tree.statistics().leaf_merges > 0);
+    is_split
+}
+
+#[test]
+fn a_page_is_merged_or_not_whenever_its_neighbour_is_split() {
+    let moments = (0..).find(|&nth| !split_in_a_merge(nth)).unwrap();
+    assert!(moments > 10, "{moments}");
 }

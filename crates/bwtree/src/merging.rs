@@ -251,7 +251,9 @@ impl Tree {
     fn target_before<'g>(&self, low: &[u8], guard: &'g Guard<'_>) -> Result<(PageId, Snapshot<'g>), Miss> {
         let mut page = self.index.find_before(Some(low), guard);
         loop {
-            let Some(head) = self.resident(page, guard)? else {
+            // What is looked at is what is answered: the page may be split at any time.
+            let snapshot = self.llama.snapshot(page, guard);
+            let Some(head) = Self::resident_head(page, snapshot)? else {
                 page = self.index.find_before(Some(low), guard);
                 continue;
             };
@@ -266,7 +268,10 @@ impl Tree {
             let base = base_of(head).ok_or(Miss(page))?;
             match base.high() {
                 Some(high) if high < low => page = self.go_right(page, high, base.right(), guard)?,
-                _ => return Ok((page, self.llama.snapshot(page, guard))),
+                _ => {
+                    strike(Moment::Step);
+                    return Ok((page, snapshot));
+                }
             }
         }
     }

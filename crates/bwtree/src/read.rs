@@ -9,7 +9,7 @@ use crate::page::run::RecordRef;
 use crate::search::compare;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
-use deuteron_llama::{Excerpt, NodeRef, PageId, PageState};
+use deuteron_llama::{Excerpt, NodeRef, PageId, PageState, Snapshot};
 
 impl Tree {
     /// Finds the newest version of `key`, a tombstone included, without allocating or waiting. What is found lives
@@ -147,7 +147,13 @@ impl Tree {
         page: PageId,
         guard: &'g Guard<'_>,
     ) -> Result<Option<NodeRef<'g>>, Miss> {
-        match self.llama.snapshot(page, guard).state() {
+        Self::resident_head(page, self.llama.snapshot(page, guard))
+    }
+
+    /// The same of a snapshot of it.
+    #[inline]
+    pub(crate) fn resident_head(page: PageId, snapshot: Snapshot<'_>) -> Result<Option<NodeRef<'_>>, Miss> {
+        match snapshot.state() {
             PageState::Resident(head) => {
                 head.touch();
                 Ok(Some(head))
