@@ -6,10 +6,10 @@
 //! a queue. How many places are open follows from what happens behind it: each meeting closes some, and each transaction that
 //! ends without one opens a part of one, unless it has waited for a processor.
 //!
-//! If several in a row have, processors are *scarce* for some time, and no more places are open than there are processors. More inside than can run
-//! cost twice. Each who has another have its turn changes threads for it; and the system puts
-//! two on one processor and leaves the other idle, each time that one comes in. While processors are not scarce, no fewer places are open than that: a meeting of two that both run costs less than
-//! a processor that nobody works on.
+//! If several have, one after the other, processors are *scarce* for some time, and no more places are open than there are processors. More inside than can
+//! run cost twice. Each who has another have its turn changes threads for it; and the system puts two on one processor and leaves the
+//! other idle, each time that one comes in. While processors are not scarce, no fewer places are open than that: a meeting of two that both
+//! run costs less than a processor that nobody works on.
 //!
 //! A place is free again when its transaction ends, and whoever comes first takes it, which as a rule is the very thread that
 //! left it, with its next transaction: nobody is woken for that. Only the *front* of the queue looks now and then, and if it has looked
@@ -268,13 +268,12 @@ impl Turnstile {
             waited.store(0, Ordering::Relaxed);
             return self.widen(elapsed * of);
         }
-        let row = waited.load(Ordering::Relaxed) + 1;
         if self.processors.is_none() || self.are_processors_scarce() {
-            self.narrow();
-        } else if row < WAITED {
-            waited.store(row, Ordering::Relaxed);
-        } else {
-            waited.store(0, Ordering::Relaxed);
+            return self.narrow();
+        }
+        let row = waited.load(Ordering::Relaxed) + 1;
+        waited.store(row % WAITED, Ordering::Relaxed);
+        if row == WAITED {
             scarce.store(SCARCITY, Ordering::Relaxed);
         }
     }
@@ -374,8 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_places_than_processors_are_open_for_some_time_after_several_have_waited_for_one_and_else_no_fewer()
-     {
+    fn no_more_places_than_processors_are_open_while_these_are_scarce_and_else_no_fewer() {
         let turnstile = Turnstile::new(Some(2));
         let short = || turnstile.has_met_nobody(Duration::from_micros(9), Some(Duration::from_micros(6)), 16);
         let work = |milliseconds| {
