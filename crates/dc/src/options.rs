@@ -25,7 +25,7 @@ pub struct DcOptions {
     pub dirty_percent_max: u32,
     /// About how many bytes a flush writes at once.
     pub flush_buffer_bytes: usize,
-    /// After so many fragments, or up to a third less, a page is written in full, so that a cold read takes at most so many I/Os; after half as many if
+    /// After so many fragments a page is written in full, so that a cold read takes at most so many I/Os; or when those beside it have half as many on average, or up to a third less than that; after a third as many if
     /// it is in memory as a whole.
     pub fragments_max: usize,
     /// How much the segments may take before cleaning sets in, in percent of what is live in them.

@@ -18,6 +18,8 @@ fn options() -> DcOptions {
         memory_bytes: 640 << 10,
         segment_bytes: 1 << 20,
         flush_buffer_bytes: 64 << 10,
+        // Six at most on average.
+        fragments_max: 12,
         tree: deuteron_bwtree::Options { page_bytes_max: 4096, ..Default::default() },
         ..DcOptions::default()
     }

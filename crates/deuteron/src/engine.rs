@@ -514,7 +514,7 @@ impl Engine {
         }
     }
 
-    /// Lets pages have room whatever their tables take, and the transaction component, and what waits for its old readers, the memory that
+    /// Lets pages have room whatever their tables take, partly of the transaction component's; and that, and what waits for its old readers, the memory that
     /// neither takes; and both what is seen to be left.
     fn balance_memory(&self) {
         if self.options.sizes.is_some() {
@@ -534,8 +534,8 @@ impl Engine {
         };
         self.shares.settle(taken, self.directory.now());
         self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));
-        self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(self.shares.tc_budget(dc, 0)));
-        self.parts.tc.set_memory_budget(self.shares.tc_budget(dc, waiting));
+        self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(self.shares.tc_budget(dc, tables, 0)));
+        self.parts.tc.set_memory_budget(self.shares.tc_budget(dc, tables, waiting));
     }
 
     fn checkpoint_is_due(&self) -> bool {

@@ -105,7 +105,9 @@ pub fn open(
     let host = Arc::new(StallHost::new(Arc::clone(signals)));
     let tc_options = match &options.sizes {
         Some(sizes) => sizes.tc.clone(),
-        None => TcOptions { memory_bytes: shares.tc_budget(shares.dc(), 0) as usize, ..TcOptions::default() },
+        None => {
+            TcOptions { memory_bytes: shares.tc_budget(shares.dc(), 0, 0) as usize, ..TcOptions::default() }
+        }
     };
     let tc_options = TcOptions {
         // What the data component does not take is not to be committed: neither it nor what comes behind it could ever be posted.
@@ -205,7 +207,7 @@ fn proxy_options(options: &Options, shares: &Shares) -> deuteron_proxy::Options 
     let batch_operations_max = deuteron_proxy::Options::default().batch_operations_max;
     deuteron_proxy::Options {
         side_buffer_bytes_max: side.min(64 << 20),
-        waiting_list_bytes_max: Shares::waiting(shares.tc_budget(shares.dc(), 0)),
+        waiting_list_bytes_max: Shares::waiting(shares.tc_budget(shares.dc(), 0, 0)),
         waiting_log_bytes_max: options.writer_log_bytes_max(),
         lag_bytes: lag_bytes as u64,
         // A round is one batch, unless its operations are shorter than is common.

@@ -1,8 +1,10 @@
 //! How the one number from the user is divided.
 //!
 //! The log's ring is fixed. The rest is one pool: pages and their tables take what they need of it up to their share, and the transaction
-//! component's records and versions have what they do not take, but always at least theirs. Only tables that take more than half of the
-//! pages' share exceed it, by as much ([`Shares::dc_budget`]).
+//! component's records and versions have what they do not take, but always at least theirs. Where the tables take more than half of the
+//! pages' share there is so much more data than memory that little of what is wanted is found in it; what counts then is how many changes gather on a page before it is
+//! written. So the pages' share grows by what the tables take beyond that half, and by as much for what is new, up to the whole of it; and the transaction component gives as much, up to
+//! half of its share ([`Shares::dc_budget`], [`Shares::tc_budget`]).
 //!
 //! What the components count is payload; what is half empty of the memory that it lies in, and what nobody counts, comes on top. That
 //! differs, up to two thirds of the payload. So five eighths are divided at first, and what is then seen to be left is granted besides,
@@ -98,17 +100,24 @@ impl Shares {
         self.tc + self.log as u64
     }
 
-    /// The data component's budget while the mapping table and the indexes take `tables_bytes`, which are there in any case. Beside them pages
-    /// have half of the share at least: with next to no memory for what is new, every operation would have a page read and written.
-    pub fn dc_budget(&self, tables_bytes: u64) -> u64 {
-        // Relaxed, here and below: figures.
-        self.dc.max(tables_bytes + self.dc / 2).max(self.dc_granted.load(Ordering::Relaxed))
+    /// By how much tables of `tables_bytes` exceed half of the pages' share.
+    fn beyond(&self, tables_bytes: u64) -> u64 {
+        tables_bytes.saturating_sub(self.dc / 2)
     }
 
-    /// The transaction component's budget while pages and their tables take `dc_bytes`: they are left room to grow by an eighth of
+    /// The data component's budget while the mapping table and the indexes take `tables_bytes`, which are there in any case. Beside them pages
+    /// have half of the share at least, and all of it beside tables as large as it: with next to no memory for what is new, every operation would have a page read and written.
+    pub fn dc_budget(&self, tables_bytes: u64) -> u64 {
+        let beyond = self.beyond(tables_bytes);
+        // Relaxed, here and below: figures.
+        (self.dc + beyond + beyond.min(self.dc / 2)).max(self.dc_granted.load(Ordering::Relaxed))
+    }
+
+    /// The transaction component's budget while pages and their tables take `dc_bytes`, and these of it `tables_bytes`: they are left room to grow by an eighth of
     /// their share before they are noticed.
-    pub fn tc_budget(&self, dc_bytes: u64, waiting_bytes: u64) -> u64 {
-        let share = self.tc + self.dc.saturating_sub(dc_bytes + self.dc / 8);
+    pub fn tc_budget(&self, dc_bytes: u64, tables_bytes: u64, waiting_bytes: u64) -> u64 {
+        let share = self.tc - self.beyond(tables_bytes).min(self.tc / 2);
+        let share = share + self.dc.saturating_sub(dc_bytes + self.dc / 8);
         // What is granted has been reckoned with it.
         let share = share - waiting_bytes.min(share / 2);
         share.max(self.tc_granted.load(Ordering::Relaxed)).min(self.tc_max)
@@ -155,20 +164,26 @@ mod tests {
     fn the_shares_stay_within_the_memory_and_the_pool_is_shared() {
         for memory in [16 << 20, 100 << 20, 1 << 30, 64 << 30] {
             let shares = Shares::of(&Options::new().memory(memory));
-            let most = |dc: u64| shares.log as u64 + dc + shares.tc_budget(dc, 0);
+            let most = |dc: u64| shares.log as u64 + dc + shares.tc_budget(dc, 0, 0);
             assert!(most(shares.dc) <= memory as u64 && most(0) <= memory as u64, "{memory}");
-            assert_eq!(shares.tc_budget(shares.dc, 0), shares.tc);
-            assert!(shares.tc_budget(0, 0) > shares.tc);
+            assert_eq!(shares.tc_budget(shares.dc, 0, 0), shares.tc);
+            assert!(shares.tc_budget(0, 0, 0) > shares.tc);
         }
     }
 
     #[test]
-    fn pages_have_half_of_their_share_beside_large_tables() {
+    fn beside_large_tables_pages_have_half_of_their_share_or_all_of_it_and_versions_give_as_much() {
         let shares = Shares::of(&Options::new().memory(100 << 20));
         let half = shares.dc / 2;
+        let budgets = |tables| {
+            let dc = shares.dc_budget(tables);
+            (dc - tables, shares.tc - shares.tc_budget(dc, tables, 0))
+        };
+        assert_eq!([0, half].map(budgets), [(shares.dc, 0), (shares.dc - half, 0)]);
+        assert_eq!(budgets(half + 1000), (shares.dc - half + 1000, 1000));
         assert_eq!(
-            [0, half, half + 1, 3 * half].map(|tables| shares.dc_budget(tables)),
-            [shares.dc, shares.dc, 2 * half + 1, 4 * half]
+            [2 * half, 5 * half].map(budgets),
+            [(shares.dc, half.min(shares.tc / 2)), (shares.dc, shares.tc / 2)]
         );
     }
 
@@ -176,7 +191,7 @@ mod tests {
     fn versions_take_no_more_than_they_may() {
         let options = Options::new().memory(1 << 30);
         let (all, few) = (Shares::of(&options), Shares::of(&options.version_memory(32 << 20)));
-        assert_eq!((few.tc_budget(few.dc, 0), few.tc_budget(0, 0)), (32 << 20, 32 << 20));
+        assert_eq!((few.tc_budget(few.dc, 0, 0), few.tc_budget(0, 0, 0)), (32 << 20, 32 << 20));
         assert_eq!(
             (few.log, few.dc, few.tc),
             (all.log, all.dc, all.tc),
@@ -199,7 +214,7 @@ mod tests {
             for _ in 0..steps {
                 // Each takes all that it may, though not at once.
                 dc = shares.dc_budget(0).min(dc + MEMORY / 64);
-                tc = shares.tc_budget(dc, 0).min(tc + MEMORY / 64);
+                tc = shares.tc_budget(dc, 0, 0).min(tc + MEMORY / 64);
                 most += 1;
                 let taken = Taken { all: tc + dc + idle_of(tc + dc), tc, dc };
                 shares.settle(taken, start + most * SETTLE_EVERY);
@@ -220,7 +235,7 @@ mod tests {
         let at = |times: u64| start + Duration::from_millis(100 * times);
         let there_is = there_is(&shares);
         let (tc, dc) = (shares.tc + 1000, shares.dc + 1000);
-        let budgets = || (shares.tc_budget(shares.dc, 0), shares.dc_budget(0));
+        let budgets = || (shares.tc_budget(shares.dc, 0, 0), shares.dc_budget(0));
         shares.settle(Taken { all: there_is - 2000, tc, dc }, at(0));
         assert_eq!(budgets(), (tc + 500, dc + 2000));
         shares.settle(Taken { all: there_is, tc, dc }, at(1) - Duration::from_millis(1));

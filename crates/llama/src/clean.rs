@@ -22,6 +22,9 @@ use std::sync::PoisonError;
 const STEP_PAGES: u64 = 64 * 1024;
 /// Pages that a step moves at most; fewer if they fill a flush buffer.
 const MOVED_AT_ONCE: usize = 256;
+/// Where more is occupied than may be, the part of what may be beyond what is live, of so many, is freed besides: all pages are looked at for it, whether one segment is emptied or
+/// ten.
+const FURTHER: u32 = 8;
 /// Segments that are emptied together at most.
 const VICTIMS_MAX: usize = 16;
 
@@ -139,8 +142,7 @@ impl Llama {
             let mut room = self.options.flush_buffer_bytes as u64;
             let mut fits = |page: &PageId| {
                 let had_room = room > 0;
-                let bytes: u64 = self.table.guessed_fragments(*page).iter().map(FlashAddress::length).sum();
-                room = room.saturating_sub(bytes);
+                room = room.saturating_sub(self.table.sizes(*page).bytes());
                 had_room
             };
             let count = pages.iter().take(MOVED_AT_ONCE).take_while(|page| fits(page)).count();
@@ -158,10 +160,14 @@ impl Llama {
         let segments = &self.store.segments;
         let ends = segments.indexes_at(flusher.position);
         let (mut victims, mut live_bytes) = (Vec::new(), 0);
+        let mut percent_max = percent_max;
         while victims.len() < VICTIMS_MAX
             && live_bytes < segments.segment_bytes
             && let Some(victim) = flusher.accounts.victim(ends, percent_max)
         {
+            if victims.is_empty() {
+                percent_max -= percent_max.saturating_sub(100) / FURTHER;
+            }
             self.counters.segments_cleaned.add(1);
             self.counters.cleaned_bytes.add(victim.allocated);
             self.counters.cleaned_live_bytes.add(victim.live_bytes);

@@ -322,7 +322,7 @@ mod tests {
     /// A store of such pages, of which none is in memory, and memory has room for none.
     fn scattered(disk: &SimulatedDisk) -> (Llama, Vec<PageId>, Arc<FirstByte>) {
         let options = Options {
-            fragments_max: 8,
+            fragments_max: 16,
             memory_bytes: 1 << 20,
             segment_bytes: 256 << 10,
             ..Options::tiny_for_tests()
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn without_an_access_method_nothing_is_known_of_any_fragment() {
-        let llama = open(Options { memory_bytes: 1 << 20, fragments_max: 8, ..Options::tiny_for_tests() });
+        let llama = open(Options { memory_bytes: 1 << 20, fragments_max: 16, ..Options::tiny_for_tests() });
         let page = llama.allocate();
         put(&llama, page, &[0; 4000]);
         for layer in 1..FRAGMENTS {

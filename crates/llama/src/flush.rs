@@ -636,8 +636,9 @@ impl Llama {
         // What the fragment is written for.
         let has_changed = head.flash().is_none();
         let lies_on = previous.is_some();
-        let max = self.fragments_max(page, head.is_partial());
-        let too_many = below.is_some_and(|below| below.is_none_or(|below| below.are_enough(max)));
+        let too_many = below.is_some_and(|below| {
+            below.is_none_or(|below| self.are_enough(page, below.sizes(), head.is_partial()))
+        });
         let (mut one, mut is_part, mut ticket) = (None, false, None);
         let is_full = lies_on && (rewrite || too_many);
         let may_ask =

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | 4 | CRC-32C of bytes 4 to 40 + *bytes of records* |
 //! | 4 | 4 | magic `DIMG` |
-//! | 8 | 4 | format version, 7; 6 is read, too |
+//! | 8 | 4 | format version, 8; 6 and 7 are read, too |
 //! | 12 | 4 | number of the block, from 0 |
 //! | 16 | 8 | store identifier |
 //! | 24 | 8 | number of the image |
@@ -42,9 +42,9 @@ use deuteron_device::{AlignedBuffer, BLOCK_BYTES, DeviceError, Directory, File, 
 use std::sync::Arc;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"DIMG");
-/// The version of images.
-const VERSION: u32 = 7;
-/// The one before, which has no filters.
+/// The version of images. In the one before pages have fewer fragments at most.
+const VERSION: u32 = 8;
+/// The oldest that is read, which has no filters.
 const WITHOUT_FILTERS: u32 = 6;
 const HEADER_BYTES: usize = 40;
 const LAST: u32 = 1;
@@ -102,22 +102,13 @@ pub(crate) struct ImagePage {
     pub(crate) place: Option<(u32, Vec<u8>)>,
 }
 
-/// An image, read.
-#[derive(Debug, PartialEq, Eq)]
+/// What an image says besides its pages.
+#[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) start: ImageStart,
-    pub(crate) pages: Vec<ImagePage>,
     pub(crate) next_page: PageId,
-    /// Bytes of the file.
-    pub(crate) bytes: u64,
-}
-
-impl Image {
     /// What it is made of.
-    pub(crate) fn written(&self) -> Written {
-        let gone = self.pages.iter().filter(|page| page.fragments.len() == 0).count() as u64;
-        Written { bytes: self.bytes, pages: self.pages.len() as u64 - gone, gone }
-    }
+    pub(crate) written: Written,
 }
 
 /// An image being written.
@@ -429,10 +420,24 @@ pub(crate) fn verify_image(directory: &dyn Directory, number: u64, direct: bool)
     Ok(reader.offset)
 }
 
-/// Reads and checks image `number`.
-pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -> Result<Image, LlamaError> {
+/// How image `number` begins.
+pub(crate) fn read_image_start(
+    directory: &dyn Directory,
+    number: u64,
+    direct: bool,
+) -> Result<ImageStart, LlamaError> {
+    begin_image(directory, number, direct).map(|(_, start)| start)
+}
+
+/// Reads and checks image `number`. What it says of each page goes to `each` at once, before the rest of it is checked.
+pub(crate) fn read_image(
+    directory: &dyn Directory,
+    number: u64,
+    direct: bool,
+    mut each: impl FnMut(ImagePage) -> Result<(), LlamaError>,
+) -> Result<Image, LlamaError> {
     let (mut reader, start) = begin_image(directory, number, direct)?;
-    let mut pages = Vec::new();
+    let (mut written, mut last_page) = (Written { bytes: reader.length, pages: 0, gone: 0 }, None);
     let mut index = 1;
     loop {
         let block = reader.next(&start, index)?;
@@ -442,23 +447,27 @@ pub(crate) fn read_image(directory: &dyn Directory, number: u64, direct: bool) -
             let (Some(count), Some(next_page)) = (records.u64(), records.u64()) else {
                 return Err(reader.corrupt(0, "the end of an image", "too few bytes"));
             };
-            if count != pages.len() as u64 {
-                return Err(reader.corrupt(0, format_args!("{count} pages"), pages.len()));
+            if count != written.pages + written.gone {
+                let found = written.pages + written.gone;
+                return Err(reader.corrupt(0, format_args!("{count} pages"), found));
             }
             let next_page = PageId(next_page);
             if !next_page.can_be() {
                 return Err(reader.corrupt(0, format_args!("identifiers below {}", PageId::END), next_page));
             }
             // None that was never given out; it would be asked for memory for all below it.
-            if let Some(page) =
-                pages.iter().map(|page: &ImagePage| page.page).max().filter(|&page| page >= next_page)
-            {
+            if let Some(page) = last_page.filter(|&page| page >= next_page) {
                 return Err(reader.corrupt(0, format_args!("identifiers below {next_page}"), page));
             }
-            return Ok(Image { start, pages, next_page, bytes: reader.length });
+            return Ok(Image { start, next_page, written });
         }
         while !records.bytes.is_empty() {
-            pages.push(records.page().ok_or_else(|| reader.corrupt(0, "a page", "something else"))?);
+            let page = records.page().ok_or_else(|| reader.corrupt(0, "a page", "something else"))?;
+            let is_gone = page.fragments.len() == 0;
+            written.pages += u64::from(!is_gone);
+            written.gone += u64::from(is_gone);
+            last_page = last_page.max(Some(page.page));
+            each(page)?;
         }
     }
 }
@@ -526,11 +535,33 @@ mod tests {
             let directory = directory();
             directory.open(&image_name(3), OpenMode::CreateNew, false).unwrap().write_at(bytes, 0).unwrap();
             let verified = verify_image(&*directory, 3, false).is_ok();
-            read_image(&*directory, 3, false).is_ok_and(|_| verified)
+            read_all(&*directory, 3, false).is_ok_and(|_| verified)
         });
     }
 
-    fn write(directory: &Arc<dyn Directory>, pages: u64) -> Image {
+    /// All that an image says.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Read {
+        start: ImageStart,
+        pages: Vec<ImagePage>,
+        next_page: PageId,
+        /// Bytes of the file.
+        bytes: u64,
+    }
+
+    fn read_all(directory: &dyn Directory, number: u64, direct: bool) -> Result<Read, LlamaError> {
+        let mut pages = Vec::new();
+        let Image { start, next_page, written } = read_image(directory, number, direct, |page| {
+            pages.push(page);
+            Ok(())
+        })?;
+        assert_eq!(read_image_start(directory, number, direct)?, start);
+        let gone = pages.iter().filter(|page| page.fragments.len() == 0).count() as u64;
+        assert_eq!((written.pages, written.gone), (pages.len() as u64 - gone, gone));
+        Ok(Read { start, pages, next_page, bytes: written.bytes })
+    }
+
+    fn write(directory: &Arc<dyn Directory>, pages: u64) -> Read {
         let start = ImageStart {
             store: 77,
             number: 3,
@@ -557,7 +588,7 @@ mod tests {
         }
         let bytes = writer.finish(PageId(pages + 1)).unwrap().bytes;
         writer.publish().unwrap();
-        Image { start, pages: expected, next_page: PageId(pages + 1), bytes }
+        Read { start, pages: expected, next_page: PageId(pages + 1), bytes }
     }
 
     #[test]
@@ -566,7 +597,7 @@ mod tests {
             let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
             let image = write(&directory, pages);
             assert_eq!(directory.list().unwrap(), ["store-image-0000000000000003"]);
-            assert_eq!(read_image(&*directory, 3, true).unwrap(), image);
+            assert_eq!(read_all(&*directory, 3, true).unwrap(), image);
         }
     }
 
@@ -582,7 +613,7 @@ mod tests {
             writer.add(&ImagePage { page: PageId(page), fragments, place: None }).unwrap();
             writer.finish(PageId(next_page)).unwrap();
             writer.publish().unwrap();
-            match read_image(&*directory, 3, true) {
+            match read_all(&*directory, 3, true) {
                 Ok(image) => assert!(is_sound && image.next_page == PageId(next_page)),
                 Err(LlamaError::Corrupt { expected, found, .. }) => {
                     let told = ("identifiers below page 8".to_owned(), PageId(page).to_string());
@@ -593,7 +624,7 @@ mod tests {
         }
     }
 
-    /// An image byte for byte, of one version or the other: they differ in the checksums of the blocks, in how many bytes the records of
+    /// An image byte for byte, of one version or another: they differ in the checksums of the blocks, in how many bytes the records of
     /// pages have, and in their filters.
     fn fixed(version: u8, checksums: [&[u8; 4]; 3], records_bytes: u8, filters: [&[u8]; 2]) -> Vec<u8> {
         let head = |block: u8, records_bytes: u8, last: u8| {
@@ -657,8 +688,10 @@ mod tests {
     #[test]
     fn formats_stay_as_they_are() {
         let filters: [&[u8]; 2] = [b"\x82\x81\x92\x91", b"\xa2\xa1\xb2\xb1"];
+        let checksums = [b"\x4c\x9e\xa6\xa9", b"\x76\x12\x8f\xbf", b"\x78\xb2\xa8\xe9"];
+        let bytes = fixed(8, checksums, 0x5f, filters);
         let checksums = [b"\xad\x5d\x8d\x2e", b"\x4c\x07\x1f\x0c", b"\x44\x09\x3f\x5c"];
-        let bytes = fixed(7, checksums, 0x5f, filters);
+        let of_few_fragments = fixed(7, checksums, 0x5f, filters);
         let checksums = [b"\x9d\x41\x54\x04", b"\x10\x56\xb6\x49", b"\x40\x14\x16\x40"];
         let without_filters = fixed(6, checksums, 0x57, [b"", b""]);
 
@@ -693,7 +726,7 @@ mod tests {
                 ImagePage { page: PageId(0x0506_0708), fragments: two(2), place: None },
                 ImagePage { page: PageId(0x090a_0b0c), fragments: Fragments::default(), place: None },
             ];
-            Image { start, pages, next_page: PageId(0x0d0e_0f10), bytes: 3 * 4096 }
+            Read { start, pages, next_page: PageId(0x0d0e_0f10), bytes: 3 * 4096 }
         };
         const NAME: &str = "store-image-1112131415161718";
         let current = image([0x8182, 0x9192, 0xa1a2, 0xb1b2]);
@@ -707,10 +740,13 @@ mod tests {
         file.read_at(&mut written, 0).unwrap();
         assert_eq!(written, bytes);
 
-        for (bytes, image) in [(bytes, current), (without_filters, image([ANYTHING; 4]))] {
+        let same = image([0x8182, 0x9192, 0xa1a2, 0xb1b2]);
+        for (bytes, image) in
+            [(bytes, current), (of_few_fragments, same), (without_filters, image([ANYTHING; 4]))]
+        {
             let directory = super::tests::directory();
             directory.open(NAME, OpenMode::CreateNew, false).unwrap().write_at(&bytes, 0).unwrap();
-            assert_eq!(read_image(&*directory, image.start.number, false).unwrap(), image);
+            assert_eq!(read_all(&*directory, image.start.number, false).unwrap(), image);
             assert_eq!(verify_image(&*directory, image.start.number, false).unwrap(), image.bytes);
         }
     }
@@ -724,7 +760,7 @@ mod tests {
             let mut byte = [0];
             file.read_at(&mut byte, offset).unwrap();
             file.write_at(&[byte[0] ^ 0x10], offset).unwrap();
-            match read_image(&*directory, 3, false) {
+            match read_all(&*directory, 3, false) {
                 Err(LlamaError::Corrupt { .. } | LlamaError::Version { .. }) => {}
                 Ok(read) => assert_eq!(read, image, "padding at {offset}"),
                 Err(other) => panic!("{other} at {offset}"),
@@ -751,7 +787,7 @@ mod tests {
         let directory = directory();
         directory.open(&image_name(3), OpenMode::CreateNew, false).unwrap().write_at(bytes, 0).unwrap();
         let verified = verify_image(&*directory, 3, false).err();
-        match (read_image(&*directory, 3, false), verified) {
+        match (read_all(&*directory, 3, false), verified) {
             (Err(LlamaError::Corrupt { offset, expected, found, .. }), Some(_)) => (offset, expected, found),
             other => panic!("{other:?}"),
         }
@@ -767,7 +803,8 @@ mod tests {
     fn an_image_is_as_long_as_its_records_and_says_how_many_there_are() {
         let directory = directory();
         let image = write(&directory, 20_000);
-        let Written { bytes, pages, gone } = image.written();
+        let Written { bytes, pages, gone } = read_image(&*directory, 3, true, |_| Ok(())).unwrap().written;
+        assert_eq!(bytes, image.bytes);
         assert_eq!((pages, gone), (13_334, 6666));
         let records = 6667 * 42 + 6667 * 26 + 6666 * 12;
         assert!((records..records + 6 * BLOCK_BYTES as u64).contains(&bytes), "{bytes}");
@@ -803,7 +840,7 @@ mod tests {
             mend(&mut newer[at..at + 4096]);
             let other = super::tests::directory();
             other.open(&image_name(3), OpenMode::CreateNew, false).unwrap().write_at(&newer, 0).unwrap();
-            let read = read_image(&*other, 3, false);
+            let read = read_all(&*other, 3, false);
             assert!(matches!(read, Err(LlamaError::Version { found, .. }) if found == VERSION + 1));
         }
     }
@@ -831,7 +868,7 @@ mod tests {
             let mut writer = ImageWriter::create(&directory, false, &start).unwrap();
             writer.finish(PageId(1)).unwrap();
             writer.publish().unwrap();
-            read_image(&*directory, start.number, false)
+            read_all(&*directory, start.number, false)
         };
         let of = |offsets| Position { offsets, ..sound.start };
         assert!(read(sound.clone()).is_ok_and(|image| !image.start.is_whole()));
@@ -915,7 +952,7 @@ mod tests {
             mend(block);
         }
         directory.open(&image_name(3), OpenMode::ReadWrite, false).unwrap().write_at(&bytes, 0).unwrap();
-        let read = read_image(&*directory, 3, false).unwrap();
+        let read = read_all(&*directory, 3, false).unwrap();
         assert_eq!((&read.start, read.pages.len()), (&image.start, 1));
         let fragments: Vec<_> = read.pages[0].fragments.with_filters().collect();
         let expected = addresses.iter().map(|&raw| (FlashAddress::from_raw(raw).unwrap(), ANYTHING));
@@ -931,7 +968,7 @@ mod tests {
         writer.pages += 1;
         writer.finish(PageId(4)).unwrap();
         writer.publish().unwrap();
-        let read = read_image(&*directory, 3, false);
+        let read = read_all(&*directory, 3, false);
         assert!(
             matches!(&read, Err(LlamaError::Corrupt { expected, .. }) if expected == "1 pages"),
             "{read:?}"

@@ -32,7 +32,7 @@
 //! - the *fragments* of the page, oldest first, at most [`FRAGMENTS_MAX`](crate::FRAGMENTS_MAX) and, if some of them cannot be read,
 //!   `UNREADABLE_FRAGMENTS_MAX` ([`lists`]).
 //!
-//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 312.
+//! So a page that is not in memory and has not been written to takes 32 bytes and a bit, one of many fragments up to 392.
 //!
 //! ## Invariants
 //!
@@ -51,7 +51,7 @@ mod lists;
 
 use crate::doubling::{Doubling, FIRST, Zero, zeros};
 use crate::flash_address::{ADDRESS_UNIT, FlashAddress};
-use crate::fragments::{Filter, Fragments};
+use crate::fragments::{Filter, Fragments, Sizes};
 use crate::node::NODE_ALIGN;
 use crate::page_id::PageId;
 use crate::sync::{AtomicU64, Ordering, store_load_fence};
@@ -128,6 +128,20 @@ impl Word {
 struct Cold {
     state: AtomicU64,
     fragments: [AtomicU64; INLINE],
+}
+
+impl Cold {
+    #[inline]
+    fn sizes(&self) -> Sizes {
+        let state = self.state.load(Ordering::Acquire);
+        // Relaxed: a figure.
+        let full = FlashAddress::from_raw(self.fragments[0].load(Ordering::Relaxed));
+        Sizes {
+            count: count(state) as u64,
+            full: full.map_or(0, FlashAddress::length),
+            deltas: ((state & DELTA_UNITS) >> DELTA_UNITS.trailing_zeros()) * ADDRESS_UNIT,
+        }
+    }
 }
 
 // SAFETY: D2 of `doubling`: all of its fields are atomic integers.
@@ -402,6 +416,28 @@ impl MappingTable {
         })
     }
 
+    /// What the fragments of `page` take, but for deltas beyond 1 MiB: without a look at their list. While that changes it is what it will be, or something in between.
+    #[inline]
+    pub(crate) fn sizes(&self, page: PageId) -> Sizes {
+        self.cold(page).sizes()
+    }
+
+    /// What the fragments of `pages`, which have been given out, take together, and how many of them have any.
+    pub(crate) fn sizes_of(&self, pages: Range<PageId>) -> (Sizes, u64) {
+        let (mut sum, mut stored, mut page) = (Sizes::default(), 0, pages.start);
+        while page < pages.end {
+            let (chunk, slot) = self.entry(page);
+            let cold = &chunk.cold[slot..];
+            let cold = &cold[..cold.len().min((pages.end.0 - page.0) as usize)];
+            for sizes in cold.iter().map(Cold::sizes) {
+                sum = sum + sizes;
+                stored += u64::from(sizes.count > 0);
+            }
+            page.0 += cold.len() as u64;
+        }
+        (sum, stored)
+    }
+
     /// The fragments of `page`, whatever they hold: a guess.
     pub(crate) fn guessed_fragments(&self, page: PageId) -> Fragments {
         self.lists.guess(&self.cold(page).fragments)
@@ -447,15 +483,6 @@ impl MappingTable {
     /// How many they are.
     pub(crate) fn fragment_count(&self, page: PageId) -> usize {
         count(self.state(page))
-    }
-
-    /// What [`Fragments::are_enough`] says of them (but for deltas of 1 MiB together and more).
-    pub(crate) fn are_fragments_enough(&self, page: PageId, max: usize) -> bool {
-        let Cold { state, fragments: [full, _] } = self.cold(page);
-        let state = state.load(Ordering::Acquire);
-        let deltas = (state & DELTA_UNITS) >> DELTA_UNITS.trailing_zeros();
-        let full = FlashAddress::from_raw(full.load(Ordering::Relaxed)).map_or(0, FlashAddress::length);
-        count(state) >= max || deltas * ADDRESS_UNIT > full
     }
 
     /// Notes the fragments of `page`: under its claim (M3; L1 of `lists`).

@@ -22,7 +22,7 @@ pub struct Options {
     pub memory_bytes: u64,
     /// About how many bytes a flush step writes at once.
     pub flush_buffer_bytes: usize,
-    /// After so many fragments, or up to a third less, a page is written in full, so that a cold read takes at most so many I/Os; after half as many if
+    /// After so many fragments a page is written in full, so that a cold read takes at most so many I/Os; or when those beside it have half as many on average, or up to a third less than that; after a third as many if
     /// it is in memory as a whole: then it need not be read for that, and what was read once may be read again.
     pub fragments_max: usize,
     /// How much the segments may take before cleaning sets in, in percent of what is live in them.
@@ -84,7 +84,7 @@ impl Options {
             return refuse("flush_buffer_bytes", "a multiple of 4096 from 4 KiB to 1 GiB");
         }
         if !(1..=FRAGMENTS_MAX).contains(&self.fragments_max) {
-            return refuse("fragments_max", "from 1 to 17");
+            return refuse("fragments_max", "from 1 to 25");
         }
         if self.space_amplification_percent_max < SPACE_AMPLIFICATION_PERCENT_MIN {
             return refuse("space_amplification_percent_max", "at least 110");
@@ -119,7 +119,7 @@ mod tests {
                 &[4096, 1 << 30],
                 &[0, 4095, 6000, (1 << 30) + 4096],
             ),
-            ("fragments_max", |options, value| options.fragments_max = value as usize, &[1, 17], &[0, 18]),
+            ("fragments_max", |options, value| options.fragments_max = value as usize, &[1, 25], &[0, 26]),
             (
                 "space_amplification_percent_max",
                 |options, value| options.space_amplification_percent_max = value as u32,

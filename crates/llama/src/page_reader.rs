@@ -268,7 +268,7 @@ mod tests {
         let options = Options { direct: false, segment_bytes: 128 << 10, ..Options::tiny_for_tests() };
         let llama = Llama::open(Arc::new(MemoryDirectory::new()), options, Epochs::new()).unwrap().0;
         llama.allocate();
-        llama.store.segments.create(0, 100_000).unwrap();
+        llama.store.segments.create(0, 128 << 10).unwrap();
         let file = llama.store.segments.file(0).unwrap();
         let base = OwnedNode::base(b"base", PageDescriptor { tree: 1, low_key: b"", root: true }, &[]);
         let delta = OwnedNode::delta(b"delta");
@@ -331,7 +331,7 @@ mod tests {
         let Err(LlamaError::Corrupt { offset, expected, .. }) = &read(&llama, &[at(most + 1)])[0] else {
             panic!()
         };
-        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, "at most 21 fragments"));
+        assert_eq!((*offset, &expected[..]), (2 * 4096 + 32, &format!("at most {most} fragments")[..]));
     }
 
     #[test]

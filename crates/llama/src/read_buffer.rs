@@ -1,18 +1,40 @@
-//! [`ReadBuffer`]: memory that a fragment is read into, used again by the thread that reads the next.
+//! [`ReadBuffer`]: memory that fragments are read into, used again by whoever reads the next.
 
 use deuteron_device::{AlignedBuffer, BLOCK_BYTES};
 use std::cell::RefCell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
 
-/// Buffers of these sizes are kept, and how many of each by a thread at most: what is commonly read at once. The first is for a fragment of
-/// deltas, the second for one of a page of the usual size, wherever it begins in its block; the others for what is read of neighbours.
-const KEPT: [(usize, usize); CLASSES] =
-    [(BLOCK_BYTES, 64), (3 * BLOCK_BYTES, 16), (16 * BLOCK_BYTES, 8), (64 * BLOCK_BYTES, 4)];
-const CLASSES: usize = 4;
+/// Buffers of these sizes are kept, so many of each: the first three by each thread, for what a reader waits for; the others for all of them, for rows of pages
+/// and for what is asked for together. Fresh memory would have to be zeroed, and given back.
+const KEPT: [(usize, usize); CLASSES] = [
+    (BLOCK_BYTES, 2),
+    (4 * BLOCK_BYTES, 2),
+    (16 * BLOCK_BYTES, 2),
+    (64 * BLOCK_BYTES, 4),
+    (READ_BYTES_MAX, 4),
+];
+const CLASSES: usize = 5;
+const CLASSES_OF_THREAD: usize = 3;
+
+/// The largest buffer that is kept.
+pub(crate) const READ_BYTES_MAX: usize = 256 * BLOCK_BYTES;
+
+type Kept<const N: usize> = [Vec<AlignedBuffer>; N];
 
 thread_local! {
-    static BUFFERS: RefCell<[Vec<AlignedBuffer>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
+    static OWN: RefCell<Kept<CLASSES_OF_THREAD>> = const { RefCell::new([const { Vec::new() }; CLASSES_OF_THREAD]) };
+}
+static SHARED: Mutex<Kept<{ CLASSES - CLASSES_OF_THREAD }>> =
+    Mutex::new([const { Vec::new() }; CLASSES - CLASSES_OF_THREAD]);
+
+/// What `work` makes of the buffers of a class that are kept; nothing in a thread that is ending, which has none any more.
+fn with_kept<T>(class: usize, work: impl FnOnce(&mut Vec<AlignedBuffer>) -> T) -> Option<T> {
+    match class.checked_sub(CLASSES_OF_THREAD) {
+        None => OWN.try_with(|own| work(&mut own.borrow_mut()[class])).ok(),
+        Some(shared) => Some(work(&mut SHARED.lock().unwrap_or_else(PoisonError::into_inner)[shared])),
+    }
 }
 
 /// Aligned bytes whose contents are arbitrary at first.
@@ -26,8 +48,7 @@ impl ReadBuffer {
         let Some(class) = KEPT.iter().position(|&(bytes, _)| length <= bytes) else {
             return ReadBuffer { buffer: AlignedBuffer::zeroed(length), length };
         };
-        // A thread that is ending keeps nothing any more.
-        let kept = BUFFERS.try_with(|buffers| buffers.borrow_mut()[class].pop()).ok().flatten();
+        let kept = with_kept(class, Vec::pop).flatten();
         let buffer = kept.unwrap_or_else(|| AlignedBuffer::zeroed(KEPT[class].0));
         ReadBuffer { buffer, length }
     }
@@ -37,12 +58,17 @@ impl Drop for ReadBuffer {
     fn drop(&mut self) {
         if let Some(class) = KEPT.iter().position(|&(bytes, _)| self.buffer.len() == bytes) {
             let buffer = mem::replace(&mut self.buffer, AlignedBuffer::zeroed(0));
-            let _ = BUFFERS.try_with(|buffers| {
-                let kept = &mut buffers.borrow_mut()[class];
-                if kept.len() < KEPT[class].1 {
-                    kept.push(buffer);
+            let keep = |kept: &mut Vec<AlignedBuffer>| {
+                let has_room = kept.len() < KEPT[class].1;
+                // Dropped by the caller, not under a lock.
+                if has_room {
+                    kept.push(buffer)
+                } else {
+                    return Some(buffer);
                 }
-            });
+                None
+            };
+            drop(with_kept(class, keep));
         }
     }
 }
@@ -69,17 +95,18 @@ mod tests {
     fn buffers_have_their_length_and_are_used_again() {
         let mut first = ReadBuffer::new(3 * BLOCK_BYTES);
         first.fill(7);
-        let (address, large) = (first.as_ptr(), ReadBuffer::new(KEPT[CLASSES - 1].0 + BLOCK_BYTES));
-        assert_eq!((first.len(), large.len()), (3 * BLOCK_BYTES, KEPT[CLASSES - 1].0 + BLOCK_BYTES));
+        let (address, large) = (first.as_ptr(), ReadBuffer::new(READ_BYTES_MAX + BLOCK_BYTES));
+        assert_eq!((first.len(), large.len()), (3 * BLOCK_BYTES, READ_BYTES_MAX + BLOCK_BYTES));
         drop((first, large));
         let again = ReadBuffer::new(2 * BLOCK_BYTES);
         assert_eq!((again.as_ptr(), again.len()), (address, 2 * BLOCK_BYTES));
         assert_eq!(again.as_ptr().addr() % BLOCK_BYTES, 0);
-        // More than are kept, and all apart.
-        for (class, (bytes, kept)) in KEPT.into_iter().enumerate() {
-            let many: Vec<_> = (0..2 * kept).map(|_| ReadBuffer::new(bytes - 10)).collect();
+        // More than are kept, and all apart. Those of all threads may be in use by other tests.
+        for (class, (bytes, most)) in KEPT.into_iter().enumerate() {
+            let many: Vec<_> = (0..2 * most).map(|_| ReadBuffer::new(bytes - 10)).collect();
             drop(many);
-            assert_eq!(BUFFERS.with(|buffers| buffers.borrow()[class].len()), kept);
+            let kept = with_kept(class, |kept| kept.len()).unwrap();
+            assert!(if class < CLASSES_OF_THREAD { kept == most } else { kept <= most }, "{kept}");
         }
     }
 }

@@ -5,7 +5,7 @@
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::fragment::{Defect, Fragment, Layout};
-use crate::read_buffer::ReadBuffer;
+use crate::read_buffer::{READ_BYTES_MAX, ReadBuffer};
 use crate::segments::{Segments, segment_name};
 use deuteron_device::{BLOCK_BYTES, DeviceError, File, ReadRequest, Reads};
 use std::ops::Range;
@@ -91,6 +91,10 @@ struct Stretch {
 }
 
 impl Stretch {
+    fn bytes(&self) -> usize {
+        (self.to - self.from) as usize
+    }
+
     /// Whether blocks behind it, of the same segment, are read along with it.
     fn takes(&self, from: u64, to: u64) -> bool {
         from <= self.to + GAP_BYTES_MAX && to.max(self.to) - self.from <= STRETCH_BYTES_MAX
@@ -112,6 +116,7 @@ pub(crate) struct Room {
     fragments: Vec<(FlashAddress, usize)>,
     stretches: Vec<Stretch>,
     files: Vec<Option<Arc<dyn File>>>,
+    /// Of the stretches one after the other, as many in each as fit.
     buffers: Vec<ReadBuffer>,
 }
 
@@ -139,7 +144,14 @@ impl<'b> Reading<'b, '_> {
             room.insert(self.segments.room(addresses.iter().copied().zip(self.wanted..)));
         self.wanted += addresses.len();
         let mut prepared = Vec::with_capacity(stretches.len());
-        for ((stretch, file), buffer) in stretches.iter().zip(files.iter()).zip(buffers) {
+        let mut buffers = buffers.iter_mut();
+        let mut left: &mut [u8] = &mut [];
+        for (stretch, file) in stretches.iter().zip(files.iter()) {
+            if left.is_empty() {
+                left = buffers.next().expect("there is room for each stretch");
+            }
+            let buffer;
+            (buffer, left) = left.split_at_mut(stretch.bytes());
             let fragments = &fragments[stretch.fragments.clone()];
             match file {
                 Some(file) => {
@@ -237,10 +249,16 @@ impl Segments {
                 _ => stretches.push(Stretch { from, to, fragments: at..at + 1 }),
             }
         }
-        let lengths = stretches.iter().map(|stretch| stretch.to - stretch.from);
+        let mut lengths: Vec<usize> = Vec::new();
+        for bytes in stretches.iter().map(Stretch::bytes) {
+            match lengths.last_mut() {
+                Some(length) if *length + bytes <= READ_BYTES_MAX => *length += bytes,
+                _ => lengths.push(bytes),
+            }
+        }
         self.reads.add(stretches.len() as u64);
-        self.bytes_of_reads.add(lengths.clone().sum());
-        let buffers = lengths.map(|length| ReadBuffer::new(length as usize)).collect();
+        self.bytes_of_reads.add(lengths.iter().sum::<usize>() as u64);
+        let buffers = lengths.into_iter().map(ReadBuffer::new).collect();
         let files = stretches.iter().map(|stretch| self.file(self.index(stretch.from))).collect();
         Room { fragments, stretches, files, buffers }
     }

@@ -28,7 +28,7 @@ use crate::flash_address::{FlashAddress, OFFSETS_END};
 use crate::flush::Flusher;
 use crate::flush_buffer::{BufferHeader, HEADER_BYTES, MARKS, Position, STREAMS};
 use crate::fragment::{Defect, Fragment};
-use crate::fragments::Fragments;
+use crate::fragments::PackedFragments;
 use crate::free_list::FreeList;
 use crate::image::image_name;
 use crate::llama::Llama;
@@ -79,7 +79,7 @@ const BEHIND_BYTES: usize = 1 << 20;
 struct Known {
     tree: u32,
     low_key: Vec<u8>,
-    fragments: Fragments,
+    fragments: PackedFragments,
     counts: bool,
     /// The scan has met it: the images are out of date.
     is_scanned: bool,
@@ -92,7 +92,7 @@ struct Known {
 impl Known {
     /// Of a page of which nothing more has been found yet.
     fn new(tree: u32, low_key: Vec<u8>) -> Known {
-        let fragments = Fragments::default();
+        let fragments = PackedFragments::default();
         Known {
             tree,
             low_key,
@@ -223,7 +223,9 @@ impl Llama {
         disowned.keys().filter(|&&page| page < next_page).for_each(|&page| images.note(&table, page));
         let mut pages = Vec::new();
         for (page, known) in known.iter_mut().filter(|(_, known)| known.counts) {
-            for address in known.fragments.iter() {
+            // Given up, as the table grows by as much.
+            let fragments = take(&mut known.fragments).unpack();
+            for address in fragments.iter() {
                 let segment = segments.index(address.offset());
                 let end = address.offset() % segments.segment_bytes + address.length();
                 let allocated = accounts.allocated(segment);
@@ -234,8 +236,8 @@ impl Llama {
                 }
                 accounts.add(address, None);
             }
-            let newest = known.fragments.newest().expect("a page that counts has a fragment");
-            table.set_fragments(page, known.fragments);
+            let newest = fragments.newest().expect("a page that counts has a fragment");
+            table.set_fragments(page, fragments);
             table.set_adopted(page);
             table.replace(page, 0, Word::Stored(newest).encode());
             if known.is_scanned {
@@ -501,7 +503,7 @@ impl Scan<'_> {
                 // The identifier may have had an earlier life that nobody adopted.
                 (known.tree, known.low_key) = place();
             }
-            known.fragments = Fragments::default();
+            known.fragments = PackedFragments::default();
             let _ = known.fragments.push(address);
         }
         if descriptor.root {
@@ -553,7 +555,7 @@ impl Scan<'_> {
 }
 
 /// Puts a delta fragment on top; false if what it lies on is not there.
-fn put_on(fragments: &mut Fragments, previous: Option<FlashAddress>, address: FlashAddress) -> bool {
+fn put_on(fragments: &mut PackedFragments, previous: Option<FlashAddress>, address: FlashAddress) -> bool {
     while fragments.newest().is_some() && fragments.newest() != previous {
         fragments.pop();
     }
@@ -567,6 +569,7 @@ mod tests {
     use crate::flush::Turn;
     use crate::flush_buffer::Stream;
     use crate::fragments::UNREADABLE_FRAGMENTS_MAX;
+    use crate::node::OwnedNode;
     use crate::test_bed::{put, put_in_buffer};
     use deuteron_device::{FaultKind, FaultPlan, MemoryDirectory, Operation, SimulatedDisk};
 
@@ -596,8 +599,16 @@ mod tests {
     }
 
     fn checkpoint(llama: &Llama) {
+        checkpoint_naming(llama, &[]);
+    }
+
+    /// A checkpoint, of which these pages are all if it is whole.
+    fn checkpoint_naming(llama: &Llama, pages: &[PageId]) {
         let mut checkpoint = llama.checkpoint_begin(b"").unwrap();
         while llama.checkpoint_flush_step(&mut checkpoint).unwrap() != CheckpointProgress::Done {}
+        for &page in pages {
+            llama.checkpoint_add(&mut checkpoint, 1, &page.0.to_be_bytes(), page).unwrap();
+        }
         llama.checkpoint_finish(checkpoint).unwrap();
     }
 
@@ -628,6 +639,35 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Pages of two fragments, all named by two images.
+    #[test]
+    #[cfg_attr(miri, ignore = "too many pages")]
+    fn opening_takes_little_memory_for_each_page() {
+        const PAGES: u64 = 20_000;
+        let directory = MemoryDirectory::new();
+        let options = Options {
+            flush_buffer_bytes: 64 << 10,
+            segment_bytes: 1 << 20,
+            memory_bytes: 64 << 20,
+            ..tiny()
+        };
+        let (llama, _) = open(&directory, &options).unwrap();
+        let pages: Vec<PageId> = (0..PAGES).map(|_| llama.allocate()).collect();
+        pages.iter().for_each(|&page| put(&llama, page, &[7; 100]));
+        checkpoint_naming(&llama, &pages);
+        for &page in &pages {
+            let guard = llama.pin();
+            llama.install(page, llama.snapshot(page, &guard), OwnedNode::delta(&[8; 10]), &guard).unwrap();
+        }
+        checkpoint_naming(&llama, &pages);
+        drop(llama);
+        deuteron_fuzz::Meter::begin();
+        let (_llama, found) = open(&directory, &options).unwrap();
+        assert_eq!(found.len() as u64, PAGES);
+        let each = deuteron_fuzz::Meter::peak() as u64 / PAGES;
+        assert!(each < 400, "{each} bytes");
     }
 
     #[test]
@@ -813,7 +853,7 @@ mod tests {
     fn a_delta_is_put_on_what_it_lies_on_and_on_nothing_else() {
         let address = |number: u64| FlashAddress::new(number * 4096, 64);
         let of = |numbers: &[u64]| {
-            let mut fragments = Fragments::default();
+            let mut fragments = PackedFragments::default();
             numbers.iter().for_each(|&number| assert!(fragments.push(address(number))));
             fragments
         };

@@ -16,7 +16,7 @@
 //! whatever it was before; so preparing a page decides nothing that must be remembered, and nothing is lost with these lists but time.
 
 use crate::error::LlamaError;
-use crate::flash_address::FlashAddress;
+use crate::fragments::Sizes;
 use crate::llama::Llama;
 use crate::page_id::PageId;
 use crate::snapshot::PageState;
@@ -26,8 +26,10 @@ use std::sync::PoisonError;
 
 /// Identifiers of a stretch, of which the pages of a row are: the first of them is a multiple of it.
 const STRETCH: u64 = 256;
-/// The part of the fragments that it may have, which a page of the stretch must have to be taken along.
-const TAKEN_ALONG: usize = 4;
+/// The part of the fragments, or of what they take, that it may have, which a page of the stretch must have to be taken along.
+const TAKEN_ALONG: u64 = 4;
+/// How many times what its full fragment takes the deltas of a page may take, while those of its stretch take less than their full fragments.
+const DELTAS_MAX: u64 = 2;
 /// The part of the memory that the fragments of a row may take.
 const SHARE: u64 = 64;
 /// Rows that wait for the flush at most.
@@ -176,7 +178,7 @@ impl Llama {
         let mut room = self.options.memory_bytes / SHARE;
         while page < self.pages.end() && row.len() < STRETCH as usize {
             if self.table.fragment_count(page) > 1 && self.is_used(page) {
-                let bytes = self.bytes_on_flash(page);
+                let bytes = self.table.sizes(page).bytes();
                 if bytes > room && !row.is_empty() {
                     break;
                 }
@@ -281,10 +283,10 @@ impl Llama {
         let bytes_max = self.options.memory_bytes / SHARE;
         let mut row = Row { due, pages: Vec::new(), bytes: 0 };
         let wanted = (from..end).map(PageId).filter(|&page| {
-            page == due || (self.is_due(page) || self.is_taken_along(page)) && !rows.has(page)
+            page == due || (self.is_taken_along(page) || self.is_due(page)) && !rows.has(page)
         });
         for page in wanted {
-            let bytes = self.bytes_on_flash(page);
+            let bytes = self.table.sizes(page).bytes();
             if row.bytes + bytes > bytes_max {
                 if page > due {
                     return (row, page.0);
@@ -298,23 +300,32 @@ impl Llama {
         (row, end)
     }
 
-    /// After how many fragments `page` is written in full: half as many if it is in memory as a whole.
-    pub(crate) fn fragments_max(&self, page: PageId, is_partial: bool) -> usize {
-        let max = self.options.fragments_max;
-        if is_partial { max_of_stretch(max, page.0 / STRETCH) } else { max_of_whole(max) }
+    /// Whether `page`, whose fragments take so much, is written in full next: it has as many fragments as a page may have, or those of its stretch have on average about half as many; or a third
+    /// as many if it is in memory as a whole.
+    pub(crate) fn are_enough(&self, page: PageId, sizes: Sizes, is_partial: bool) -> bool {
+        let max = self.options.fragments_max as u64;
+        if !is_partial {
+            return sizes.reach(max_of_whole(max));
+        }
+        let mean = mean_of_stretch(max, page.0 / STRETCH);
+        sizes.count >= max
+            || sizes.deltas > DELTAS_MAX * sizes.full
+            || sizes.reach(mean) && self.is_stretch_due(page, mean)
     }
 
-    fn bytes_on_flash(&self, page: PageId) -> u64 {
-        self.table.guessed_fragments(page).iter().map(FlashAddress::length).sum()
+    /// Whether the pages of the stretch of `page` have `mean` fragments on average, or their deltas take more than their full fragments.
+    fn is_stretch_due(&self, page: PageId, mean: u64) -> bool {
+        let from = page.0 - page.0 % STRETCH;
+        let end = self.pages.end().0.min(from + STRETCH);
+        let (sizes, pages) = self.table.sizes_of(PageId(from)..PageId(end));
+        sizes.reach(mean * pages)
     }
 
     /// Whether `page` must be read before it can be flushed; a guess that is seldom wrong.
     fn is_due(&self, page: PageId) -> bool {
         // The entry first: most pages need not be looked at any further.
         let is_moved = self.table.wants_rewrite(page);
-        if !is_moved && !self.table.are_fragments_enough(page, self.fragments_max(page, true))
-            || !self.table.is_dirty(page)
-        {
+        if !is_moved && !self.are_enough(page, self.table.sizes(page), true) || !self.table.is_dirty(page) {
             return false;
         }
         self.is_unread(page, is_moved)
@@ -322,8 +333,9 @@ impl Llama {
 
     /// Whether `page`, a neighbour of one that is due, is read, consolidated and so written in full along with it, though it may be clean.
     fn is_taken_along(&self, page: PageId) -> bool {
-        self.table.fragment_count(page) >= (self.options.fragments_max / TAKEN_ALONG).max(2)
-            && self.is_unread(page, true)
+        let Sizes { count, full, deltas } = self.table.sizes(page);
+        let enough = (self.options.fragments_max as u64 / TAKEN_ALONG).max(2);
+        (count >= enough || deltas * TAKEN_ALONG > full * DELTAS_MAX) && self.is_unread(page, true)
     }
 
     /// Whether a part of `page` is not in memory; `stored` if nothing of it is.
@@ -337,17 +349,18 @@ impl Llama {
     }
 }
 
-/// `max`, or up to a third less, by the number of a stretch: so that what was loaded at once does not become due at once, while the device does nothing
-/// before and falls behind then.
-fn max_of_stretch(max: usize, stretch: u64) -> usize {
+/// How many fragments the pages of a stretch may have on average, where one may have `max`: half as many, or up to a third less than that, by the number of the stretch: so that what was loaded at once
+/// does not become due at once, while the device does nothing before and falls behind then.
+fn mean_of_stretch(max: u64, stretch: u64) -> u64 {
+    let mean = (max / 2).max(2).min(max);
     // The fractions of the multiples of the golden ratio are as far apart as they can be.
     let fraction = stretch.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    max - ((fraction * (max as u64 / 3)) >> 32) as usize
+    mean - ((fraction * (mean / 3)) >> 32)
 }
 
-/// Half of `max`, but two if there may be so many: for a page that is in memory as a whole.
-fn max_of_whole(max: usize) -> usize {
-    (max / 2).max(2).min(max)
+/// A third of `max`, but two if there may be so many: for a page that is in memory as a whole.
+fn max_of_whole(max: u64) -> u64 {
+    (max / 3).max(2).min(max)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -356,11 +369,11 @@ mod tests {
 
     #[test]
     fn stretches_are_due_at_different_times() {
-        let max: Vec<usize> = (0..8).map(|stretch| max_of_stretch(12, stretch)).collect();
-        assert_eq!(max, [12, 10, 12, 9, 11, 12, 10, 11]);
-        assert_eq!(max_of_whole(12), 6);
+        let mean: Vec<u64> = (0..8).map(|stretch| mean_of_stretch(24, stretch)).collect();
+        assert_eq!(mean, [12, 10, 12, 9, 11, 12, 10, 11]);
+        assert_eq!(max_of_whole(24), 8);
         for max in 1..=5 {
-            assert!((0..100).all(|stretch| max_of_stretch(max, stretch) == max));
+            assert!((0..100).all(|stretch| mean_of_stretch(max, stretch) == max.min(2)));
             assert_eq!(max_of_whole(max), max.min(2));
         }
     }

@@ -74,7 +74,7 @@ fn is_corrupt<T>(result: Result<T, LlamaError>) -> bool {
 #[test]
 fn a_rotten_page_is_in_nobodys_way_and_loses_nothing() {
     for (fragments_max, rotten, rounds) in
-        [(2, 0, 90), (4, 0, 90), (4, 2, 90), (17, 0, 150), (17, 11, 150), (17, 16, 150)]
+        [(2, 0, 90), (4, 0, 90), (4, 2, 90), (25, 0, 200), (25, 11, 200), (25, 24, 200)]
     {
         let options = Options { fragments_max, ..Options::tiny_for_tests() };
         let disk = SimulatedDisk::new(1);
@@ -236,7 +236,7 @@ fn a_rotten_page_is_read_written_and_flushed_at_the_same_time() {
 /// Each fragment that it gets rots: the next lies on that one. When there is room for no other, the page alone is not flushed, which a round says when it has flushed all others; and nothing is lost.
 #[test]
 fn a_page_whose_newest_fragments_rot_one_after_the_other_holds_nobody_up() {
-    let options = Options { fragments_max: 17, segment_bytes: 256 << 10, ..Options::tiny_for_tests() };
+    let options = Options { fragments_max: 25, segment_bytes: 256 << 10, ..Options::tiny_for_tests() };
     let disk = SimulatedDisk::new(4);
     let mut llama = open(disk.directory(), &options);
     let pages = [1, 2].map(|_| llama.allocate());

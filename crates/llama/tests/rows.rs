@@ -98,10 +98,10 @@ fn what_is_ready_is_flushed_next_wherever_the_flush_is() {
 
 #[test]
 fn neighbours_taken_along_do_not_wait_for_the_next_revolution() {
-    let llama = open_with(4, 16 << 20);
+    let llama = open_with(8, 16 << 20);
     let pages = stored(&llama, 3000, 1..=20);
-    // Two more fragments for the first: it is due with the next.
-    for _ in 0..2 {
+    // Six more fragments for the first: it is due with the next.
+    for _ in 0..6 {
         put(&llama, pages[0]);
         flush(&llama);
     }
@@ -117,9 +117,9 @@ fn neighbours_taken_along_do_not_wait_for_the_next_revolution() {
     let before = llama.statistics();
     let FlushProgress::Wrote { pages: written, .. } = llama.flush_step().unwrap() else { panic!() };
     let after = llama.statistics();
-    // In memory as a whole they are written so: with two deltas of five bytes, the first with four.
+    // In memory as a whole they are written so: with two deltas of five bytes, the first with nine.
     assert_eq!(after.delta_fragments_written, before.delta_fragments_written);
-    assert_eq!(after.bytes_rewritten, 19 * 1104 + 1136);
+    assert_eq!(after.bytes_rewritten, 19 * 1104 + 1168);
     assert!(written < 1500);
 }
 
@@ -181,9 +181,46 @@ fn a_quarter_of_the_fragments_that_a_page_may_have_is_enough_to_be_taken_along()
     assert_eq!(llama.statistics().fragments_read, 8 + 2 + 5);
 }
 
+/// Pages side by side, of so many fragments each, none of them in memory, their deltas of so many bytes; and the first with a change.
+fn side_by_side(llama: &Llama, fragments: &[usize], delta_bytes: usize) {
+    let pages: Vec<_> = fragments.iter().map(|&fragments| (llama.allocate(), fragments)).collect();
+    let change = |page| {
+        let guard = llama.pin();
+        llama
+            .install(page, llama.snapshot(page, &guard), OwnedNode::delta(&vec![7; delta_bytes]), &guard)
+            .unwrap();
+    };
+    for round in 0..fragments.iter().copied().max().unwrap() {
+        for &(page, _) in pages.iter().filter(|(_, fragments)| *fragments > round) {
+            if round == 0 { put(llama, page) } else { change(page) }
+        }
+        flush(llama);
+        evict(llama);
+    }
+    change(pages[0].0);
+}
+
 #[test]
-fn what_is_in_memory_as_a_whole_is_written_in_full_after_half_as_many_fragments() {
-    let llama = open_with(6, 16 << 20);
+fn pages_are_read_when_one_has_all_its_fragments_or_all_have_half_of_them() {
+    let due = |fragments: &[usize], delta_bytes: usize| {
+        let llama = open_with(8, 16 << 20);
+        side_by_side(&llama, fragments, delta_bytes);
+        rows(&llama)
+    };
+    assert_eq!(due(&[5, 4, 4, 3], 5), [4]);
+    assert_eq!(due(&[5, 4, 4, 2], 5), []);
+    assert_eq!(due(&[3, 5, 4, 4], 5), [], "that itself has fewer is not the one that asks");
+    assert_eq!(due(&[7, 1, 1, 2], 5), []);
+    assert_eq!(due(&[8, 1, 1, 2], 5), [2], "those with a quarter are taken along");
+    // The full fragments take 1088 bytes, the deltas 656 each.
+    assert_eq!(due(&[3, 1, 1, 1], 600), []);
+    assert_eq!(due(&[5, 1, 1, 1], 600), [1], "more than twice what its full fragment takes");
+    assert_eq!(due(&[3, 3, 3, 2], 600), [4], "together more than their full fragments take");
+}
+
+#[test]
+fn what_is_in_memory_as_a_whole_is_written_in_full_after_a_third_of_the_fragments() {
+    let llama = open_with(9, 16 << 20);
     let (whole, blind) = (llama.allocate(), llama.allocate());
     for round in 1..=5 {
         put(&llama, whole);

@@ -171,7 +171,7 @@ fn sizes(random: &mut Random) -> Sizes {
     sizes.dc.memory_bytes = one_of(&[16 << 10, 64 << 10, 256 << 10, 4 << 20]) as u64;
     sizes.dc.dirty_percent_max = one_of(&[1, 25, 100]) as u32;
     sizes.dc.flush_buffer_bytes = one_of(&[4 << 10, 8 << 10, 32 << 10]);
-    sizes.dc.fragments_max = one_of(&[1, 2, 4, 17]);
+    sizes.dc.fragments_max = one_of(&[1, 2, 4, 8, 25]);
     sizes.dc.space_amplification_percent_max = one_of(&[110, 200, 1000]) as u32;
     sizes.dc.spare_percent_max = one_of(&[0, 6, 50]) as u32;
     sizes.dc.chunk_bytes = one_of(&[256, 1 << 10, 8 << 10]);

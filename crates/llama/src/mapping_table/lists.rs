@@ -22,7 +22,7 @@
 //! ## Invariants
 //!
 //! - **L1** One thread at a time changes the list of a page: whoever has its claim, and may fill a flush buffer; or the store's flush lock, while nobody does.
-//! - **L2** Blocks live as long as the table, and are zeros while they are free. So who reads beside a change, which may lead it astray into the
+//! - **L2** Blocks live as long as the table, and while they are free they are zeros, but for the place of the filters, which says what is free next. So who reads beside a change, which may lead it astray into the
 //!   block of another page, finds addresses of some page, and at most `UNREADABLE_FRAGMENTS_MAX` of them: a guess.
 //! - **L3** Before an address in a word changes, the filters beside it become *anything*, and only then what the new ones are. An address that a list has lost it never gets
 //!   back. So who reads a list twice and finds the same has found what was the list in between, and filters that let pass what its fragments hold.
@@ -58,7 +58,8 @@ enum Word {
 /// The blocks. See the module documentation.
 pub(super) struct Lists {
     blocks: Doubling<Box<[Block]>>,
-    free: Mutex<Vec<u64>>,
+    /// The number of a free block, and 1, or 0 if there is none; where its filters would be lies the same of the next one.
+    free: Mutex<u64>,
     /// Blocks from here on have never been used.
     fresh: AtomicU64,
 }
@@ -189,29 +190,37 @@ impl Lists {
         &blocks[index]
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<u64>> {
+    fn free(&self) -> MutexGuard<'_, u64> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block of zeros.
+    /// A block of zeros, but for what will be its filters.
     fn take(&self) -> u64 {
-        self.free().pop().unwrap_or_else(|| {
-            let block = self.fresh.fetch_add(1, Ordering::Relaxed);
-            self.blocks.reserve(block, zeros);
-            block
-        })
+        {
+            let mut free = self.free();
+            if let Some(block) = free.checked_sub(1) {
+                // Relaxed, here and where it is stored: under the lock.
+                *free = self.block(block)[BLOCK].load(Ordering::Relaxed);
+                return block;
+            }
+        }
+        let block = self.fresh.fetch_add(1, Ordering::Relaxed);
+        self.blocks.reserve(block, zeros);
+        block
     }
 
     /// Gives `block` back, and all that it leads to.
     fn free_from(&self, mut block: Option<u64>) {
         while let Some(number) = block {
-            let [slots @ .., _] = self.block(number);
+            let [slots @ .., beside] = self.block(number);
             block = match word(&slots[BLOCK - 1]) {
                 Word::Link(next) => Some(next),
                 Word::End | Word::Address(_) => None,
             };
             slots.iter().for_each(|slot| put(slot, 0));
-            self.free().push(number);
+            let mut free = self.free();
+            beside.store(*free, Ordering::Relaxed);
+            *free = number + 1;
         }
     }
 }
@@ -232,6 +241,11 @@ fn append(fragments: &mut Fragments, words: &[Word], filters: u64) -> Option<u64
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+
+    fn free_blocks(lists: &Lists) -> usize {
+        let following = |block: &u64| lists.block(*block)[BLOCK].load(Ordering::Relaxed).checked_sub(1);
+        std::iter::successors(lists.free().checked_sub(1), following).count()
+    }
 
     proptest::proptest! {
         #[test]
@@ -257,7 +271,7 @@ mod tests {
                 // As many as are in use, and free ones.
                 let blocks = |length: usize| length.saturating_sub(INLINE).div_ceil(BLOCK - 1);
                 let used: usize = model.iter().map(|fragments| blocks(fragments.len())).sum();
-                assert_eq!(lists.fresh.load(Ordering::Relaxed) as usize, used + lists.free().len());
+                assert_eq!(lists.fresh.load(Ordering::Relaxed) as usize, used + free_blocks(&lists));
             }
             assert!(lists.bytes() as usize <= 4 * 40 * UNREADABLE_FRAGMENTS_MAX.div_ceil(BLOCK - 1));
         }

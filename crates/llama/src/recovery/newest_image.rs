@@ -6,8 +6,10 @@ use crate::by_page::ByPage;
 use crate::error::LlamaError;
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::MARKS;
+use crate::fragments::PackedFragments;
 use crate::image::{
-    Image, ImageStart, ImageWriter, image_name, image_number, is_unfinished_image, read_image,
+    ImagePage, ImageStart, ImageWriter, image_name, image_number, is_unfinished_image, read_image,
+    read_image_start,
 };
 use crate::images::Images;
 use crate::options::Options;
@@ -42,10 +44,10 @@ pub(super) fn newest_image(directory: &Arc<dyn Directory>, options: &Options) ->
     };
     // An image gets its name when it is durable, so one that is damaged was sound once; and what only older ones refer to may
     // have been removed.
-    let mut images: Vec<Image> = Vec::new();
+    let mut numbers = Vec::new();
     let mut number = newest;
     loop {
-        let image = match read_image(&**directory, number, options.direct) {
+        let start = match read_image_start(&**directory, number, options.direct) {
             Err(LlamaError::Device(error)) if error.is_not_found() && number != newest => {
                 return Err(LlamaError::Corrupt {
                     file: image_name(number),
@@ -56,13 +58,25 @@ pub(super) fn newest_image(directory: &Arc<dyn Directory>, options: &Options) ->
             }
             read => read?,
         };
-        let whole = image.start.is_whole();
-        number = image.start.previous;
-        images.push(image);
-        if whole {
+        numbers.push(number);
+        number = start.previous;
+        if start.is_whole() {
             break;
         }
     }
+    let mut pages = ByPage::with_capacity(0);
+    let mut row: Option<Images> = None;
+    let mut last = None;
+    for number in numbers.into_iter().rev() {
+        let image = read_image(&**directory, number, options.direct, |said| put(&mut pages, said, number))?;
+        match &mut row {
+            None => row = Some(Images::new(number, image.written, options.memory_bytes / PLACES_SHARE)),
+            Some(row) => row.build_on(number, image.written),
+        }
+        last = Some(image);
+    }
+    let (Some(row), Some(last)) = (row, last) else { unreachable!("one at least was read") };
+    let (start, next_page) = (last.start, last.next_page);
     for name in names.iter().filter(|name| is_unfinished_image(name)) {
         match directory.remove(name) {
             // It has been finished: that of a new store.
@@ -70,11 +84,6 @@ pub(super) fn newest_image(directory: &Arc<dyn Directory>, options: &Options) ->
             removed => removed.map_err(LlamaError::Device)?,
         }
     }
-    let oldest_first = || images.iter().rev().map(|image| (image.start.number, image.written()));
-    let (whole, written) = oldest_first().next().expect("one at least was read");
-    let mut row = Images::new(whole, written, options.memory_bytes / PLACES_SHARE);
-    oldest_first().skip(1).for_each(|(number, written)| row.build_on(number, written));
-    let (start, next_page) = (images[0].start.clone(), images[0].next_page);
     let written = start.start.offsets.iter().sum::<u64>() / FRAGMENT_BYTES_MIN;
     if next_page.0 > written + UNFLUSHED_PAGES_MAX {
         return Err(LlamaError::Corrupt {
@@ -87,30 +96,31 @@ pub(super) fn newest_image(directory: &Arc<dyn Directory>, options: &Options) ->
             found: format!("{} of them", next_page.0),
         });
     }
-    let mut pages = ByPage::with_capacity(images.iter().map(|image| image.pages.len()).max().unwrap_or(0));
-    for image in images.into_iter().rev() {
-        for said in image.pages {
-            match (said.fragments.len(), said.place) {
-                (0, _) => drop(pages.remove(said.page)),
-                (_, Some((tree, low_key))) => {
-                    let (fragments, counts) = (said.fragments, true);
-                    pages.insert(said.page, Known { fragments, counts, ..Known::new(tree, low_key) });
-                }
-                (_, None) => match pages.get_mut(said.page) {
-                    Some(known) => known.fragments = said.fragments,
-                    None => {
-                        return Err(LlamaError::Corrupt {
-                            file: image_name(image.start.number),
-                            offset: 0,
-                            expected: format!("{}, as an image before says where it belongs", said.page),
-                            found: "none that does".to_owned(),
-                        });
-                    }
-                },
-            }
+    Ok(Found { start, pages, next_page, images: row })
+}
+
+/// Puts what image `number` says of a page over what those before it have said.
+fn put(pages: &mut ByPage<Known>, said: ImagePage, number: u64) -> Result<(), LlamaError> {
+    if said.fragments.len() == 0 {
+        pages.remove(said.page);
+        return Ok(());
+    }
+    let fragments = PackedFragments::from(&said.fragments);
+    match (said.place, pages.get_mut(said.page)) {
+        (Some((tree, low_key)), _) => {
+            pages.insert(said.page, Known { fragments, counts: true, ..Known::new(tree, low_key) });
+        }
+        (None, Some(known)) => known.fragments = fragments,
+        (None, None) => {
+            return Err(LlamaError::Corrupt {
+                file: image_name(number),
+                offset: 0,
+                expected: format!("{}, as an image before says where it belongs", said.page),
+                found: "none that does".to_owned(),
+            });
         }
     }
-    Ok(Found { start, pages, next_page, images: row })
+    Ok(())
 }
 
 /// What an image says, for a salvage.
@@ -137,7 +147,7 @@ pub(crate) fn readable_image(
                     page,
                     tree: known.tree,
                     low_key: known.low_key.clone(),
-                    fragments: known.fragments.iter().map(FlashAddress::offset).collect(),
+                    fragments: known.fragments.unpack().iter().map(FlashAddress::offset).collect(),
                 });
                 let pages = described.collect();
                 return Some(ReadableImage { user_data: found.start.user_data, is_newest, pages });
