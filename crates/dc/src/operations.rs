@@ -189,7 +189,7 @@ impl BwTreeDc {
             if let Some(found) = tree.get_unloaded(&miss, key, |found| found.map(&mut read)) {
                 return Ok(found);
             }
-            self.load(tree, miss, "get")?;
+            self.load_for_get(tree, miss)?;
         }
     }
 

@@ -214,6 +214,14 @@ impl MappingTable {
         chunk.words[slot].load(Ordering::Acquire)
     }
 
+    /// The address of `page`, if it is not in memory and consists of one fragment; what changes meanwhile is a guess.
+    pub(crate) fn stored_whole(&self, page: PageId) -> Option<FlashAddress> {
+        match Word::decode(self.word(page)) {
+            Word::Stored(address) if self.fragment_count(page) == 1 => Some(address),
+            _ => None,
+        }
+    }
+
     /// Tells of those of `pages` that are in memory, as it looks; faster than a look at each [word](MappingTable::word), as most are not.
     pub(crate) fn resident(&self, pages: Range<PageId>, mut found: impl FnMut(PageId)) {
         let mut page = pages.start;

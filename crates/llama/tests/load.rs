@@ -102,6 +102,38 @@ fn pages_of_many_fragments_are_loaded_together_neighbours_with_one_read() {
     }
 }
 
+#[test]
+fn the_neighbours_of_a_page_come_with_it_while_memory_has_room() {
+    let disk = SimulatedDisk::new(1);
+    let llama = open(Arc::new(disk.directory()));
+    // Pages 1 to 40, of which each fifth has a fragment more.
+    let pages = pages_of(&llama, 40, |number| 1 + usize::from(number % 5 == 0));
+    let read = |page: PageId| {
+        let before = (llama.statistics().loads, disk.count(Operation::Read));
+        llama.load_with_neighbours(page).unwrap();
+        (llama.statistics().loads - before.0, disk.count(Operation::Read) - before.1)
+    };
+    // Of 16 to 23, numbers 15 to 22, two have two fragments.
+    assert_eq!(read(pages[18]), (6, 1));
+    assert_eq!(read(pages[18]), (0, 0));
+    // One of several fragments comes alone.
+    assert_eq!(read(pages[20]).0, 1);
+    assert_eq!(read(pages[0]).0, 1);
+    // Pages 1 to 7: what is there already is left out.
+    assert_eq!(read(pages[3]), (5, 1));
+    // With memory for as much as there is nothing is read besides.
+    llama.set_memory_budget(llama.memory_bytes() * 9 / 8);
+    llama.recount(0);
+    assert!(!llama.has_room());
+    assert_eq!(read(pages[31]), (1, 1));
+    let guard = llama.pin();
+    for (number, &page) in
+        pages.iter().enumerate().filter(|&(number, _)| (15..23).contains(&number) && number % 5 > 0)
+    {
+        assert_eq!(llama.snapshot(page, &guard).head().unwrap().payload(), content(number, 0), "{page}");
+    }
+}
+
 /// Full fragments of 3888 bytes nearly fill a block each, those of 2976 do not, but for a few that happen to end just before a block's end.
 #[test]
 fn a_page_that_nearly_fills_a_block_lies_in_one() {

@@ -199,7 +199,7 @@ impl Lists {
         {
             let mut free = self.free();
             if let Some(block) = free.checked_sub(1) {
-                // Relaxed, here and where it is stored: under the lock.
+                // Relaxed: stored under the lock.
                 *free = self.block(block)[BLOCK].load(Ordering::Relaxed);
                 return block;
             }
@@ -219,7 +219,8 @@ impl Lists {
             };
             slots.iter().for_each(|slot| put(slot, 0));
             let mut free = self.free();
-            beside.store(*free, Ordering::Relaxed);
+            // Release: whoever takes it for filters sees that their addresses have gone when it looks again (L3).
+            beside.store(*free, Ordering::Release);
             *free = number + 1;
         }
     }
