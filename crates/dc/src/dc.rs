@@ -551,14 +551,6 @@ impl BwTreeDc {
         tree.load(miss.0).map_err(|error| error::tree(context, error))
     }
 
-    /// The same for who wants one record: while there is room, the neighbours of the page come with it.
-    pub(crate) fn load_for_get(&self, tree: &Tree, miss: Miss) -> Result<(), DcError> {
-        self.make_room_for_reads();
-        // What cannot be loaded is met, and told of, by the tree.
-        let _ = self.llama.load_with_neighbours(miss.0);
-        self.load(tree, miss, "get")
-    }
-
     /// Makes room for what is loaded next.
     pub(crate) fn make_room_for_reads(&self) {
         if self.llama.over_budget() {

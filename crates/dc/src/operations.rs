@@ -189,7 +189,8 @@ impl BwTreeDc {
             if let Some(found) = tree.get_unloaded(&miss, key, |found| found.map(&mut read)) {
                 return Ok(found);
             }
-            self.load_for_get(tree, miss)?;
+            self.llama.load_neighbours(miss.0);
+            self.load(tree, miss, "get")?;
         }
     }
 

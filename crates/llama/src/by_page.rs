@@ -20,9 +20,9 @@ pub(crate) struct ByPage<T> {
 }
 
 impl<T> ByPage<T> {
-    /// Of nothing, with room for the first `count` identifiers.
-    pub(crate) fn with_capacity(count: usize) -> ByPage<T> {
-        ByPage { values: Vec::with_capacity(count + 1), count: count as u64, far: BTreeMap::new() }
+    /// Of nothing yet; about `count` pages will come.
+    pub(crate) fn expecting(count: u64) -> ByPage<T> {
+        ByPage { values: Vec::new(), count, far: BTreeMap::new() }
     }
 
     pub(crate) fn get(&self, page: PageId) -> Option<&T> {
@@ -100,7 +100,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec((0u64..20, 0u8..4, 0u32..4), 0..100)) {
-            let (mut map, mut model) = (ByPage::with_capacity(7), BTreeMap::new());
+            let (mut map, mut model) = (ByPage::expecting(7), BTreeMap::new());
             for (at, (number, step, far)) in steps.into_iter().enumerate() {
                 // Some just beyond the first array, and some far beyond any.
                 let number = number + [0, 4090, 4120, 1 << 40][far as usize];

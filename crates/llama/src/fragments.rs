@@ -150,10 +150,14 @@ impl PackedFragments {
     pub(crate) fn push(&mut self, address: FlashAddress) -> bool {
         let has_room = self.0.len() < UNREADABLE_FRAGMENTS_MAX * PackedFragments::BYTES;
         if has_room {
-            self.0.extend(address.to_raw().to_le_bytes());
-            self.0.extend(ANYTHING.to_le_bytes());
+            self.put(address, ANYTHING);
         }
         has_room
+    }
+
+    fn put(&mut self, address: FlashAddress, filter: Filter) {
+        self.0.extend(address.to_raw().to_le_bytes());
+        self.0.extend(filter.to_le_bytes());
     }
 
     /// Takes the newest away.
@@ -174,12 +178,9 @@ impl PackedFragments {
 
 impl From<&Fragments> for PackedFragments {
     fn from(fragments: &Fragments) -> PackedFragments {
-        let mut packed = Vec::with_capacity(fragments.len() * PackedFragments::BYTES);
-        for (address, filter) in fragments.with_filters() {
-            packed.extend(address.to_raw().to_le_bytes());
-            packed.extend(filter.to_le_bytes());
-        }
-        PackedFragments(packed)
+        let mut packed = PackedFragments(Vec::with_capacity(fragments.len() * PackedFragments::BYTES));
+        fragments.with_filters().for_each(|(address, filter)| packed.put(address, filter));
+        packed
     }
 }
 

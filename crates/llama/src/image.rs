@@ -48,6 +48,8 @@ const VERSION: u32 = 8;
 const WITHOUT_FILTERS: u32 = 6;
 const HEADER_BYTES: usize = 40;
 const LAST: u32 = 1;
+/// A page of one fragment that an earlier image describes takes so many bytes.
+const PAGE_BYTES_MIN: u64 = 26;
 /// The kinds of records.
 const DESCRIBED: u32 = 1;
 const KNOWN: u32 = 2;
@@ -420,13 +422,14 @@ pub(crate) fn verify_image(directory: &dyn Directory, number: u64, direct: bool)
     Ok(reader.offset)
 }
 
-/// How image `number` begins.
+/// How image `number` begins, and how many pages it names at most.
 pub(crate) fn read_image_start(
     directory: &dyn Directory,
     number: u64,
     direct: bool,
-) -> Result<ImageStart, LlamaError> {
-    begin_image(directory, number, direct).map(|(_, start)| start)
+) -> Result<(ImageStart, u64), LlamaError> {
+    let (reader, start) = begin_image(directory, number, direct)?;
+    Ok((start, reader.length / PAGE_BYTES_MIN))
 }
 
 /// Reads and checks image `number`. What it says of each page goes to `each` at once, before the rest of it is checked.
@@ -555,9 +558,11 @@ mod tests {
             pages.push(page);
             Ok(())
         })?;
-        assert_eq!(read_image_start(directory, number, direct)?, start);
+        let (begins, most) = read_image_start(directory, number, direct)?;
+        assert_eq!(begins, start);
         let gone = pages.iter().filter(|page| page.fragments.len() == 0).count() as u64;
         assert_eq!((written.pages, written.gone), (pages.len() as u64 - gone, gone));
+        assert!(written.pages <= most, "{most} at most");
         Ok(Read { start, pages, next_page, bytes: written.bytes })
     }
 

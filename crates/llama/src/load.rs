@@ -96,11 +96,9 @@ impl Llama {
         Ok(())
     }
 
-    /// As [`Llama::load`]; and while memory [has room](Llama::has_room), what lies beside the page on flash comes with the same read: its neighbours by their
-    /// identifiers that are whole in one fragment and not in memory. A read of the device takes hardly longer for it, and most of what is read next from a cold store is found in memory.
-    ///
-    /// # Errors
-    /// As [`Llama::load`]. That a neighbour cannot be loaded is not told.
+    /// Loads `page` and, with the same read, what lies beside it on flash: its neighbours by their identifiers that are whole in one fragment and not in memory; but nothing unless memory
+    /// [has room](Llama::has_room) and the page is such a one itself. A read of the device takes hardly longer for it, and most of what is read next from a cold store is found in memory. For who loads the page next, and
+    /// hears of what cannot be read.
     ///
     /// # Panics
     /// If `page` was never allocated.
@@ -109,10 +107,12 @@ impl Llama {
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
     /// # let options = deuteron_llama::Options::default();
     /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
-    /// llama.load_with_neighbours(llama.allocate())?;
+    /// let page = llama.allocate();
+    /// llama.load_neighbours(page);
+    /// llama.load(page)?;
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
-    pub fn load_with_neighbours(&self, page: PageId) -> Result<(), LlamaError> {
+    pub fn load_neighbours(&self, page: PageId) {
         if self.has_room()
             && let Some(address) = self.table.stored_whole(page)
         {
@@ -124,7 +124,6 @@ impl Llama {
             });
             let _ = self.load_once(&beside.collect::<Vec<_>>(), InFlight::Many);
         }
-        self.load(page)
     }
 
     /// As [`Llama::load`] of each of `pages`, with their reads in flight at the same time as far as the device allows. A

@@ -58,17 +58,15 @@ impl Drop for ReadBuffer {
     fn drop(&mut self) {
         if let Some(class) = KEPT.iter().position(|&(bytes, _)| self.buffer.len() == bytes) {
             let buffer = mem::replace(&mut self.buffer, AlignedBuffer::zeroed(0));
-            let keep = |kept: &mut Vec<AlignedBuffer>| {
-                let has_room = kept.len() < KEPT[class].1;
-                // Dropped by the caller, not under a lock.
-                if has_room {
-                    kept.push(buffer)
-                } else {
-                    return Some(buffer);
+            let left = with_kept(class, |kept| {
+                if kept.len() < KEPT[class].1 {
+                    kept.push(buffer);
+                    return None;
                 }
-                None
-            };
-            drop(with_kept(class, keep));
+                Some(buffer)
+            });
+            // Not under a lock.
+            drop(left);
         }
     }
 }

@@ -110,7 +110,8 @@ fn the_neighbours_of_a_page_come_with_it_while_memory_has_room() {
     let pages = pages_of(&llama, 40, |number| 1 + usize::from(number % 5 == 0));
     let read = |page: PageId| {
         let before = (llama.statistics().loads, disk.count(Operation::Read));
-        llama.load_with_neighbours(page).unwrap();
+        llama.load_neighbours(page);
+        llama.load(page).unwrap();
         (llama.statistics().loads - before.0, disk.count(Operation::Read) - before.1)
     };
     // Of 16 to 23, numbers 15 to 22, two have two fragments.

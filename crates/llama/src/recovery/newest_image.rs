@@ -44,10 +44,9 @@ pub(super) fn newest_image(directory: &Arc<dyn Directory>, options: &Options) ->
     };
     // An image gets its name when it is durable, so one that is damaged was sound once; and what only older ones refer to may
     // have been removed.
-    let mut numbers = Vec::new();
-    let mut number = newest;
+    let (mut numbers, mut number, mut count) = (Vec::new(), newest, 0);
     loop {
-        let start = match read_image_start(&**directory, number, options.direct) {
+        let (start, most) = match read_image_start(&**directory, number, options.direct) {
             Err(LlamaError::Device(error)) if error.is_not_found() && number != newest => {
                 return Err(LlamaError::Corrupt {
                     file: image_name(number),
@@ -59,12 +58,13 @@ pub(super) fn newest_image(directory: &Arc<dyn Directory>, options: &Options) ->
             read => read?,
         };
         numbers.push(number);
+        count = most.max(count);
         number = start.previous;
         if start.is_whole() {
             break;
         }
     }
-    let mut pages = ByPage::with_capacity(0);
+    let mut pages = ByPage::expecting(count);
     let mut row: Option<Images> = None;
     let mut last = None;
     for number in numbers.into_iter().rev() {
