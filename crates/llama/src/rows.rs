@@ -2,7 +2,7 @@
 //!
 //! A page that has as many fragments as it may is written in full the next time, and what of it is not in memory must be read for that.
 //! Read one by one, a page costs as many random reads as it has fragments. But every flush goes over the pages in the order of
-//! their identifiers, so what it writes of neighbours lies side by side. So where a page is due, all of its *stretch* of identifiers that have some
+//! their identifiers, so what it writes of neighbours lies side by side. So where a page is due, by itself or as those of its stretch have enough fragments on average, all of its *stretch* of identifiers that have some
 //! fragments are prepared with it, as a *row*. Rows have the same bounds each time: what was written side by side is read side by side,
 //! the full fragments in a few long reads, and of each flush since what lies in one or two blocks. Pages are rewritten a little before they are due, for
 //! a tenth of the reads.
