@@ -19,7 +19,7 @@ pub(crate) enum Lookup<'g> {
 
 /// Lines of a node that are asked for before its header has said how large it is: the slots of a page of about thirty
 /// records, or as many deltas in front of it.
-const FIRST_LINES: usize = 20;
+pub(crate) const FIRST_LINES: usize = 20;
 
 /// The lines of a node in which the slots of its run lie, those asked for already left out.
 #[inline]

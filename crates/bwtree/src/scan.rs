@@ -9,7 +9,7 @@
 //!
 //! A reverse scan has no left siblings to follow. It descends to the page that holds the keys *just below* the bound.
 
-use crate::chain::{WholeChain, base_of};
+use crate::chain::{FIRST_LINES, WholeChain, base_of};
 use crate::error::Miss;
 use crate::interruption::{Moment, strike};
 use crate::merging::Heir;
@@ -17,7 +17,7 @@ use crate::page::merge::Merge;
 use crate::page::run::{RecordRef, Run};
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
-use deuteron_llama::PageId;
+use deuteron_llama::{PageId, PageState};
 use std::borrow::Cow;
 use std::ops::Bound;
 
@@ -172,6 +172,9 @@ impl Tree {
             strike(Moment::Step);
             let mut merge = Merge::new(chain.base, chain.deltas(), 0);
             merge.restrict(as_slice(&cursor.lower), as_slice(&cursor.upper));
+            if !cursor.reverse && merge.count() < cursor.records_left {
+                self.ask_for_sibling(&chain.base, guard);
+            }
             let to_the_end = merge.visit(cursor.reverse, |record| {
                 read(record);
                 cursor.take(record)
@@ -201,6 +204,18 @@ impl Tree {
             }
         }
         Ok(())
+    }
+
+    /// Asks the processor for the leaf to the right of `leaf`, whose records are about to be read. A hint: the scan may end before.
+    #[inline]
+    fn ask_for_sibling(&self, leaf: &Run<'_>, guard: &Guard<'_>) {
+        let right = leaf.right();
+        if right.is_none() {
+            return;
+        }
+        if let PageState::Resident(head) = self.llama.snapshot(right, guard).state() {
+            head.prefetch(0..FIRST_LINES);
+        }
     }
 
     /// The leaf in which the cursor's range begins, which is not to the left of `sibling`: that was the right sibling, read under this guard, of the

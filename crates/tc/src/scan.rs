@@ -303,9 +303,9 @@ impl Transaction {
         let known_entry =
             progress.entry.filter(|_| remembers && progress.own == own && !workspace.reads_forgotten);
         let mut digest = known_entry.map_or(Digest::default(), |entry| workspace.scans[entry].digest);
-        let folded = (remembers && !workspace.reads_forgotten).then_some(&mut digest);
+        let added = (remembers && !workspace.reads_forgotten).then_some(&mut digest);
         let mut front = progress.front.take();
-        let segment = workspace.core.read_segment(&request, reader, folded, &mut front, entries)?;
+        let segment = workspace.core.read_segment(&request, reader, added, &mut front, entries)?;
         if segment.is_shortened {
             workspace.counts.add(Counter::ScansShortened);
         }
@@ -328,7 +328,7 @@ impl Workspace {
     pub(crate) fn refresh_scan(&mut self, scan: usize, at: Timestamp) -> Result<(), RefreshFailure> {
         let (digest, read_lsn) = self.digest_scan(scan, at)?;
         let entry = &self.scans[scan];
-        if digest.words != entry.digest.words {
+        if !digest.shows_same(&entry.digest) {
             // The latest may have been there when it was read, if something is gone that nobody here knows of any more.
             let other = (digest.newest > entry.digest.newest).then_some(digest.newest);
             return Err(entry.failure(ConflictCause::RangeChanged, other));

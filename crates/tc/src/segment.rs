@@ -13,8 +13,6 @@ use crate::sync::Ordering;
 use crate::version::Version;
 use deuteron_contract::{Direction, Lsn, ScanBatch, ScanRequest, Timestamp};
 use deuteron_epoch::Guard;
-use foldhash::fast::FixedState;
-use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
 use std::ptr;
 
@@ -57,39 +55,34 @@ struct Walked {
     met_removed: bool,
 }
 
-/// A running digest of committed records: those of a scan and of its refresh have the same words if both saw the same.
+/// A running digest of committed records: those of a scan and of its refresh show the same if both saw the same, and only then. What has come to the range or was
+/// written in it since the scan has a later timestamp than everything that the scan saw. So if as many records are there as before, either nothing has changed, or
+/// the sum of their timestamps has grown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Digest {
-    pub(crate) words: [u64; 2],
+    records: u64,
+    timestamps: u128,
     /// The latest version that was met, though it may be a deletion.
     pub(crate) newest: Timestamp,
 }
 
 impl Digest {
+    /// A record that is there, with its commit timestamp.
     #[inline]
-    fn fold(&mut self, key: &[u8], at: Timestamp) {
-        const KEYS: FixedState = FixedState::with_seed(0x5CA9);
-        /// Odd, and without a pattern.
-        const MULTIPLIERS: [u64; 2] = [0x9E37_79B9_7F4A_7C15, 0xD1B5_4A32_D192_ED03];
-        let mut hasher = KEYS.build_hasher();
-        hasher.write(key);
-        let key = hasher.finish();
-        // Two chains, of which each link depends on what was before, on the key and on the version.
-        let [first, second] = self.words;
-        self.words = [mix(first ^ key, at.0 ^ MULTIPLIERS[0]), mix(second ^ at.0, key ^ MULTIPLIERS[1])];
+    fn add(&mut self, at: Timestamp) {
+        self.records += 1;
+        self.timestamps += u128::from(at.0);
         self.newest = self.newest.max(at);
+    }
+
+    /// Whether the range shows what it did.
+    pub(crate) fn shows_same(&self, other: &Digest) -> bool {
+        (self.records, self.timestamps) == (other.records, other.timestamps)
     }
 }
 
-/// Both halves of a product.
-#[inline]
-fn mix(left: u64, right: u64) -> u64 {
-    let product = u128::from(left) * u128::from(right);
-    product as u64 ^ (product >> 64) as u64
-}
-
 impl Core {
-    /// One batch as the reader sees it, into `entries`; see `scan`. Folds the committed records into `digest`, if there is one.
+    /// One batch as the reader sees it, into `entries`; see `scan`. Adds the committed records to `digest`, if there is one.
     pub(crate) fn read_segment(
         &self,
         request: &SegmentRequest<'_>,
@@ -426,7 +419,7 @@ impl Merge<'_, '_> {
         }
         if record.value.is_some() {
             if let Some(digest) = &mut self.digest {
-                digest.fold(record.key, record.timestamp);
+                digest.add(record.timestamp);
             }
             self.entries.add_stored(index);
         }
@@ -444,7 +437,7 @@ impl Merge<'_, '_> {
             return Ok(true);
         }
         if let Some(digest) = self.digest.as_deref_mut().filter(|_| !slot.own) {
-            digest.fold(self.entries.known.key(&slot), slot.at);
+            digest.add(slot.at);
         }
         if let What::Recycled(lsn) = slot.what
             && self.request.values
@@ -461,5 +454,39 @@ impl Merge<'_, '_> {
         }
         self.entries.add_known(index);
         Ok(true)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// The timestamp at which all scans here read.
+    const SCANNED_AT: u64 = 50;
+
+    fn digest(records: &BTreeMap<u8, u64>) -> Digest {
+        let mut digest = Digest::default();
+        records.values().for_each(|&at| digest.add(Timestamp(at)));
+        digest
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_shows_the_same_if_and_only_if_it_is_the_same(
+            before in prop::collection::btree_map(0..12u8, 0..=SCANNED_AT, 0..8),
+            changes in prop::collection::vec((0..12u8, any::<bool>()), 0..6),
+        ) {
+            let mut after = before.clone();
+            for (later, (key, is_there)) in (SCANNED_AT + 1..).zip(changes) {
+                if is_there {
+                    after.insert(key, later);
+                } else {
+                    after.remove(&key);
+                }
+            }
+            prop_assert_eq!(digest(&before).shows_same(&digest(&after)), before == after);
+        }
     }
 }
