@@ -330,10 +330,11 @@ impl Log {
                 match self.flusher.try_lock() {
                     Ok(mut flusher) => {
                         self.condition.check()?;
-                        flusher.prepare_ahead(self, false).inspect_err(or_stop)
+                        let prepared = flusher.prepare_ahead(self, false);
+                        prepared.and_then(|_| flusher.fill_ahead(self)).inspect_err(or_stop)
                     }
                     // Whoever else writes now prepares the next segment, too.
-                    Err(_) => Ok(false),
+                    Err(_) => Ok(()),
                 }
             }
             Err(error) => Err(error),
@@ -585,6 +586,7 @@ impl Log {
             appended_bytes: tail.0 - self.opened_at,
             record_bytes_written: counters.record_bytes_written.load(Ordering::Relaxed),
             bytes_written: counters.bytes_written.load(Ordering::Relaxed),
+            bytes_filled: counters.bytes_filled.load(Ordering::Relaxed),
             flushes: counters.flushes.load(Ordering::Relaxed),
             sealed_full: self.buffers.sealed_full(),
             sealed_on_request: counters.sealed_on_request.load(Ordering::Relaxed),

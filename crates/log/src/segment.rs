@@ -236,6 +236,13 @@ impl Segments {
         }
     }
 
+    /// Whether a segment has been written to its end, as one is that was another one before: what is new is zeros.
+    pub(crate) fn is_written(&self, file: &Arc<dyn File>) -> Result<bool, LogError> {
+        let mut last = AlignedBuffer::zeroed(BLOCK_BYTES);
+        file.read_at(&mut last, self.shape.segment_bytes).map_err(LogError::device("look at a segment"))?;
+        Ok(last.iter().any(|&byte| byte != 0))
+    }
+
     /// Discards what was left over when the log was last open: spares, and the segments from `tail` on, which hold no
     /// buffer; if one starts right there it is made anew. The one that is due at `tail` is made of the room of those that have gone, if
     /// there is so much. `is_followed`: buffers have led to the tail, so that there is no need of a segment there to find it.

@@ -18,6 +18,8 @@ pub struct LogStatistics {
     pub record_bytes_written: u64,
     /// Bytes written to disk, headers and filling included.
     pub bytes_written: u64,
+    /// Zeros written to new segments, before small buffers came there.
+    pub bytes_filled: u64,
     /// Buffers written: so many synchronous writes were there.
     pub flushes: u64,
     /// Buffers sealed because they were full.

@@ -124,3 +124,54 @@ fn what_was_appended_is_counted_from_the_opening() {
     assert!((100..200).contains(&statistics.appended_bytes), "{}", statistics.appended_bytes);
     assert!(!statistics.is_space_low);
 }
+
+#[test]
+fn a_new_segment_is_filled_ahead_of_small_buffers_and_no_other_is() {
+    let mut pair = quiet();
+    let bytes = pair.options.segment_bytes;
+    let mut number = 0;
+    let mut append = |pair: &mut Pair, bytes| {
+        pair.append(upsert(number, bytes)).unwrap();
+        pair.flush_all().unwrap();
+        while pair.proxy_step(true) {}
+        number += 1;
+    };
+    // What is left of a segment is filled once its first buffer has been written.
+    while pair.log.stable_lsn().0 < 4 * bytes {
+        append(&mut pair, 10);
+        let (begun, first) = (pair.log.stable_lsn().0.div_ceil(bytes), 4096);
+        assert_eq!(pair.log.statistics().bytes_filled, begun * (bytes - first));
+    }
+    // Those that were others before hold what they held.
+    while pair.log.statistics().segments_recycled < 3 {
+        append(&mut pair, 10);
+        pair.log.truncate(pair.released).unwrap();
+    }
+    while !(pair.log.stable_lsn().0 + 4096).is_multiple_of(bytes) {
+        append(&mut pair, 10);
+    }
+    let filled = pair.log.statistics().bytes_filled;
+    for _ in 0..bytes / 4096 {
+        append(&mut pair, 10);
+    }
+    assert_eq!(pair.log.statistics().bytes_filled, filled);
+}
+
+#[test]
+fn large_buffers_are_written_once() {
+    let options = LogOptions {
+        ring_bytes: 4 << 20,
+        buffer_bytes_max: 1 << 20,
+        segment_bytes: 4 << 20,
+        ..LogOptions::tiny_for_tests()
+    };
+    let mut pair = Pair::create(Arc::new(MemoryDirectory::new()), options).unwrap();
+    for (number, bytes, filled) in [(1, 200 << 10, 0), (2, 10, 256 << 10), (3, 300 << 10, 256 << 10)] {
+        pair.append(upsert(number, bytes)).unwrap();
+        pair.flush_all().unwrap();
+        assert_eq!(pair.log.statistics().bytes_filled, filled, "{bytes}");
+    }
+    pair.append(upsert(4, 10)).unwrap();
+    pair.flush_all().unwrap();
+    assert_eq!(pair.log.statistics().bytes_filled, 512 << 10, "behind the large one");
+}
