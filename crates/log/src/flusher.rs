@@ -209,7 +209,8 @@ impl Flusher {
             return Ok(());
         }
         let bytes = FILL_BYTES.min(end - from);
-        let zeros = self.zeros.get_or_insert_with(|| AlignedBuffer::zeroed(FILL_BYTES.min(end - segment) as usize));
+        let zeros =
+            self.zeros.get_or_insert_with(|| AlignedBuffer::zeroed(FILL_BYTES.min(end - segment) as usize));
         self.filled = match file.write_at(&zeros[..bytes as usize], BLOCK + (from - segment)) {
             Err(error) if !error.is_full() => return Err(LogError::device("fill a segment")(error)),
             Err(_) => Some(end),
