@@ -136,6 +136,7 @@ impl Stats {
                 ("record_bytes_written", log.record_bytes_written),
                 ("flushes", log.flushes),
                 ("sealed_full", log.sealed_full),
+                ("bytes_filled", log.bytes_filled),
                 ("sealed_on_request", log.sealed_on_request),
                 ("append_full", log.append_full),
                 ("opening_lost", log.opening_lost),
