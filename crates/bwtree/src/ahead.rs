@@ -99,7 +99,7 @@ impl Tree {
 
     /// The pages among the `leaves` next ones that a scan comes to which are not in memory, in its order. The first is the
     /// one in which the cursor stands. As far as is easily known: in reverse there may be fewer.
-    pub fn missing_leaves(&self, cursor: &Cursor<'_>, leaves: usize) -> Vec<PageId> {
+    pub fn missing_leaves(&self, cursor: &Cursor, leaves: usize) -> Vec<PageId> {
         let guard = self.llama.pin();
         let ahead = if cursor.is_reverse() {
             self.leaves_before(cursor, leaves, &guard)
@@ -114,7 +114,7 @@ impl Tree {
         ahead.into_iter().filter(is_missing).collect()
     }
 
-    fn leaves_from(&self, cursor: &Cursor<'_>, leaves: usize, guard: &Guard<'_>) -> Vec<PageId> {
+    fn leaves_from(&self, cursor: &Cursor, leaves: usize, guard: &Guard<'_>) -> Vec<PageId> {
         let (lower, upper) = cursor.bounds();
         let mut from = match lower {
             Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
@@ -133,7 +133,7 @@ impl Tree {
     }
 
     /// Those that the same node of the index knows: from one node to its left neighbour there is no way.
-    fn leaves_before(&self, cursor: &Cursor<'_>, leaves: usize, guard: &Guard<'_>) -> Vec<PageId> {
+    fn leaves_before(&self, cursor: &Cursor, leaves: usize, guard: &Guard<'_>) -> Vec<PageId> {
         let (lower, upper) = cursor.bounds();
         let (Bound::Included(end) | Bound::Excluded(end)) = upper else {
             return vec![self.index.find_before(None, guard)];
@@ -296,7 +296,7 @@ mod tests {
     }
 
     /// The leaves in the order in which a scan misses them.
-    fn leaves_of(tree: &Tree, mut cursor: Cursor<'_>) -> Vec<PageId> {
+    fn leaves_of(tree: &Tree, mut cursor: Cursor) -> Vec<PageId> {
         let mut leaves = Vec::new();
         while !cursor.is_done() {
             let scanned = tree.try_scan_leaves(&mut cursor, &tree.llama.pin(), |_| {});

@@ -18,17 +18,20 @@ use crate::page::run::{RecordRef, Run};
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{PageId, PageState};
-use std::borrow::Cow;
+use smallvec::SmallVec;
 use std::ops::Bound;
 
 /// So many leaves are read under one guard at most.
 const LEAVES_MAX: usize = 8;
 
+/// A bound: short keys, as most are, lie in place.
+type Key = SmallVec<[u8; 24]>;
+
 /// Where a scan is: the part of its range that it has still to read.
 #[derive(Clone, Debug)]
-pub struct Cursor<'r> {
-    lower: Bound<Cow<'r, [u8]>>,
-    upper: Bound<Cow<'r, [u8]>>,
+pub struct Cursor {
+    lower: Bound<Key>,
+    upper: Bound<Key>,
     reverse: bool,
     bytes_left: usize,
     records_left: usize,
@@ -42,7 +45,7 @@ enum CursorState {
     Complete,
 }
 
-fn as_slice<'b>(bound: &'b Bound<Cow<'_, [u8]>>) -> Bound<&'b [u8]> {
+fn as_slice(bound: &Bound<Key>) -> Bound<&[u8]> {
     match bound {
         Bound::Included(key) => Bound::Included(key),
         Bound::Excluded(key) => Bound::Excluded(key),
@@ -61,19 +64,14 @@ fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     }
 }
 
-impl<'r> Cursor<'r> {
+impl Cursor {
     /// A scan of the keys between `lower` and `upper`, from the lower end or in reverse from the upper, that ends
     /// when it has read about `bytes_max` bytes of keys and values, and at least one record.
-    pub fn new(
-        lower: Bound<&'r [u8]>,
-        upper: Bound<&'r [u8]>,
-        reverse: bool,
-        bytes_max: usize,
-    ) -> Cursor<'r> {
+    pub fn new(lower: Bound<&[u8]>, upper: Bound<&[u8]>, reverse: bool, bytes_max: usize) -> Cursor {
         let state = if is_empty(lower, upper) { CursorState::Complete } else { CursorState::Reading };
         Cursor {
-            lower: lower.map(Cow::Borrowed),
-            upper: upper.map(Cow::Borrowed),
+            lower: lower.map(Key::from_slice),
+            upper: upper.map(Key::from_slice),
             reverse,
             bytes_left: bytes_max,
             records_left: usize::MAX,
@@ -82,7 +80,7 @@ impl<'r> Cursor<'r> {
     }
 
     /// The same, which also ends when it has read `records_max` records that are no tombstones, and at least one.
-    pub fn records_max(self, records_max: usize) -> Cursor<'r> {
+    pub fn records_max(self, records_max: usize) -> Cursor {
         Cursor { records_left: records_max, ..self }
     }
 
@@ -135,11 +133,11 @@ impl<'r> Cursor<'r> {
     /// Goes on behind a leaf that has been read to its end.
     fn pass(&mut self, leaf: &Run<'_>) {
         let rest = if self.reverse {
-            self.upper = Bound::Excluded(Cow::Owned(leaf.low().to_vec()));
+            self.upper = Bound::Excluded(Key::from_slice(leaf.low()));
             !leaf.low().is_empty()
         } else {
             match leaf.high() {
-                Some(high) => self.lower = Bound::Included(Cow::Owned(high.to_vec())),
+                Some(high) => self.lower = Bound::Included(Key::from_slice(high)),
                 None => self.state = CursorState::Complete,
             }
             leaf.high().is_some()
@@ -159,7 +157,7 @@ impl Tree {
     #[inline]
     pub fn try_scan_leaves(
         &self,
-        cursor: &mut Cursor<'_>,
+        cursor: &mut Cursor,
         guard: &Guard<'_>,
         mut read: impl FnMut(&RecordRef<'_>),
     ) -> Result<(), Miss> {
@@ -191,11 +189,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`BwTreeError::Load`] if a page cannot be loaded; what was read before stands.
-    pub fn scan(
-        &self,
-        cursor: &mut Cursor<'_>,
-        mut read: impl FnMut(&RecordRef<'_>),
-    ) -> Result<(), BwTreeError> {
+    pub fn scan(&self, cursor: &mut Cursor, mut read: impl FnMut(&RecordRef<'_>)) -> Result<(), BwTreeError> {
         while !cursor.is_done() {
             // A guard for a few leaves, so that a long scan does not hold up reclamation.
             let scanned = self.try_scan_leaves(cursor, &self.llama.pin(), &mut read);
@@ -222,7 +216,7 @@ impl Tree {
     /// leaf behind which the cursor stands.
     fn leaf<'g>(
         &self,
-        cursor: &Cursor<'_>,
+        cursor: &Cursor,
         sibling: Option<PageId>,
         guard: &'g Guard<'_>,
     ) -> Result<WholeChain<'g>, Miss> {

@@ -574,13 +574,7 @@ impl BwTreeDc {
 
     /// Loads the leaf that a scan has missed, and those that it will probably come to next: `leaves` in all, if the scan
     /// is to go so far.
-    fn load_leaves(
-        &self,
-        tree: &Tree,
-        cursor: &Cursor<'_>,
-        miss: Miss,
-        leaves: usize,
-    ) -> Result<(), DcError> {
+    fn load_leaves(&self, tree: &Tree, cursor: &Cursor, miss: Miss, leaves: usize) -> Result<(), DcError> {
         // Leaves are half full at least, most of them.
         let wanted = cursor.bytes_left() / (self.options.tree.page_bytes_max / 2);
         let wanted = wanted.min(cursor.records_left() / LEAF_RECORDS_MIN);

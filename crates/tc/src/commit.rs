@@ -311,7 +311,7 @@ impl Workspace {
         }
         // R24: at last, for what was just read says nothing of a table that is dropped.
         let mut tables =
-            self.reads.iter().map(|read| read.table).chain(self.scans.iter().map(|scan| scan.table));
+            self.reads.iter().map(|read| read.table).chain(self.scans.iter().map(|scan| scan.range.table));
         match tables.find(|table| self.core.is_dropped(*table) && !is_planted(Bug::NoDropCheck)) {
             Some(table) => {
                 let place = ConflictPlace::Range { lower: Bound::Unbounded, upper: Bound::Unbounded };

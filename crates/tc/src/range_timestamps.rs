@@ -18,6 +18,7 @@
 use crate::sync::{AtomicPtr, AtomicU64, Lost, Ordering, Padded, publication_fence};
 use deuteron_contract::{Direction, TableId, Timestamp};
 use deuteron_epoch::Guard;
+use smallvec::SmallVec;
 use std::ops::Bound;
 use std::ptr;
 
@@ -81,21 +82,46 @@ impl<'k> KeyRange<'k> {
     }
 }
 
-struct Entry {
-    table: TableId,
-    lower: Bound<Box<[u8]>>,
-    upper: Bound<Box<[u8]>>,
-    timestamp: Timestamp,
+/// A key that bounds a range. As short as most are it lies in place, and a scan keeps several.
+pub(crate) type BoundKey = SmallVec<[u8; 24]>;
+
+/// A [`KeyRange`] that has its keys.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedRange {
+    pub(crate) table: TableId,
+    pub(crate) lower: Bound<BoundKey>,
+    pub(crate) upper: Bound<BoundKey>,
 }
 
-impl Entry {
-    fn range(&self) -> KeyRange<'_> {
-        KeyRange {
-            table: self.table,
-            lower: self.lower.as_ref().map(|key| &**key),
-            upper: self.upper.as_ref().map(|key| &**key),
-        }
+impl OwnedRange {
+    #[inline]
+    pub(crate) fn lend(&self) -> KeyRange<'_> {
+        let (lower, upper) =
+            (self.lower.as_ref().map(|key| &key[..]), self.upper.as_ref().map(|key| &key[..]));
+        KeyRange { table: self.table, lower, upper }
     }
+
+    /// Bytes of its keys.
+    pub(crate) fn key_bytes(&self) -> usize {
+        let bytes = |bound: &Bound<BoundKey>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.len(),
+            Bound::Unbounded => 0,
+        };
+        bytes(&self.lower) + bytes(&self.upper)
+    }
+}
+
+impl From<KeyRange<'_>> for OwnedRange {
+    #[inline]
+    fn from(range: KeyRange<'_>) -> OwnedRange {
+        let KeyRange { table, lower, upper } = range;
+        OwnedRange { table, lower: lower.map(BoundKey::from_slice), upper: upper.map(BoundKey::from_slice) }
+    }
+}
+
+struct Entry {
+    range: OwnedRange,
+    timestamp: Timestamp,
 }
 
 struct Place {
@@ -164,12 +190,7 @@ impl RangeTimestamps {
             return None;
         };
         let place = &self.places[ticket.0];
-        let entry = Box::into_raw(Box::new(Entry {
-            table: range.table,
-            lower: range.lower.map(Box::from),
-            upper: range.upper.map(Box::from),
-            timestamp: at,
-        }));
+        let entry = Box::into_raw(Box::new(Entry { range: range.into(), timestamp: at }));
         let old = place.entry.swap(entry, Ordering::SeqCst);
         place.timestamp.store(at.0, Ordering::SeqCst);
         self.newest.0.fetch_max(at.0, Ordering::SeqCst);
@@ -235,7 +256,7 @@ impl RangeTimestamps {
             }
             // SAFETY: read under the guard (G3).
             let Some(entry) = (unsafe { place.entry.load(Ordering::SeqCst).as_ref() }) else { continue };
-            if entry.range().contains(table, key) {
+            if entry.range.lend().contains(table, key) {
                 latest = latest.max(entry.timestamp.0);
             }
         }
@@ -278,6 +299,21 @@ mod tests {
         assert_eq!(ranges.latest(TableId(2), b"c", Timestamp(9), &guard), None);
         ranges.publish(range(b"b", b"z"), Timestamp(10), ticket, 0, |_| Timestamp(5), &guard);
         assert_eq!(ranges.latest(TABLE, b"d", Timestamp(9), &guard), Some(Timestamp(10)));
+    }
+
+    #[test]
+    fn bounds_are_kept_whatever_their_length() {
+        for bytes in [0, 1, 23, 24, 25, 1000] {
+            let (lower, upper) = (vec![b'b'; bytes], vec![b'c'; bytes + 1]);
+            let owned = OwnedRange::from(range(&lower, &upper));
+            assert_eq!(
+                (owned.lend().lower, owned.lend().upper),
+                (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]))
+            );
+            assert_eq!(owned.key_bytes(), 2 * bytes + 1);
+        }
+        let all = KeyRange { table: TABLE, lower: Bound::Unbounded, upper: Bound::Unbounded };
+        assert_eq!(OwnedRange::from(all).key_bytes(), 0);
     }
 
     #[test]

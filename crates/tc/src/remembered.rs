@@ -5,12 +5,12 @@
 
 use crate::entries::up_to;
 use crate::error::TcError;
+use crate::range_timestamps::OwnedRange;
 use crate::record::KeyRef;
 use crate::segment::{Digest, SegmentRequest};
 use crate::workspace::{Observed, ReadEntry, ScanEntry, Workspace};
 use deuteron_contract::Direction;
 use std::mem::{size_of, take};
-use std::ops::Bound;
 
 impl Workspace {
     /// Adds a key to the read set (R7); whether [room is to be made](Workspace::make_room_for_held) for what the transaction holds.
@@ -50,23 +50,22 @@ impl Workspace {
             return Ok(None);
         }
         let covered = up_to(request.range, request.direction, last);
-        let (lower, upper) = (covered.lower.map(<[u8]>::to_vec), covered.upper.map(<[u8]>::to_vec));
+        let OwnedRange { table, lower, upper } = covered.into();
         let (index, bytes) = match entry {
             Some(index) => {
-                let entry = &mut self.scans[index];
-                entry.digest = digest;
-                let (far, new) = match request.direction {
-                    Direction::Forward => (&mut entry.upper, upper),
-                    Direction::Reverse => (&mut entry.lower, lower),
-                };
-                let grown = bound_bytes(&new).saturating_sub(bound_bytes(far));
-                *far = new;
-                (index, grown)
+                let ScanEntry { range, digest: known, .. } = &mut self.scans[index];
+                let bytes_before = range.key_bytes();
+                *known = digest;
+                match request.direction {
+                    Direction::Forward => range.upper = upper,
+                    Direction::Reverse => range.lower = lower,
+                }
+                (index, range.key_bytes().saturating_sub(bytes_before))
             }
             None => {
-                let bytes = size_of::<ScanEntry>() + bound_bytes(&lower) + bound_bytes(&upper);
-                let (table, direction) = (request.range.table, request.direction);
-                self.scans.push(ScanEntry { table, lower, upper, direction, digest, own });
+                let range = OwnedRange { table, lower, upper };
+                let bytes = size_of::<ScanEntry>() + range.key_bytes();
+                self.scans.push(ScanEntry { range, direction: request.direction, digest, own });
                 (self.scans.len() - 1, bytes)
             }
         };
@@ -151,13 +150,6 @@ impl Workspace {
         self.keys = Vec::new();
         self.scans = Vec::new();
         self.scan_bytes = 0;
-    }
-}
-
-fn bound_bytes(bound: &Bound<Vec<u8>>) -> usize {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => key.len(),
-        Bound::Unbounded => 0,
     }
 }
 

@@ -15,7 +15,6 @@
 use crate::commit::RefreshFailure;
 use crate::error::TcError;
 use crate::planted::{Bug, is_planted};
-use crate::range_timestamps::KeyRange;
 use crate::read::Copied;
 use crate::schedule::point;
 use crate::transaction::Transaction;
@@ -307,12 +306,7 @@ impl Workspace {
             // SAFETY: not stamped yet, and then under the guard (see `WriteEntry`).
             let (record, version) = unsafe { (&*entry.record, &*entry.version) };
             let met = |scan: &crate::workspace::ScanEntry| {
-                let range = KeyRange {
-                    table: scan.table,
-                    lower: scan.lower.as_ref().map(Vec::as_slice),
-                    upper: scan.upper.as_ref().map(Vec::as_slice),
-                };
-                scan.own > ordinal && range.contains(record.table(), record.key())
+                scan.own > ordinal && scan.range.lend().contains(record.table(), record.key())
             };
             stale.extend((0..self.scans.len()).filter(|index| met(&self.scans[*index])));
             self.written_bytes = self.written_bytes.saturating_sub(version.bytes() + record.bytes());

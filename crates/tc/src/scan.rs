@@ -14,7 +14,7 @@ use crate::commit::{Changed, RefreshFailure};
 use crate::empty_ranges::Front;
 use crate::entries::Entries;
 use crate::error::{ConflictCause, ConflictPlace, TcError};
-use crate::range_timestamps::{KeyRange, Ticket};
+use crate::range_timestamps::{BoundKey, KeyRange, OwnedRange, Ticket};
 use crate::read::{Failure, Own, Protection, Reader};
 use crate::segment::{Digest, Segment, SegmentRequest};
 use crate::statistics::Counter;
@@ -39,9 +39,7 @@ pub type Entry = (Vec<u8>, Vec<u8>);
 /// Where a scan is; see [`Transaction::scan_batch`]. A clone goes on from the same place as a scan of its own.
 #[derive(Debug)]
 pub struct ScanCursor {
-    table: TableId,
-    lower: Bound<Vec<u8>>,
-    upper: Bound<Vec<u8>>,
+    range: OwnedRange,
     direction: Direction,
     batch_bytes: usize,
     done: bool,
@@ -51,19 +49,10 @@ pub struct ScanCursor {
 
 impl Clone for ScanCursor {
     fn clone(&self) -> ScanCursor {
-        let ScanCursor { table, lower, upper, direction, batch_bytes, done, .. } = self;
-        let (lower, upper) = (lower.clone(), upper.clone());
+        let ScanCursor { ref range, direction, batch_bytes, done, .. } = *self;
         // What has been published and remembered grows with one of them.
         let progress = None;
-        ScanCursor {
-            table: *table,
-            lower,
-            upper,
-            direction: *direction,
-            batch_bytes: *batch_bytes,
-            done: *done,
-            progress,
-        }
+        ScanCursor { range: range.clone(), direction, batch_bytes, done, progress }
     }
 }
 
@@ -71,7 +60,7 @@ impl Clone for ScanCursor {
 struct Progress {
     /// Of which component, and its begin.
     transaction: (u64, Timestamp),
-    start: Bound<Vec<u8>>,
+    start: Bound<BoundKey>,
     /// With the timestamp at which it reads: once it reads at a later one, the place may be another's (G2).
     ticket: Option<(Timestamp, Ticket)>,
     /// The entry in the scan set, and how many versions the transaction had written.
@@ -97,10 +86,10 @@ impl ScanCursor {
         upper: Bound<Vec<u8>>,
         direction: Direction,
     ) -> ScanCursor {
-        let mut cursor =
-            ScanCursor { table, lower, upper, direction, batch_bytes: 0, done: false, progress: None };
-        cursor.done = cursor.range().is_empty();
-        cursor
+        let (lower, upper) = (lower.map(BoundKey::from_vec), upper.map(BoundKey::from_vec));
+        let range = OwnedRange { table, lower, upper };
+        let done = range.lend().is_empty();
+        ScanCursor { range, direction, batch_bytes: 0, done, progress: None }
     }
 
     /// Whether the scan has reached its end.
@@ -108,18 +97,10 @@ impl ScanCursor {
         self.done
     }
 
-    fn range(&self) -> KeyRange<'_> {
-        KeyRange {
-            table: self.table,
-            lower: self.lower.as_ref().map(Vec::as_slice),
-            upper: self.upper.as_ref().map(Vec::as_slice),
-        }
-    }
-
-    fn near(&mut self) -> &mut Bound<Vec<u8>> {
+    fn near(&mut self) -> &mut Bound<BoundKey> {
         match self.direction {
-            Direction::Forward => &mut self.lower,
-            Direction::Reverse => &mut self.upper,
+            Direction::Forward => &mut self.range.lower,
+            Direction::Reverse => &mut self.range.upper,
         }
     }
 }
@@ -215,7 +196,7 @@ impl Transaction {
     ) -> Result<bool, TcError> {
         self.check_active()?;
         if !self.workspace.changes.is_empty() && !cursor.done {
-            let KeyRange { table, lower, upper } = cursor.range();
+            let KeyRange { table, lower, upper } = cursor.range.lend();
             self.write_changes_within(table, lower, upper)?;
         }
         while !cursor.done {
@@ -231,18 +212,17 @@ impl Transaction {
             let segment = match segment {
                 Ok(segment) => segment,
                 Err(failure) => {
-                    let (lower, upper) = (cursor.lower.clone(), cursor.upper.clone());
                     let error = failure.into_error(|cause, other| {
-                        self.conflict(cause, cursor.table, ConflictPlace::Range { lower, upper }, other)
+                        self.conflict(cause, cursor.range.table, cursor.range.place(), other)
                     });
                     return Err(if error.is_harmless() { error } else { self.end_with(error) });
                 }
             };
-            self.check_not_dropped(cursor.table)?;
+            self.check_not_dropped(cursor.range.table)?;
             match segment.last {
                 Some(last) => {
                     *cursor.near() = Bound::Excluded(last);
-                    cursor.done = cursor.range().is_empty();
+                    cursor.done = cursor.range.lend().is_empty();
                 }
                 None => cursor.done = true,
             }
@@ -288,9 +268,9 @@ impl Transaction {
             }
         };
         let request = SegmentRequest {
-            range: cursor.range(),
+            range: cursor.range.lend(),
             direction: cursor.direction,
-            start: progress.start.as_ref().map(Vec::as_slice),
+            start: progress.start.as_ref().map(|key| &key[..]),
             ticket: progress.ticket.filter(|(at, _)| *at == reader.at).map(|(_, ticket)| ticket),
             place: workspace.range_place,
             bytes_max,
@@ -342,14 +322,10 @@ impl Workspace {
         let entry = &self.scans[scan];
         let (own, protection) = (Own::VisibleBefore(entry.own), Protection::Published);
         let reader = Reader { at, slot: self.slot, own, protection };
-        let whole = KeyRange {
-            table: entry.table,
-            lower: entry.lower.as_ref().map(Vec::as_slice),
-            upper: entry.upper.as_ref().map(Vec::as_slice),
-        };
+        let whole = entry.range.lend();
         let start = whole.near(entry.direction);
         let (mut digest, mut ticket, mut read_lsn) = (Digest::default(), None, Lsn(0));
-        let (mut last, mut entries): (Option<Vec<u8>>, _) = (None, Entries::default());
+        let (mut last, mut entries): (Option<BoundKey>, _) = (None, Entries::default());
         let mut front = Some(Front::default());
         loop {
             let range = match &last {
@@ -389,7 +365,15 @@ impl Workspace {
 
 impl ScanEntry {
     fn failure(&self, cause: ConflictCause, other: Option<Timestamp>) -> RefreshFailure {
-        let place = ConflictPlace::Range { lower: self.lower.clone(), upper: self.upper.clone() };
-        RefreshFailure::Changed(Box::new(Changed { cause, table: self.table, place, other }))
+        let (table, place) = (self.range.table, self.range.place());
+        RefreshFailure::Changed(Box::new(Changed { cause, table, place, other }))
+    }
+}
+
+impl OwnedRange {
+    /// As an error says it.
+    fn place(&self) -> ConflictPlace {
+        let keys = |bound: &Bound<BoundKey>| bound.as_ref().map(|key| key.to_vec());
+        ConflictPlace::Range { lower: keys(&self.lower), upper: keys(&self.upper) }
     }
 }

@@ -5,7 +5,7 @@ use crate::empty_ranges::{Entry, Found, Front, Origin};
 use crate::entries::{Entries, Known, What, compare, up_to};
 use crate::error::TcError;
 use crate::planted::{Bug, is_planted};
-use crate::range_timestamps::{KeyRange, Ticket};
+use crate::range_timestamps::{BoundKey, KeyRange, Ticket};
 use crate::read::{Failure, Lent, Protection, Reader, Visible};
 use crate::record::REMOVED;
 use crate::schedule::point;
@@ -13,13 +13,13 @@ use crate::sync::Ordering;
 use crate::version::Version;
 use deuteron_contract::{Direction, Lsn, ScanBatch, ScanRequest, Timestamp};
 use deuteron_epoch::Guard;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::ptr;
 
 /// What a batch has covered; its entries are in [`Entries`].
 pub(crate) struct Segment {
     /// The last key that the batch covers; `None`: the whole range.
-    pub(crate) last: Option<Vec<u8>>,
+    pub(crate) last: Option<BoundKey>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) read_lsn: Lsn,
     /// It has begun behind a range that was known to be empty.
@@ -50,7 +50,7 @@ pub(crate) struct SegmentRequest<'k> {
 /// What a walk over the index has come to.
 struct Walked {
     /// The last key, if that is less than was wanted.
-    walked_to: Option<Vec<u8>>,
+    walked_to: Option<BoundKey>,
     /// Whether it has passed a record that was evicted.
     met_removed: bool,
 }
@@ -166,7 +166,7 @@ impl Core {
             End::Full => {
                 let (key, _) = entries.get(entries.len() - 1);
                 if last.as_deref() != Some(key) {
-                    last = Some(key.to_vec());
+                    last = Some(key.into());
                 }
             }
             End::Reached => {}
@@ -186,12 +186,12 @@ impl Core {
         request: &SegmentRequest<'_>,
         range: KeyRange<'_>,
         stored: &mut ScanBatch,
-    ) -> Result<Option<Vec<u8>>, TcError> {
+    ) -> Result<Option<BoundKey>, TcError> {
         let KeyRange { table, lower, upper } = range;
         let (direction, bytes_max, records_max) = (request.direction, request.bytes_max, request.stored_max);
         let request = ScanRequest { table, lower, upper, direction, bytes_max, records_max };
         self.versions.scan_into(&request, stored).map_err(TcError::DataComponent)?;
-        Ok(stored.last_key().filter(|_| !stored.is_complete()).map(<[u8]>::to_vec))
+        Ok(stored.last_key().filter(|_| !stored.is_complete()).map(BoundKey::from_slice))
     }
 
     /// R25: what is remembered at the bound from which the scan begins; the range that is known to be empty.
@@ -310,7 +310,7 @@ impl Core {
             }
             // One large value is enough for the memory of a batch.
             if large || there >= request.records_max || looked_at >= self.options.scan_batch_records_max {
-                walked_to = Some(record.key().to_vec());
+                walked_to = Some(record.key().into());
             }
             walked_to.is_none() && failed.is_none()
         });
@@ -392,17 +392,41 @@ impl Merge<'_, '_> {
                 return Ok(End::Full);
             }
         }
-        while next < self.entries.stored.len() {
-            if last.is_some_and(|last| !is_within(self.entries.stored.get(next).key, last)) {
-                break;
+        // The keys of what is left do not matter, unless the batch ends before them.
+        let stored = &self.entries.stored;
+        let end = match last {
+            Some(last) => {
+                next + (next..stored.len())
+                    .take_while(|&index| is_within(stored.get(index).key, last))
+                    .count()
             }
-            self.add_stored(next)?;
-            if self.is_full() {
-                return Ok(End::Full);
+            None => stored.len(),
+        };
+        self.add_rest(next..end)
+    }
+
+    /// Adds what is stored at these places, or the first of it, as many as are wanted.
+    fn add_rest(&mut self, places: Range<usize>) -> Result<End, Failure> {
+        let Entries { stored, places: entries, .. } = &mut *self.entries;
+        let mut digest = self.digest.as_deref().copied().unwrap_or_default();
+        let mut end = End::Reached;
+        for (place, (timestamp, is_there)) in places.clone().zip(stored.versions(places)) {
+            if timestamp > self.at {
+                return Err(Failure::TooOld);
             }
-            next += 1;
+            if is_there {
+                digest.add(timestamp);
+                entries.push(place as u32);
+                if entries.len() >= self.request.entries_max {
+                    end = End::Full;
+                    break;
+                }
+            }
         }
-        Ok(End::Reached)
+        if let Some(of_all) = self.digest.as_deref_mut() {
+            *of_all = digest;
+        }
+        Ok(end)
     }
 
     #[inline]

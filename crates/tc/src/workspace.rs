@@ -17,6 +17,7 @@ use crate::error::TcError;
 use crate::held::Held;
 use crate::host::Host;
 use crate::memory::shard_of_thread;
+use crate::range_timestamps::OwnedRange;
 use crate::record::{KeyHash, Record};
 use crate::recycler::Recycler;
 use crate::savepoint::Savepoints;
@@ -30,7 +31,6 @@ use crate::version::Version;
 use deuteron_contract::{Direction, Lsn, TableId, Timestamp, TransactionId};
 use deuteron_epoch::prefetch_for_write;
 use std::collections::VecDeque;
-use std::ops::Bound;
 use std::ptr;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
@@ -79,9 +79,7 @@ pub(crate) struct WriteEntry {
 
 /// A range that was scanned, and a digest of what was there.
 pub(crate) struct ScanEntry {
-    pub(crate) table: TableId,
-    pub(crate) lower: Bound<Vec<u8>>,
-    pub(crate) upper: Bound<Vec<u8>>,
+    pub(crate) range: OwnedRange,
     pub(crate) direction: Direction,
     pub(crate) digest: Digest,
     /// The next ordinal then: keys whose versions had lower ones were the transaction's own and are no part of the digest.
