@@ -4,7 +4,6 @@
 //! take. Keys and values lie one behind the other in the order in which they were pushed; of each record one slot says where.
 
 use crate::{Record, Timestamp};
-use std::ops::Range;
 
 /// In place of the length of a value: there is none.
 const TOMBSTONE: u32 = u32::MAX;
@@ -222,21 +221,21 @@ impl ScanBatch {
         RecordView { key, value, timestamp: slot.timestamp }
     }
 
-    /// Of the records at `places` the commit timestamps, and whether the newest version is a value: without a look at keys and values.
+    /// The commit timestamp of the record at `index`, and whether it has a value: without a look at key and value.
     ///
     /// ```
     /// # use deuteron_contract::{ScanBatch, Timestamp};
     /// let mut batch = ScanBatch::new();
-    /// batch.push(b"k", Some(b"v"), Timestamp(3));
-    /// batch.push(b"l", None, Timestamp(4));
-    /// assert!(batch.versions(0..2).eq([(Timestamp(3), true), (Timestamp(4), false)]));
+    /// batch.push(b"k", None, Timestamp(3));
+    /// assert_eq!(batch.version(0), (Timestamp(3), false));
     /// ```
     ///
     /// # Panics
     /// If there are not so many.
     #[inline]
-    pub fn versions(&self, places: Range<usize>) -> impl ExactSizeIterator<Item = (Timestamp, bool)> {
-        self.slots[places].iter().map(|slot| (slot.timestamp, slot.value_bytes != TOMBSTONE))
+    pub fn version(&self, index: usize) -> (Timestamp, bool) {
+        let slot = &self.slots[index];
+        (slot.timestamp, slot.value_bytes != TOMBSTONE)
     }
 
     /// The records in the order of the batch.

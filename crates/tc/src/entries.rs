@@ -44,7 +44,7 @@ pub(crate) fn compare(a: &[u8], b: &[u8], direction: Direction) -> cmp::Ordering
 pub struct Entries {
     pub(crate) stored: ScanBatch,
     pub(crate) known: Known,
-    pub(crate) places: Vec<u32>,
+    places: Vec<u32>,
 }
 
 impl Entries {

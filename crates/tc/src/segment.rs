@@ -13,7 +13,7 @@ use crate::sync::Ordering;
 use crate::version::Version;
 use deuteron_contract::{Direction, Lsn, ScanBatch, ScanRequest, Timestamp};
 use deuteron_epoch::Guard;
-use std::ops::{Bound, Range};
+use std::ops::Bound;
 use std::ptr;
 
 /// What a batch has covered; its entries are in [`Entries`].
@@ -392,41 +392,17 @@ impl Merge<'_, '_> {
                 return Ok(End::Full);
             }
         }
-        // The keys of what is left do not matter, unless the batch ends before them.
-        let stored = &self.entries.stored;
-        let end = match last {
-            Some(last) => {
-                next + (next..stored.len())
-                    .take_while(|&index| is_within(stored.get(index).key, last))
-                    .count()
+        while next < self.entries.stored.len() {
+            if last.is_some_and(|last| !is_within(self.entries.stored.get(next).key, last)) {
+                break;
             }
-            None => stored.len(),
-        };
-        self.add_rest(next..end)
-    }
-
-    /// Adds what is stored at these places, or the first of it, as many as are wanted.
-    fn add_rest(&mut self, places: Range<usize>) -> Result<End, Failure> {
-        let Entries { stored, places: entries, .. } = &mut *self.entries;
-        let mut digest = self.digest.as_deref().copied().unwrap_or_default();
-        let mut end = End::Reached;
-        for (place, (timestamp, is_there)) in places.clone().zip(stored.versions(places)) {
-            if timestamp > self.at {
-                return Err(Failure::TooOld);
+            self.add_stored(next)?;
+            if self.is_full() {
+                return Ok(End::Full);
             }
-            if is_there {
-                digest.add(timestamp);
-                entries.push(place as u32);
-                if entries.len() >= self.request.entries_max {
-                    end = End::Full;
-                    break;
-                }
-            }
+            next += 1;
         }
-        if let Some(of_all) = self.digest.as_deref_mut() {
-            *of_all = digest;
-        }
-        Ok(end)
+        Ok(End::Reached)
     }
 
     #[inline]
@@ -437,13 +413,13 @@ impl Merge<'_, '_> {
     // A call, and its result in memory, would cost half as much as the rest.
     #[inline(always)]
     fn add_stored(&mut self, index: usize) -> Result<(), Failure> {
-        let record = self.entries.stored.get(index);
-        if record.timestamp > self.at {
+        let (timestamp, is_there) = self.entries.stored.version(index);
+        if timestamp > self.at {
             return Err(Failure::TooOld);
         }
-        if record.value.is_some() {
+        if is_there {
             if let Some(digest) = &mut self.digest {
-                digest.add(record.timestamp);
+                digest.add(timestamp);
             }
             self.entries.add_stored(index);
         }
