@@ -68,6 +68,7 @@ pub use error::{BwTreeError, Miss};
 pub use options::Options;
 pub use page::batch::{Upsert, unite_deltas};
 pub use page::run::{RecordRef, filter_of_delta};
+pub use page::stretch::{Stretch, Visitor};
 pub use page_run::PageRun;
 pub use scan::Cursor;
 pub use search::{compare as compare_keys, prefetch_bytes};

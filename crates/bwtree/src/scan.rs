@@ -13,13 +13,14 @@ use crate::chain::{FIRST_LINES, WholeChain, base_of};
 use crate::error::Miss;
 use crate::interruption::{Moment, strike};
 use crate::merging::Heir;
-use crate::page::merge::Merge;
+use crate::page::merge::{Merge, Piece};
 use crate::page::run::{RecordRef, Run};
+use crate::page::stretch::Stretch;
 use crate::{BwTreeError, Tree};
 use deuteron_epoch::Guard;
 use deuteron_llama::{PageId, PageState};
 use smallvec::SmallVec;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 /// So many leaves are read under one guard at most.
 const LEAVES_MAX: usize = 8;
@@ -113,21 +114,56 @@ impl Cursor {
         self.records_left
     }
 
-    /// Counts a record; `false` if it was the last.
+    /// Counts what has been read; `false` if that is enough.
     #[inline]
-    fn take(&mut self, record: &RecordRef<'_>) -> bool {
-        let bytes = record.key_bytes() + record.value.map_or(0, <[u8]>::len);
-        let records = usize::from(record.value.is_some());
+    fn count(&mut self, bytes: usize, records: usize) -> bool {
         let goes_on = bytes < self.bytes_left && records < self.records_left;
-        if goes_on {
-            self.bytes_left -= bytes;
-            self.records_left -= records;
-        } else {
-            self.bytes_left = self.bytes_left.saturating_sub(bytes);
-            self.records_left = self.records_left.saturating_sub(records);
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
+        self.records_left = self.records_left.saturating_sub(records);
+        if !goes_on {
             self.state = CursorState::Full;
         }
         goes_on
+    }
+
+    /// Gives a record to `read`; `false` if it is the last.
+    #[inline]
+    fn take<'a>(&mut self, record: &RecordRef<'a>, read: &mut impl FnMut(&Stretch<'a>)) -> bool {
+        read(&Stretch::of_one(record));
+        let bytes = record.key_bytes() + record.value.map_or(0, <[u8]>::len);
+        self.count(bytes, usize::from(record.value.is_some()))
+    }
+
+    /// Gives the records of `base` in `range` to `read`; `false` if that has had enough before their end.
+    #[inline]
+    fn take_stretch<'a>(
+        &mut self,
+        base: &Run<'a>,
+        mut range: Range<usize>,
+        read: &mut impl FnMut(&Stretch<'a>),
+    ) -> bool {
+        while !range.is_empty() {
+            // So many at once that it is not too many, whatever they are.
+            let wanted = range.len().min(self.records_left.max(1));
+            let first = |count: usize| match self.reverse {
+                true => range.end - count..range.end,
+                false => range.start..range.start + count,
+            };
+            let (mut taken, mut bytes) = (first(wanted), base.entry_bytes_max(first(wanted)));
+            if bytes >= self.bytes_left {
+                taken = first(1);
+                bytes = base.entry_bytes_max(first(1));
+            }
+            read(&Stretch::of_run(base, taken.clone(), self.reverse));
+            if !self.count(bytes, base.values(taken.clone())) {
+                return false;
+            }
+            match self.reverse {
+                true => range.end = taken.start,
+                false => range.start = taken.end,
+            }
+        }
+        true
     }
 
     /// Goes on behind a leaf that has been read to its end.
@@ -149,7 +185,7 @@ impl Cursor {
 }
 
 impl Tree {
-    /// Reads what `cursor` wants of the next few leaves, and gives each record to `read`, in order; then the cursor stands behind these
+    /// Reads what `cursor` wants of the next few leaves, and gives it to `read`, in order; then the cursor stands behind these
     /// leaves. Call it until [`Cursor::is_done`], with a fresh guard now and then.
     ///
     /// # Errors
@@ -159,7 +195,7 @@ impl Tree {
         &self,
         cursor: &mut Cursor,
         guard: &Guard<'_>,
-        mut read: impl FnMut(&RecordRef<'_>),
+        mut read: impl FnMut(&Stretch<'_>),
     ) -> Result<(), Miss> {
         let mut sibling = None;
         for _ in 0..LEAVES_MAX {
@@ -173,9 +209,9 @@ impl Tree {
             if !cursor.reverse && merge.count() < cursor.records_left {
                 self.ask_for_sibling(&chain.base, guard);
             }
-            let to_the_end = merge.visit(cursor.reverse, |record| {
-                read(record);
-                cursor.take(record)
+            let to_the_end = merge.visit(cursor.reverse, |piece| match piece {
+                Piece::Base(range) => cursor.take_stretch(&chain.base, range, &mut read),
+                Piece::Record(record) => cursor.take(record, &mut read),
             });
             if to_the_end {
                 cursor.pass(&chain.base);
@@ -192,7 +228,9 @@ impl Tree {
     pub fn scan(&self, cursor: &mut Cursor, mut read: impl FnMut(&RecordRef<'_>)) -> Result<(), BwTreeError> {
         while !cursor.is_done() {
             // A guard for a few leaves, so that a long scan does not hold up reclamation.
-            let scanned = self.try_scan_leaves(cursor, &self.llama.pin(), &mut read);
+            let scanned = self.try_scan_leaves(cursor, &self.llama.pin(), |stretch| {
+                stretch.visit(|record: &RecordRef<'_>, _: usize| read(record));
+            });
             if let Err(Miss(page)) = scanned {
                 self.load(page)?;
             }

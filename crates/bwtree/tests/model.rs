@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use support::{Random, tree};
 
+/// Neither bytes nor records of a scan have a limit.
+const ALL: (usize, usize) = (usize::MAX, usize::MAX);
+
 type Model = BTreeMap<Vec<u8>, (u64, u64, Option<Vec<u8>>)>;
 
 fn key(random: &mut Random, style: u64) -> Vec<u8> {
@@ -25,9 +28,9 @@ fn scan(
     lower: Bound<&[u8]>,
     upper: Bound<&[u8]>,
     reverse: bool,
-    bytes_max: usize,
+    (bytes_max, records_max): (usize, usize),
 ) -> (Model, bool) {
-    let mut cursor = Cursor::new(lower, upper, reverse, bytes_max);
+    let mut cursor = Cursor::new(lower, upper, reverse, bytes_max).records_max(records_max);
     let mut found = Vec::new();
     tree.scan(&mut cursor, |record| {
         let mut key = Vec::new();
@@ -99,22 +102,32 @@ fn run(seed: u64, options: Options) {
             let expected: Model =
                 model.clone().into_iter().filter(|(key, _)| in_bounds(key, lower, upper)).collect();
             for reverse in [false, true] {
-                let (found, complete) = scan(&tree, lower, upper, reverse, usize::MAX);
+                let (found, complete) = scan(&tree, lower, upper, reverse, ALL);
                 assert!(complete);
                 assert_eq!(found, expected, "seed {seed}, step {step}, reverse {reverse}");
-                let (part, complete) = scan(&tree, lower, upper, reverse, 100);
+                let (part, complete) = scan(&tree, lower, upper, reverse, (100, usize::MAX));
                 assert_eq!(part.is_empty(), expected.is_empty());
                 assert!(complete || !part.is_empty());
                 let keys: Vec<_> = expected.keys().cloned().collect();
                 let near = if reverse { &keys[keys.len() - part.len()..] } else { &keys[..part.len()] };
                 assert_eq!(part.keys().cloned().collect::<Vec<_>>(), near);
+                // It ends with the last value that is wanted, tombstones on the way left out of the count.
+                let wanted = 1 + random.below(30) as usize;
+                let (part, _) = scan(&tree, lower, upper, reverse, (usize::MAX, wanted));
+                let near = if reverse { &keys[keys.len() - part.len()..] } else { &keys[..part.len()] };
+                assert_eq!(part.keys().cloned().collect::<Vec<_>>(), near);
+                let values = |model: &Model| model.values().filter(|(_, _, value)| value.is_some()).count();
+                assert_eq!(values(&part), wanted.min(values(&expected)));
+                let last = if reverse { part.first_key_value() } else { part.last_key_value() };
+                let is_full = values(&part) == wanted;
+                assert!(!is_full || last.is_some_and(|(_, (_, _, value))| value.is_some()));
             }
         }
     }
     let report = tree.check().unwrap();
     assert_eq!(report.records + report.tombstones, model.len() as u64);
     assert!(report.leaves > 3 && tree.statistics().inner_splits > 0 || style == 2, "{report:?}");
-    assert_eq!(scan(&tree, Bound::Unbounded, Bound::Unbounded, false, usize::MAX).0, model);
+    assert_eq!(scan(&tree, Bound::Unbounded, Bound::Unbounded, false, ALL).0, model);
 }
 
 #[test]
@@ -149,7 +162,7 @@ fn tombstones_are_forgotten_once_no_replay_can_bring_the_key_back() {
         let key = number.to_be_bytes();
         tree.upsert(&[Upsert { key: &key, value: None, stamp: 2, lsn: 100 + number }]).unwrap();
     }
-    let count = |tree: &Tree| scan(tree, Bound::Unbounded, Bound::Unbounded, false, usize::MAX).0.len();
+    let count = |tree: &Tree| scan(tree, Bound::Unbounded, Bound::Unbounded, false, ALL).0.len();
     assert_eq!(count(&tree), 100);
     tree.forget_tombstones_below(150);
     for number in 0u64..100 {

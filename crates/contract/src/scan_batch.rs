@@ -1,23 +1,25 @@
 //! [`ScanBatch`]: what a scan returns, in one piece of memory for all its records.
 //!
 //! A batch is filled, read, and filled again: whoever scans on keeps one, and allocates nothing once it has grown to what its batches
-//! take. Keys and values lie one behind the other in the order in which they were pushed; of each record one slot says where.
+//! take. Values are taken over as they lie, many at once; of each record one slot says where its key and its value are.
 
 use crate::{Record, Timestamp};
+use std::ops::Range;
 
 /// In place of the length of a value: there is none.
 const TOMBSTONE: u32 = u32::MAX;
 
-/// The room behind a key that [`ScanBatch::push_with`] lends, in bytes.
+/// The room behind a key that [`Block::push`] lends, in bytes.
 const KEY_SLACK: usize = 8;
 
 /// The least room that a batch has.
 const ROOM_MIN: usize = 1 << 12;
 
-/// Where a record lies: the key, and behind it the value.
+/// Where a record lies.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    start: usize,
+    key_start: usize,
+    value_start: usize,
     key_bytes: u32,
     value_bytes: u32,
     timestamp: Timestamp,
@@ -106,49 +108,38 @@ impl ScanBatch {
     /// batch.push(b"k", Some(b"v"), Timestamp(3));
     /// assert_eq!(batch.len(), 1);
     /// ```
-    #[inline]
-    pub fn push(&mut self, key: &[u8], value: Option<&[u8]>, timestamp: Timestamp) {
-        self.push_with(key.len(), |room| room[..key.len()].copy_from_slice(key), value, timestamp);
-    }
-
-    /// As [`ScanBatch::push`], of a key of `key_bytes` that does not lie in one piece: `write_key` is lent so much room for it and eight bytes more, which
-    /// it may write to as it likes.
-    ///
-    /// ```
-    /// # use deuteron_contract::{ScanBatch, Timestamp};
-    /// let mut batch = ScanBatch::new();
-    /// let write_key = |room: &mut [u8]| {
-    ///     room[..2].copy_from_slice(b"ap");
-    ///     room[2..6].copy_from_slice(b"ples");
-    /// };
-    /// batch.push_with(6, write_key, Some(b"12"), Timestamp(3));
-    /// assert_eq!(batch.get(0).key, b"apples");
-    /// ```
     ///
     /// # Panics
     /// If key or value are 4 GiB long, which none is.
     #[inline]
-    pub fn push_with(
-        &mut self,
-        key_bytes: usize,
-        write_key: impl FnOnce(&mut [u8]),
-        value: Option<&[u8]>,
-        timestamp: Timestamp,
-    ) {
-        let start = self.used;
-        let value_bytes = value.map_or(0, <[u8]>::len);
-        let bytes = key_bytes + value_bytes.max(KEY_SLACK);
-        if self.bytes.len() - start < bytes {
-            self.grow(bytes);
+    pub fn push(&mut self, key: &[u8], value: Option<&[u8]>, timestamp: Timestamp) {
+        let mut block = self.begin_block(value.unwrap_or_default());
+        let write_key = |room: &mut [u8]| room[..key.len()].copy_from_slice(key);
+        block.push(key.len(), write_key, value.map(|value| 0..value.len()), timestamp);
+    }
+
+    /// Copies `bytes`, in which the values of some records lie, which are to be added behind the others.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// let mut block = batch.begin_block(b"apples:12,figs:none,pears:7");
+    /// for (key, value) in [("apples", Some(7..9)), ("figs", None), ("pears", Some(26..27))] {
+    ///     let write_key = |room: &mut [u8]| room[..key.len()].copy_from_slice(key.as_bytes());
+    ///     block.push(key.len(), write_key, value, Timestamp(3));
+    /// }
+    /// assert_eq!(batch.iter().map(|record| record.value).collect::<Vec<_>>(), [Some(&b"12"[..]), None, Some(b"7")]);
+    /// assert_eq!(batch.last_key(), Some(&b"pears"[..]));
+    /// ```
+    #[inline]
+    pub fn begin_block(&mut self, bytes: &[u8]) -> Block<'_> {
+        let (values_start, end) = (self.used, self.used + bytes.len());
+        if self.bytes.len() < end {
+            self.grow(bytes.len());
         }
-        let room = &mut self.bytes[start..start + bytes];
-        write_key(&mut room[..key_bytes + KEY_SLACK]);
-        if let Some(value) = value {
-            room[key_bytes..key_bytes + value_bytes].copy_from_slice(value);
-        }
-        self.used = start + key_bytes + value_bytes;
-        let value_bytes = if value.is_some() { length(value_bytes) } else { TOMBSTONE };
-        self.slots.push(Slot { start, key_bytes: length(key_bytes), value_bytes, timestamp });
+        self.bytes[values_start..end].copy_from_slice(bytes);
+        self.used = end;
+        Block { batch: self, values_start }
     }
 
     /// Makes room for so many bytes more.
@@ -216,9 +207,9 @@ impl ScanBatch {
 
     #[inline]
     fn view(&self, slot: &Slot) -> RecordView<'_> {
-        let (key, rest) = self.bytes[slot.start..].split_at(slot.key_bytes as usize);
-        let value = (slot.value_bytes != TOMBSTONE).then(|| &rest[..slot.value_bytes as usize]);
-        RecordView { key, value, timestamp: slot.timestamp }
+        let piece = |start: usize, bytes: u32| &self.bytes[start..start + bytes as usize];
+        let value = (slot.value_bytes != TOMBSTONE).then(|| piece(slot.value_start, slot.value_bytes));
+        RecordView { key: piece(slot.key_start, slot.key_bytes), value, timestamp: slot.timestamp }
     }
 
     /// The commit timestamp of the record at `index`, and whether it has a value: without a look at key and value.
@@ -272,6 +263,54 @@ impl ScanBatch {
         if self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>() > bytes_max {
             *self = ScanBatch::new();
         }
+    }
+}
+
+/// Records of a [`ScanBatch`] whose values have been copied together.
+#[derive(Debug)]
+pub struct Block<'b> {
+    batch: &'b mut ScanBatch,
+    values_start: usize,
+}
+
+impl Block<'_> {
+    /// Adds a record behind the others of the batch. `write_key` is lent room for the `key_bytes` of its key and eight bytes more, which it may write to as it
+    /// likes; `value` says where in the block its value is, if it has one.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// let write_key = |room: &mut [u8]| {
+    ///     room[..2].copy_from_slice(b"ap");
+    ///     room[2..6].copy_from_slice(b"ples");
+    /// };
+    /// batch.begin_block(b"12").push(6, write_key, Some(0..2), Timestamp(3));
+    /// assert_eq!(batch.get(0).key, b"apples");
+    /// ```
+    ///
+    /// # Panics
+    /// If key or value are 4 GiB long, which none is. Of a value that is not in the block, whoever reads it gets other bytes, or panics.
+    // Part of the loops of scans: a call takes as much as what is done here.
+    #[inline(always)]
+    pub fn push(
+        &mut self,
+        key_bytes: usize,
+        write_key: impl FnOnce(&mut [u8]),
+        value: Option<Range<usize>>,
+        timestamp: Timestamp,
+    ) {
+        let (key_start, room_bytes) = (self.batch.used, key_bytes + KEY_SLACK);
+        if self.batch.bytes.len() - key_start < room_bytes {
+            self.batch.grow(room_bytes);
+        }
+        write_key(&mut self.batch.bytes[key_start..key_start + room_bytes]);
+        self.batch.used = key_start + key_bytes;
+        let (value_start, value_bytes) = match value {
+            None => (0, TOMBSTONE),
+            Some(value) => (self.values_start + value.start, length(value.len())),
+        };
+        let key_bytes = length(key_bytes);
+        self.batch.slots.push(Slot { key_start, value_start, key_bytes, value_bytes, timestamp });
     }
 }
 

@@ -5,6 +5,7 @@ use crate::error;
 use crate::large_values::Claims;
 use crate::options::DcOptions;
 use crate::reclaim::Merged;
+use crate::scan::AddToBlock;
 use crate::stored_value::{self, is_table};
 use crate::sweep::Sweeps;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
@@ -759,10 +760,9 @@ impl DataComponent for BwTreeDc {
         let mut leaves_ahead = LEAVES_AHEAD_FIRST;
         while !cursor.is_done() {
             // A guard for a few leaves, so that a long scan does not hold up reclamation.
-            let scanned = tree.try_scan_leaves(&mut cursor, &self.llama.pin(), |record| {
-                special |= record.value.is_some_and(stored_value::is_marked);
-                let write_key = |room: &mut [u8]| record.write_key_to(room);
-                batch.push_with(record.key_bytes(), write_key, record.value, Timestamp(record.stamp));
+            let scanned = tree.try_scan_leaves(&mut cursor, &self.llama.pin(), |stretch| {
+                let block = batch.begin_block(stretch.bytes());
+                stretch.visit(AddToBlock { block, special: &mut special });
             });
             if let Err(miss) = scanned {
                 self.load_leaves(tree, &cursor, miss, leaves_ahead)?;

@@ -69,6 +69,7 @@ mod operations;
 mod options;
 mod reclaim;
 mod salvage;
+mod scan;
 mod stored_value;
 mod sweep;
 mod sync;

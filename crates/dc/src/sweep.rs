@@ -10,7 +10,7 @@ use crate::BwTreeDc;
 use crate::large_values::Claim;
 use crate::stored_value::{self, LargeValue, StoredValue, ValueNumber, chunk_tree, is_table};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
-use deuteron_bwtree::Cursor;
+use deuteron_bwtree::{Cursor, RecordRef};
 use deuteron_contract::{DcError, TableId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -267,13 +267,16 @@ impl BwTreeDc {
             let mut cursor = Cursor::new(lower, upper, false, STEP_BYTES);
             let mut last = None;
             while !cursor.is_done() {
-                let scanned = tree.try_scan_leaves(&mut cursor, &self.llama.pin(), |record| {
+                let mut note = |record: &RecordRef<'_>| {
                     let mut key = Vec::new();
                     record.append_key_to(&mut key);
                     if let (Some(number), Some(value)) = (ValueNumber::of_header(&key), record.value) {
                         headers.push(Header { number, lsn: record.lsn, value: value.to_vec() });
                     }
                     last = Some(key);
+                };
+                let scanned = tree.try_scan_leaves(&mut cursor, &self.llama.pin(), |stretch| {
+                    stretch.visit(|record: &RecordRef<'_>, _: usize| note(record));
                 });
                 if let Err(miss) = scanned {
                     self.load(tree, miss, "sweep")?;

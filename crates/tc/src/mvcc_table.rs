@@ -136,7 +136,8 @@ impl MvccTable {
     }
 
     /// The record of `key`, frozen perhaps.
-    #[inline]
+    // Part of every read, and its result is a pointer: it is not left to the size of who reads.
+    #[inline(always)]
     pub(crate) fn find<'g>(&self, key: KeyRef<'_>, guard: &'g Guard<'_>) -> Option<Linked<'g, Record>> {
         let bucket = self.index(key.hash);
         self.newest.prefetch_bucket(bucket);

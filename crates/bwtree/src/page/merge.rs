@@ -9,9 +9,6 @@ use super::run::{RecordRef, Run};
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 
-/// What lies so many bytes ahead is asked for where the records of a page are visited.
-const VISITED_AHEAD: isize = 512;
-
 /// So many records tell of what others are like.
 const SAMPLES: usize = 8;
 
@@ -334,20 +331,21 @@ impl<'a> Merge<'a> {
     /// The first and the last record.
     pub(crate) fn ends(&self) -> Option<[RecordRef<'a>; 2]> {
         let mut last = None;
-        self.visit(true, |record| {
-            last = Some(*record);
+        self.visit(true, |piece| {
+            last = Some(match piece {
+                Piece::Base(range) => self.base.record(range.end - 1),
+                Piece::Record(record) => *record,
+            });
             false
         });
         Some([self.records().next()?, last?])
     }
 
-    /// Gives the content to `visit`, in key order or in reverse, until that returns false; whether it never has.
-    // `visit` is called in one place for all: so it is compiled into the loop, however long it is.
+    /// Gives the content to `visit`, piece by piece in key order or in reverse, until that returns false; whether it never has.
     #[inline]
-    pub(crate) fn visit(&self, reverse: bool, mut visit: impl FnMut(&RecordRef<'a>) -> bool) -> bool {
+    pub(crate) fn visit(&self, reverse: bool, mut visit: impl FnMut(Piece<'_, 'a>) -> bool) -> bool {
         let Range { start: mut from, end: mut until } = self.within;
         let mut changes = self.changes.iter();
-        let ahead = if reverse { -VISITED_AHEAD } else { VISITED_AHEAD };
         loop {
             // What of the base lies before the next change, in that order, and what comes with that.
             let change = if reverse { changes.next_back() } else { changes.next() };
@@ -357,19 +355,9 @@ impl<'a> Merge<'a> {
                 Some(change) => from..change.at(),
             };
             let brought = change.and_then(|change| change.record(&self.records));
-            let count = stretch.len();
-            for step in 0..count + usize::from(brought.is_some()) {
-                let record = match brought {
-                    Some(brought) if step == count => *brought,
-                    _ => {
-                        let index = if reverse { stretch.end - 1 - step } else { stretch.start + step };
-                        self.base.prefetch_from(index, ahead);
-                        self.base.record(index)
-                    }
-                };
-                if !visit(&record) {
-                    return false;
-                }
+            let base = (!stretch.is_empty()).then_some(Piece::Base(stretch));
+            if !base.into_iter().chain(brought.map(Piece::Record)).all(&mut visit) {
+                return false;
             }
             let Some(change) = change else { return true };
             if reverse {

@@ -8,6 +8,7 @@ pub(crate) mod merge;
 mod ranges;
 pub(crate) mod run;
 pub(crate) mod split;
+pub(crate) mod stretch;
 pub(crate) mod writer;
 
 #[cfg(all(test, not(loom)))]

@@ -3,10 +3,11 @@
 use super::batch::{Batch, Upsert};
 use super::key::KeyParts;
 use super::layout::{Layout, Span};
-use super::merge::Merge;
+use super::merge::{Merge, Piece};
 use super::ranges::Ranges;
 use super::run::{RecordRef, Run};
 use super::split::Split;
+use super::stretch::Stretch;
 use super::writer::{Bounds, Plan, RunWriter, delta_bytes};
 use super::{Merged, empty_base};
 use deuteron_llama::PageId;
@@ -382,14 +383,22 @@ fn work_with_base(base: Run<'_>) {
         let merge = Merge::new(base, deltas, forget_below);
         write_all(&merge);
         let mut records = 0;
-        assert!(merge.visit(false, |_| {
-            records += 1;
-            true
-        }));
-        assert!(merge.visit(true, |_| {
-            records -= 1;
-            true
-        }));
+        let mut count = |reverse, by: isize| {
+            merge.visit(reverse, |piece| {
+                let of_base = |range| Stretch::of_run(&base, range, reverse);
+                let stretch = match piece {
+                    Piece::Base(range) => of_base(range),
+                    Piece::Record(record) => Stretch::of_one(record),
+                };
+                stretch.visit(|record: &RecordRef<'_>, value_at: usize| {
+                    records += by;
+                    let bytes = &stretch.bytes()[value_at..];
+                    assert!(record.value.is_none_or(|value| bytes.starts_with(value)));
+                });
+                true
+            })
+        };
+        assert!(count(false, 1) && count(true, -1));
         assert_eq!(records, 0);
     }
 }

@@ -277,7 +277,12 @@ impl<'a> Run<'a> {
 
     #[inline]
     fn offset(&self, index: usize) -> usize {
-        if self.layout.shape.is_wide() {
+        self.offset_as(self.layout, index)
+    }
+
+    #[inline(always)]
+    fn offset_as(&self, layout: Layout, index: usize) -> usize {
+        if layout.shape.is_wide() {
             u32_at(self.offsets, 4 * index) as usize
         } else {
             u16_at(self.offsets, 2 * index)
@@ -301,6 +306,21 @@ impl<'a> Run<'a> {
         &self.bytes[self.record_start(range.start)..self.record_start(range.end)]
     }
 
+    /// The bytes of the keys and values in `range`, or somewhat more.
+    #[inline]
+    pub(crate) fn entry_bytes_max(&self, range: Range<usize>) -> usize {
+        range.len() * (self.prefix.len() + HEAD_BYTES) + self.record_bytes(range).len()
+    }
+
+    /// How many of the records in `range` are no tombstones, of a base.
+    #[inline]
+    pub(crate) fn values(&self, range: Range<usize>) -> usize {
+        match self.tombstones() {
+            0 => range.len(),
+            _ => range.filter(|&index| !self.is_tombstone(index)).count(),
+        }
+    }
+
     /// The heads of the records in `range`.
     pub(crate) fn heads(&self, range: Range<usize>) -> &'a [u8] {
         self.heads[range].as_flattened()
@@ -316,16 +336,20 @@ impl<'a> Run<'a> {
     // A call would cost as much as the rest.
     #[inline(always)]
     pub(crate) fn record(&self, index: usize) -> RecordRef<'a> {
-        let record = &self.bytes[self.offset(index)..];
-        let Head { bytes, suffix_bytes, value_bytes, stamp, lsn } = self.layout.read_record(record);
+        self.record_as(self.layout, index).0
+    }
+
+    /// Record `index` of this run, whose layout this is, and where its value is from the start of the run.
+    #[inline(always)]
+    pub(super) fn record_as(&self, layout: Layout, index: usize) -> (RecordRef<'a>, usize) {
+        let start = self.offset_as(layout, index);
+        let record = &self.bytes[start..];
+        let Head { bytes, suffix_bytes, value_bytes, stamp, lsn } = layout.read_record(record);
         let value_at = bytes + suffix_bytes.saturating_sub(HEAD_BYTES);
         let rest = &record[bytes..value_at];
-        RecordRef {
-            key: KeyParts { prefix: self.prefix, head: self.heads[index], suffix_bytes, rest },
-            stamp,
-            lsn,
-            value: value_bytes.map(|value_bytes| &record[value_at..value_at + value_bytes]),
-        }
+        let key = KeyParts { prefix: self.prefix, head: self.heads[index], suffix_bytes, rest };
+        let value = value_bytes.map(|value_bytes| &record[value_at..value_at + value_bytes]);
+        (RecordRef { key, stamp, lsn, value }, start + value_at)
     }
 
     /// Asks for the first lines of the records: those of a page of common size.
@@ -372,14 +396,6 @@ impl<'a> Run<'a> {
             let records_bytes = (self.bytes.len() - records_at) as u64;
             records_at + ((distance >> shift) * records_bytes / (range >> shift)) as usize
         })
-    }
-
-    /// Asks for two lines so far ahead of record `index`, or behind it: most records lie in the order of their keys.
-    #[inline]
-    pub(crate) fn prefetch_from(&self, index: usize, bytes: isize) {
-        let there = self.bytes.as_ptr().wrapping_add(self.offset(index)).wrapping_offset(bytes);
-        prefetch(there);
-        prefetch(there.wrapping_add(64));
     }
 
     /// Whether record `index` is a tombstone.
