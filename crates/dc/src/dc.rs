@@ -283,6 +283,19 @@ impl BwTreeDc {
         self.llama.tables_bytes() + self.index_bytes()
     }
 
+    /// About the budget with which no page would ever have to leave, in bytes.
+    ///
+    /// ```
+    /// # use deuteron_dc::{BwTreeDc, DcOptions};
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let dc = BwTreeDc::open(directory, deuteron_epoch::Epochs::new(), DcOptions::default())?;
+    /// assert!(dc.memory_budget_wanted() >= dc.memory_bytes() + dc.tables_bytes());
+    /// # Ok::<(), deuteron_contract::DcError>(())
+    /// ```
+    pub fn memory_budget_wanted(&self) -> u64 {
+        crate::options::budget_of_pages(self.llama.whole_bytes() + self.tables_bytes())
+    }
+
     /// The budget with which just no page would have to leave, in bytes: for the pages, and what is counted beside them.
     ///
     /// ```
@@ -391,7 +404,8 @@ impl BwTreeDc {
     fn room_step(&self) -> Result<bool, DcError> {
         let (memory, high_water) = (self.llama.memory_bytes(), self.llama.high_water());
         if memory <= high_water {
-            return Ok(false);
+            let untidy = self.llama.untidy_bytes();
+            return Ok(untidy > 0 && self.llama.evict_stranded_step(untidy).bytes > 0);
         }
         let evicted = self.evict(memory - high_water);
         // If another thread is flushing, what it will have to read. At least second chances were taken away.

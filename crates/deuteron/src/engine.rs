@@ -531,6 +531,8 @@ impl Engine {
             all: counted + idle.max(counted / 8),
             tc: self.parts.tc.memory_budget_taken(),
             dc: self.parts.dc.memory_budget_taken(),
+            dc_wanted: self.parts.dc.memory_budget_wanted(),
+            loads: self.parts.dc.llama().loads(),
         };
         self.shares.settle(taken, self.directory.now());
         self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));

@@ -8,7 +8,8 @@
 //!
 //! What the components count is payload; what is half empty of the memory that it lies in, and what nobody counts, comes on top. That
 //! differs, up to two thirds of the payload. So five eighths are divided at first, and what is then seen to be left is granted besides,
-//! to pages first ([`Shares::settle`]).
+//! to pages first ([`Shares::settle`]). Where pages are missing though three quarters of them have room beside the transaction component's share, it gives them what it has more, step by
+//! step: a page that is missing costs fifty times as much as a record that is.
 
 use crate::Options;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,8 @@ const UNCOUNTED: u64 = 4;
 const UNCOUNTED_BYTES_MAX: u64 = 384 << 20;
 /// How often it is looked at what is left.
 const SETTLE_EVERY: Duration = Duration::from_millis(100);
+/// Beside so many loads of pages from one time to the next none are missing.
+const LOADS_FEW: u64 = 64;
 /// The transaction component may have a part of what is left, of so many, each time: a page that is missing costs more than a record, and a record takes less
 /// room in its page.
 const TC_OF_LEFT: u64 = 4;
@@ -48,8 +51,8 @@ pub struct Shares {
     /// What each may have in view of what is left, if that is more than its share.
     tc_granted: AtomicU64,
     dc_granted: AtomicU64,
-    /// When that was looked at last.
-    settled_at: Mutex<Option<Instant>>,
+    /// When that was looked at last, and the pages loaded until then.
+    settled: Mutex<Option<(Instant, u64)>>,
 }
 
 /// What is taken of the memory.
@@ -61,6 +64,10 @@ pub struct Taken {
     pub tc: u64,
     /// Of the data component's budget.
     pub dc: u64,
+    /// What it would take of it with every page in memory.
+    pub dc_wanted: u64,
+    /// Pages that it has loaded so far.
+    pub loads: u64,
 }
 
 impl Shares {
@@ -81,7 +88,7 @@ impl Shares {
             memory: options.memory_bytes as u64,
             tc_granted: AtomicU64::new(0),
             dc_granted: AtomicU64::new(0),
-            settled_at: Mutex::new(None),
+            settled: Mutex::new(None),
         }
     }
 
@@ -132,27 +139,43 @@ impl Shares {
     /// Grants each component what it has taken and some of what is left; if too much is taken, by and by less. It may be called as often as
     /// one likes.
     pub fn settle(&self, taken: Taken, now: Instant) {
-        {
-            let mut settled_at = self.settled_at.lock().unwrap_or_else(PoisonError::into_inner);
-            if settled_at.is_some_and(|last| now < last + SETTLE_EVERY) {
+        let loaded_before = {
+            let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+            if settled.is_some_and(|(last, _)| now < last + SETTLE_EVERY) {
                 return;
             }
-            *settled_at = Some(now);
-        }
+            settled.replace((now, taken.loads)).map_or(taken.loads, |(_, loads)| loads)
+        };
         let uncounted = (UNCOUNTED_BYTES + self.memory / UNCOUNTED).min(UNCOUNTED_BYTES_MAX);
         let there_is = self.memory.saturating_sub(uncounted + self.log as u64);
         let left = there_is.saturating_sub(taken.all);
-        for (granted, taken_of_it, left) in
-            [(&self.tc_granted, taken.tc, left / TC_OF_LEFT), (&self.dc_granted, taken.dc, left)]
-        {
+        let step = self.memory / STEP;
+        let tc_most = match taken.loads - loaded_before > LOADS_FEW {
+            true => self
+                .beside_all_pages(there_is, taken)
+                .max(self.tc_granted.load(Ordering::Relaxed).min(taken.tc).saturating_sub(step)),
+            false => u64::MAX,
+        };
+        for (granted, taken_of_it, left, most) in [
+            (&self.tc_granted, taken.tc, left / TC_OF_LEFT, tc_most),
+            (&self.dc_granted, taken.dc, left, u64::MAX),
+        ] {
             let budget = if taken.all <= there_is {
                 taken_of_it + left
             } else {
-                let back = if taken.all - there_is > self.memory / TOO_MUCH { self.memory / STEP } else { 0 };
+                let back = if taken.all - there_is > self.memory / TOO_MUCH { step } else { 0 };
                 granted.load(Ordering::Relaxed).min(taken_of_it).saturating_sub(back)
             };
-            granted.store(budget, Ordering::Relaxed);
+            granted.store(budget.min(most), Ordering::Relaxed);
         }
+    }
+
+    /// What is left for the transaction component beside all pages, its share at least; no limit, if with that share there is no room for three quarters of them.
+    fn beside_all_pages(&self, there_is: u64, taken: Taken) -> u64 {
+        // What comes and goes leaves so much idle.
+        let used = there_is - there_is / 9;
+        let most_pages = taken.dc_wanted - taken.dc_wanted / 4;
+        if most_pages + self.tc > used { u64::MAX } else { self.tc.max(used.saturating_sub(taken.dc_wanted)) }
     }
 }
 
@@ -216,7 +239,7 @@ mod tests {
                 dc = shares.dc_budget(0).min(dc + MEMORY / 64);
                 tc = shares.tc_budget(dc, 0, 0).min(tc + MEMORY / 64);
                 most += 1;
-                let taken = Taken { all: tc + dc + idle_of(tc + dc), tc, dc };
+                let taken = Taken { all: tc + dc + idle_of(tc + dc), tc, dc, dc_wanted: MEMORY, loads: 0 };
                 shares.settle(taken, start + most * SETTLE_EVERY);
                 assert!(taken.all <= there_is(&shares) + MEMORY / TOO_MUCH || idle_of(16) > 1, "{taken:?}");
             }
@@ -230,24 +253,53 @@ mod tests {
     }
 
     #[test]
+    fn where_all_pages_have_room_versions_leave_it_to_them_step_by_step() {
+        let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
+        let there_is = there_is(&shares);
+        let used = there_is - there_is / 9;
+        let (mut times, mut loads, step) = (0, 0, MEMORY / STEP);
+        let most = shares.tc + 10 * step;
+        let mut settle = |dc_wanted: u64, missing: u64| {
+            (times, loads) = (times + 1, loads + missing);
+            let taken = Taken { all: there_is, tc: most, dc: there_is / 4, dc_wanted, loads };
+            shares.settle(taken, start + times * SETTLE_EVERY);
+            shares.tc_budget(shares.dc, 0, 0)
+        };
+        let fits = used - shares.tc - step;
+        let (most_fit, does_not) = ((used - shares.tc) / 3 * 4, (used - shares.tc) / 3 * 4 + 8);
+        assert_eq!(settle(does_not, 1000), most, "there is more data than memory in any case");
+        assert_eq!(settle(fits, LOADS_FEW), most, "nothing is missing");
+        assert_eq!(settle(fits, 1000), most - step);
+        // However little has left by then.
+        assert_eq!(settle(fits, 1000), most - 2 * step);
+        let least = (0..20).map(|_| settle(fits, 1000)).last();
+        assert_eq!(least, Some(shares.tc + step), "what pages leave");
+        let least = (0..20).map(|_| settle(most_fit, 1000)).last();
+        assert_eq!(least, Some(shares.tc), "its share is left");
+        assert_eq!(settle(does_not, 1000), most);
+    }
+
+    #[test]
     fn what_is_too_much_goes_back_slowly_and_a_little_is_none() {
         let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
         let at = |times: u64| start + Duration::from_millis(100 * times);
         let there_is = there_is(&shares);
         let (tc, dc) = (shares.tc + 1000, shares.dc + 1000);
         let budgets = || (shares.tc_budget(shares.dc, 0, 0), shares.dc_budget(0));
-        shares.settle(Taken { all: there_is - 2000, tc, dc }, at(0));
+        let settle =
+            |all, tc, dc, now| shares.settle(Taken { all, tc, dc, dc_wanted: MEMORY, loads: 0 }, now);
+        settle(there_is - 2000, tc, dc, at(0));
         assert_eq!(budgets(), (tc + 500, dc + 2000));
-        shares.settle(Taken { all: there_is, tc, dc }, at(1) - Duration::from_millis(1));
+        settle(there_is, tc, dc, at(1) - Duration::from_millis(1));
         assert_eq!(budgets(), (tc + 500, dc + 2000), "too soon");
-        shares.settle(Taken { all: there_is, tc, dc }, at(1));
+        settle(there_is, tc, dc, at(1));
         assert_eq!(budgets(), (tc, dc));
         let much = MEMORY / 8;
-        shares.settle(Taken { all: there_is - 4 * much, tc, dc }, at(2));
+        settle(there_is - 4 * much, tc, dc, at(2));
         let a_little = there_is + MEMORY / TOO_MUCH;
-        shares.settle(Taken { all: a_little, tc: tc + much, dc: dc + 8 * much }, at(3));
+        settle(a_little, tc + much, dc + 8 * much, at(3));
         assert_eq!(budgets(), (tc + much, dc + 4 * much), "what is granted is not more");
-        shares.settle(Taken { all: a_little + 1, tc: tc + much, dc }, at(4));
+        settle(a_little + 1, tc + much, dc, at(4));
         assert_eq!(budgets(), (tc + much - MEMORY / STEP, shares.dc));
     }
 }

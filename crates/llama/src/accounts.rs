@@ -2,7 +2,9 @@
 
 use crate::flash_address::FlashAddress;
 use crate::flush_buffer::STREAMS;
+use crate::sync::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// When the pages of a segment, or one of them, were updated, in bytes written to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,6 +58,8 @@ pub(crate) struct Accounts {
     accounts: BTreeMap<u64, Account>,
     /// Bytes written so far: the clock of the cleaner.
     written: f64,
+    /// Bytes of live fragments in all of them, for who has not got the lock.
+    live_bytes: Arc<AtomicU64>,
 }
 
 /// The sums over all segments.
@@ -83,7 +87,18 @@ pub(crate) struct Victim {
 impl Accounts {
     /// For segments of so many bytes, in which one that is filled by full buffers has so much padding at most.
     pub(crate) fn new(segment_bytes: u64, padding_max: u64) -> Accounts {
-        Accounts { segment_bytes, padding_max, accounts: BTreeMap::new(), written: 0.0 }
+        Accounts {
+            segment_bytes,
+            padding_max,
+            accounts: BTreeMap::new(),
+            written: 0.0,
+            live_bytes: Arc::default(),
+        }
+    }
+
+    /// Bytes of live fragments, as they change.
+    pub(crate) fn live_bytes(&self) -> Arc<AtomicU64> {
+        self.live_bytes.clone()
     }
 
     /// Opens the account of a segment with `written_bytes` of fragments, live or dead, which are still to be counted.
@@ -130,6 +145,8 @@ impl Accounts {
             let share = 1.0 / account.fragments as f64;
             account.times.last += (times.last - account.times.last) * share;
             account.times.last_but_one += (times.last_but_one - account.times.last_but_one) * share;
+            // Relaxed, here and below: a figure.
+            self.live_bytes.fetch_add(address.length(), Ordering::Relaxed);
         }
     }
 
@@ -140,11 +157,13 @@ impl Accounts {
         debug_assert!(account.live_bytes >= address.length() && account.live_fragments > 0);
         account.live_bytes -= address.length();
         account.live_fragments -= 1;
-        if !changed {
-            return Some(account.times);
+        if changed {
+            account.times.last_but_one += (written - account.times.last_but_one) / 2.0;
         }
-        account.times.last_but_one += (written - account.times.last_but_one) / 2.0;
-        Some(Times { last: written, ..account.times })
+        let last = if changed { written } else { account.times.last };
+        let times = Times { last, ..account.times };
+        self.live_bytes.fetch_sub(address.length(), Ordering::Relaxed);
+        Some(times)
     }
 
     fn account(&mut self, address: FlashAddress) -> Option<&mut Account> {

@@ -7,6 +7,9 @@ use deuteron_pool::Part;
 /// From so large a budget on what the pool keeps free is counted, and what is in the way leaves first: some chunks.
 const POOL_BUDGET_MIN: u64 = 32 << 20;
 
+/// Of what lies idle such a part of the budget, of so many, is counted like pages.
+const IDLE_COUNTED: u64 = 8;
+
 impl Llama {
     /// Bytes that resident pages take, by the slots in which their nodes lie. Retired nodes are in
     /// [`Epochs::garbage_bytes`](deuteron_epoch::Epochs::garbage_bytes) instead.
@@ -15,7 +18,7 @@ impl Llama {
     }
 
     /// Counts anew what memory there is besides the resident pages, which is taken from what they may have: the entries of the
-    /// mapping table, what the access method says that its indexes take, the places of pages that no image names yet, what is retired and not yet freed, and what
+    /// mapping table, what the access method says that its indexes take, the places of pages that no image names yet, what is retired and not yet freed, and up to an eighth of the budget of what
     /// the pool keeps for nodes to come beyond an eighth of what nodes take. The last two come and go as pages do, and count for half of the budget at most; and a
     /// quarter of it is always left to the pages. Looks at a few dozen words: not for every operation.
     ///
@@ -40,10 +43,30 @@ impl Llama {
         if let Some(flusher) = self.try_fill() {
             self.places_bytes.store(flusher.images.places_bytes(), Ordering::Relaxed);
         }
-        let passing = self.epochs.garbage_bytes() + idle;
+        // Whatever is evicted where more lies idle would leave as much idle again.
+        let counted = idle.min(budget / IDLE_COUNTED);
+        let passing = self.epochs.garbage_bytes() + counted;
         let lasting = self.tables_bytes() + index_bytes;
         // Relaxed: a figure.
         self.pages_bytes_max.store(budget - beside_pages(budget, lasting, passing), Ordering::Relaxed);
+        self.untidy_bytes.store((idle - counted).min(budget / 2), Ordering::Relaxed);
+    }
+
+    /// How much more there is of pages than may be, with all that lies idle, in bytes: what is in the way of others is to leave, and nothing else
+    /// ([`Llama::evict_stranded_step`]). Down to three quarters of the budget: what is not flushed may keep what lies beside it in the pool from becoming free.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// llama.recount(0);
+    /// assert_eq!(llama.untidy_bytes(), 0);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn untidy_bytes(&self) -> u64 {
+        let untidy = self.untidy_bytes.load(Ordering::Relaxed);
+        let (memory, least) = (self.memory_bytes(), self.budget.load(Ordering::Relaxed) / 4 * 3);
+        (memory + untidy).saturating_sub(self.high_water()).min(untidy).min(memory.saturating_sub(least))
     }
 
     /// Whether it matters what lies idle in the pool, and where. With a small budget that depends on the other stores of the process, by the chunk.
@@ -98,6 +121,43 @@ impl Llama {
     pub fn tables_bytes(&self) -> u64 {
         // Relaxed: a figure.
         self.table.bytes(self.pages.end().0) + self.places_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Loads of pages so far, as [`Statistics::loads`](crate::Statistics::loads): without a lock.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert_eq!(llama.loads(), 0);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn loads(&self) -> u64 {
+        self.counters.loads.get()
+    }
+
+    /// About what pages would take if all of them were in memory, in bytes: those that are on flash as they lie there, and a sixteenth for the slots; or what is in memory, if
+    /// that is more, as long as not all is on flash or nodes have room for what comes.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// # let (page, guard) = (llama.allocate(), llama.pin());
+    /// # let root = deuteron_llama::PageDescriptor { tree: 1, low_key: b"", root: true };
+    /// let root = deuteron_llama::OwnedNode::base(&[7; 5000], root, &[]);
+    /// llama.install(page, llama.snapshot(page, &guard), root, &guard).expect("nobody else knows the page");
+    /// # drop(guard);
+    /// llama.flush_step()?;
+    /// while llama.evict_step(u64::MAX).pages > 0 {}
+    /// assert_eq!(llama.memory_bytes(), 0);
+    /// assert!(llama.whole_bytes() > 5000);
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn whole_bytes(&self) -> u64 {
+        // Relaxed: a figure.
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        (live + live / 16).max(self.memory_bytes())
     }
 
     /// How many bytes the resident pages may take: the budget but for what was [counted](Llama::recount) last.

@@ -46,6 +46,23 @@ impl Llama {
     /// Evicts pages until about `target_bytes` bytes are freed or a few thousand pages have been looked at. Any number
     /// of threads may evict at once. No I/O: if pages are `dirty`, a [`Llama::flush_step`] makes them evictable.
     pub fn evict_step(&self, target_bytes: u64) -> Evicted {
+        self.evict_with(target_bytes, Self::evict)
+    }
+
+    /// As [`Llama::evict_step`] of those pages alone whose base is in the way of others ([`deuteron_pool::is_stranded`]); no other loses its second chance.
+    ///
+    /// ```
+    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+    /// # let options = deuteron_llama::Options::default();
+    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
+    /// assert_eq!(llama.evict_stranded_step(1 << 20), deuteron_llama::Evicted::default());
+    /// # Ok::<(), deuteron_llama::LlamaError>(())
+    /// ```
+    pub fn evict_stranded_step(&self, target_bytes: u64) -> Evicted {
+        self.evict_with(target_bytes, Self::evict_stranded)
+    }
+
+    fn evict_with(&self, target_bytes: u64, evict: fn(&Self, PageId, &Guard<'_>) -> Outcome) -> Evicted {
         let mut evicted = Evicted::default();
         // Page 0 does not exist.
         let pages = self.pages.end().0.saturating_sub(1);
@@ -70,7 +87,7 @@ impl Llama {
                 }
             }
             for &page in &resident {
-                match self.evict(page, &guard) {
+                match evict(self, page, &guard) {
                     Outcome::Evicted(bytes) => {
                         evicted.bytes += bytes;
                         evicted.pages += 1;
@@ -114,6 +131,14 @@ impl Llama {
                 Outcome::Spared
             }
             _ => self.swap_out(page, snapshot, guard),
+        }
+    }
+
+    fn evict_stranded(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
+        let snapshot = self.snapshot(page, guard);
+        match snapshot.head() {
+            Some(head) if head.is_stranded() => self.swap_out(page, snapshot, guard),
+            _ => Outcome::Passed,
         }
     }
 
@@ -266,5 +291,26 @@ mod tests {
         llama.evict_flushed(&pages[..64]);
         assert_eq!(llama.memory_bytes(), 37 * one);
         assert!(!llama.is_missing(pages[3]) && llama.is_missing(pages[4]));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "nodes do not lie in the pool")]
+    fn what_is_in_the_way_leaves_by_itself_and_the_others_keep_their_second_chance() {
+        let llama = open(Options { memory_bytes: 64 << 20, ..Options::default() });
+        let pages: Vec<_> = (0..400).map(|_| llama.allocate()).collect();
+        // No other test has nodes of this size, of which five have a span.
+        pages.iter().for_each(|&page| put(&llama, page, &[7; 12_500]));
+        flush(&llama);
+        assert_eq!(llama.evict_stranded_step(u64::MAX), Evicted::default(), "no slot is free");
+        let (left, gone): (Vec<_>, Vec<_>) = pages.iter().partition(|page| page.0 % 4 == 0);
+        llama.evict_unread(&gone);
+        while llama.epochs.collect() > 0 {}
+        deuteron_pool::give_back();
+        let before = llama.memory_bytes();
+        let evicted = llama.evict_stranded_step(u64::MAX);
+        assert!((10..90).contains(&evicted.pages), "{evicted:?}");
+        assert_eq!((evicted.spared, llama.memory_bytes()), (0, before - evicted.bytes));
+        let spared = llama.evict_step(0).spared + llama.evict_step(u64::MAX).spared;
+        assert_eq!(spared, left.len() as u64 - evicted.pages);
     }
 }

@@ -249,6 +249,7 @@ impl Llama {
         let pages = sorted(pages);
         let free = FreeList::new(next_page, known.iter().map(|(page, _)| page));
 
+        let live_bytes = accounts.live_bytes();
         let mut flusher = Flusher::new(position, incarnation + 1, accounts, images);
         flusher.image_start = image.start.start;
         let (filling, writing) =
@@ -261,6 +262,8 @@ impl Llama {
             budget: AtomicU64::new(options.memory_bytes),
             pages_bytes_max: AtomicU64::new(options.memory_bytes),
             places_bytes: AtomicU64::new(0),
+            untidy_bytes: AtomicU64::new(0),
+            live_bytes,
             options,
             epochs,
             table,

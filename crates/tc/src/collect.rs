@@ -58,7 +58,7 @@ impl Core {
                 break;
             }
         }
-        if self.account.is_over_target() {
+        if self.account.is_over_target() || self.account.is_untidy() {
             worked |= self.sweep(SWEEP_BUCKETS.min(self.table.buckets()));
         }
         worked
@@ -92,6 +92,7 @@ impl Core {
     /// all transactions takes as long as some buckets.
     pub(crate) fn sweep(&self, buckets: usize) -> bool {
         let horizon = self.known_horizon();
+        let looks_at_pool = self.account.looks_at_pool();
         let mut dropped = false;
         for _ in (0..buckets).step_by(GUARD_BUCKETS) {
             // Relaxed: where exactly the hand is does not matter.
@@ -107,16 +108,15 @@ impl Core {
                         dropped |= self.maintain(record, horizon, &guard);
                     }
                     // The second chance is left to those that the hand passes while there is room.
-                    if self.account.is_over_target() {
-                        let spared = record.take_referenced() && !self.account.is_over_hard();
-                        if !spared || self.account.looks_at_pool() && record.is_stranded(&guard) {
-                            dropped |= self.evict(record, &guard);
-                        }
+                    let is_due = self.account.is_over_target()
+                        && (!record.take_referenced() || self.account.is_over_hard());
+                    if is_due || looks_at_pool && record.is_stranded(&guard) {
+                        dropped |= self.evict(record, &guard);
                     }
                 });
             }
             // Further than it must go, the hand would take second chances for nothing.
-            if !self.account.is_over_target() {
+            if !self.account.is_over_target() && !self.account.is_untidy() {
                 break;
             }
         }

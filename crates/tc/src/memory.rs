@@ -33,6 +33,8 @@ pub(crate) struct Account {
     budget: AtomicU64,
     /// What was set, of which the budget is what does not lie idle.
     given: AtomicU64,
+    /// What lies idle besides.
+    untidy: AtomicU64,
     /// What recyclers may keep beyond their shares.
     granted: Padded<AtomicU64>,
     /// Makes reads take the path of full memory.
@@ -49,6 +51,7 @@ impl Account {
             carry_bytes: CARRY_BYTES.min(budget as i64 / 1024),
             budget: AtomicU64::new(budget),
             given: AtomicU64::new(budget),
+            untidy: AtomicU64::new(0),
             granted: Padded(AtomicU64::new(0)),
             #[cfg(test)]
             pretend_over_soft: std::sync::atomic::AtomicBool::new(false),
@@ -87,17 +90,21 @@ impl Account {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// Sets the budget, but for what lies idle beyond its reserve; half of it stays in any case.
+    /// Sets the budget, but for what lies idle beyond its reserve: up to an eighth. Whatever is evicted where more does would leave as much
+    /// idle again; so that is for what is in the way alone ([`Account::is_untidy`]).
     pub(crate) fn set_budget(&self, bytes: u64) {
         let idle = if bytes >= POOL_BUDGET_MIN {
             deuteron_pool::idle_beyond_reserve(Part::Records, self.used()).min(bytes / 2)
         } else {
             0
         };
+        let counted = idle.min(bytes / 8);
+        let (new, untidy) = (bytes - counted, idle - counted);
         // All look at their line, so it is not written for a little.
-        let (new, before) = (bytes - idle, self.budget());
-        if new.abs_diff(before) > before / 64 {
+        let (before, untidy_before) = (self.budget(), self.untidy.load(Ordering::Relaxed));
+        if new.abs_diff(before).max(untidy.abs_diff(untidy_before)) > before / 64 {
             self.given.store(bytes, Ordering::Relaxed);
+            self.untidy.store(untidy, Ordering::Relaxed);
             self.budget.store(new, Ordering::Relaxed);
         }
     }
@@ -128,6 +135,14 @@ impl Account {
     /// The collector evicts above this. So it leaves free what it needs to keep ahead, and no more: what it evicts is read from the data component again, several times as a rule.
     pub(crate) fn is_over_target(&self) -> bool {
         self.used() > self.target()
+    }
+
+    /// With all that lies idle it is above this: what is in the way of others is to leave, and nothing else. Down to three quarters of what was set: what waits to be posted may keep
+    /// each span from becoming free, and then it is of no use.
+    pub(crate) fn is_untidy(&self) -> bool {
+        let (untidy, used) = (self.untidy.load(Ordering::Relaxed), self.used());
+        let least = self.given.load(Ordering::Relaxed) / 4 * 3;
+        untidy > 0 && used > least && used + untidy > self.target()
     }
 
     /// What writers have superseded goes as soon as everybody sees what is above it, instead of when the record is written again or the collector
@@ -239,6 +254,22 @@ mod tests {
         assert!(account.is_over_limit());
         account.set_budget((3 << 30) + (20 << 20));
         assert!(account.is_over_target() && !account.is_over_soft());
+    }
+
+    #[test]
+    fn it_is_untidy_with_what_lies_idle_besides_down_to_three_quarters() {
+        let account = Account::new(1 << 29);
+        let part = 1 << 23;
+        account.add(60 * part);
+        assert!(!account.is_over_target() && !account.is_untidy(), "exactly at the target");
+        account.untidy.store(part as u64, Ordering::Relaxed);
+        assert!(account.is_untidy() && !account.is_over_target());
+        account.subtract(part);
+        assert!(!account.is_untidy(), "there is room for as much");
+        account.untidy.store(40 * part as u64, Ordering::Relaxed);
+        assert!(account.is_untidy());
+        account.subtract(11 * part);
+        assert!(!account.is_untidy(), "three quarters are left");
     }
 
     #[test]
