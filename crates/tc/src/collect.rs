@@ -108,9 +108,10 @@ impl Core {
                         dropped |= self.maintain(record, horizon, &guard);
                     }
                     // The second chance is left to those that the hand passes while there is room.
-                    let is_due = self.account.is_over_target()
-                        && (!record.take_referenced() || self.account.is_over_hard());
-                    if is_due || looks_at_pool && record.is_stranded(&guard) {
+                    let is_short = self.account.is_over_target();
+                    let is_due = is_short && (!record.take_referenced() || self.account.is_over_hard());
+                    let is_tidied = looks_at_pool && (is_short || self.account.is_untidy());
+                    if is_due || is_tidied && record.is_stranded(&guard) {
                         dropped |= self.evict(record, &guard);
                     }
                 });
