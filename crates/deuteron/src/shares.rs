@@ -150,11 +150,11 @@ impl Shares {
         let there_is = self.memory.saturating_sub(uncounted + self.log as u64);
         let left = there_is.saturating_sub(taken.all);
         let step = self.memory / STEP;
-        let tc_most = match taken.loads - loaded_before > LOADS_FEW {
-            true => self
-                .beside_all_pages(there_is, taken)
-                .max(self.tc_granted.load(Ordering::Relaxed).min(taken.tc).saturating_sub(step)),
-            false => u64::MAX,
+        let tc_most = if taken.loads - loaded_before > LOADS_FEW {
+            let a_step_less = self.tc_granted.load(Ordering::Relaxed).min(taken.tc).saturating_sub(step);
+            self.beside_all_pages(there_is, taken).max(a_step_less)
+        } else {
+            u64::MAX
         };
         for (granted, taken_of_it, left, most) in [
             (&self.tc_granted, taken.tc, left / TC_OF_LEFT, tc_most),

@@ -2,13 +2,10 @@
 
 use crate::llama::Llama;
 use crate::sync::Ordering;
-use deuteron_pool::Part;
+use deuteron_pool::{IdleExcess, Part};
 
 /// From so large a budget on what the pool keeps free is counted, and what is in the way leaves first: some chunks.
 const POOL_BUDGET_MIN: u64 = 32 << 20;
-
-/// Of what lies idle such a part of the budget, of so many, is counted like pages.
-const IDLE_COUNTED: u64 = 8;
 
 impl Llama {
     /// Bytes that resident pages take, by the slots in which their nodes lie. Retired nodes are in
@@ -35,25 +32,22 @@ impl Llama {
     pub fn recount(&self, index_bytes: u64) {
         let budget = self.budget.load(Ordering::Relaxed);
         let idle = if self.looks_at_pool() {
-            let used = self.memory_bytes() + index_bytes;
-            deuteron_pool::idle_beyond_reserve(Part::Pages, used)
+            deuteron_pool::idle_excess(Part::Pages, self.memory_bytes() + index_bytes, budget)
         } else {
-            0
+            IdleExcess::default()
         };
         if let Some(flusher) = self.try_fill() {
             self.places_bytes.store(flusher.images.places_bytes(), Ordering::Relaxed);
         }
-        // Whatever is evicted where more lies idle would leave as much idle again.
-        let counted = idle.min(budget / IDLE_COUNTED);
-        let passing = self.epochs.garbage_bytes() + counted;
+        let passing = self.epochs.garbage_bytes() + idle.counted;
         let lasting = self.tables_bytes() + index_bytes;
         // Relaxed: a figure.
         self.pages_bytes_max.store(budget - beside_pages(budget, lasting, passing), Ordering::Relaxed);
-        self.untidy_bytes.store((idle - counted).min(budget / 2), Ordering::Relaxed);
+        self.untidy_bytes.store(idle.untidy, Ordering::Relaxed);
     }
 
     /// How much more there is of pages than may be, with all that lies idle, in bytes: what is in the way of others is to leave, and nothing else
-    /// ([`Llama::evict_stranded_step`]). Down to three quarters of the budget: what is not flushed may keep what lies beside it in the pool from becoming free.
+    /// ([`Llama::evict_stranded_step`]).
     ///
     /// ```
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
@@ -64,9 +58,8 @@ impl Llama {
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
     pub fn untidy_bytes(&self) -> u64 {
-        let untidy = self.untidy_bytes.load(Ordering::Relaxed);
-        let (memory, least) = (self.memory_bytes(), self.budget.load(Ordering::Relaxed) / 4 * 3);
-        (memory + untidy).saturating_sub(self.high_water()).min(untidy).min(memory.saturating_sub(least))
+        let idle = IdleExcess { counted: 0, untidy: self.untidy_bytes.load(Ordering::Relaxed) };
+        idle.beyond(self.memory_bytes(), self.high_water(), self.budget.load(Ordering::Relaxed))
     }
 
     /// Whether it matters what lies idle in the pool, and where. With a small budget that depends on the other stores of the process, by the chunk.

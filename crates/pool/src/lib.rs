@@ -184,16 +184,43 @@ pub fn idle_bytes(part: Part, own: u64) -> u64 {
     POOL.idle_bytes(part, own)
 }
 
-/// What one who has `own` bytes of slots of `part` in use should make room for of what lies [idle](idle_bytes) for it, in bytes: what exceeds an eighth of
-/// what it has. What comes and goes leaves that much free, into which the next slots go; if room were made for that, too, all that makes
+/// What lies idle of a part of the pool beyond what comes and goes leaves there, seen against a budget; in bytes. See [`idle_excess`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdleExcess {
+    /// Counts as if it was in use.
+    pub counted: u64,
+    /// Lets only leave what is in the way of others ([`is_stranded`]), and that down to three quarters of the budget: what cannot leave now may
+    /// keep each span from becoming free.
+    pub untidy: u64,
+}
+
+impl IdleExcess {
+    /// How much of what is [untidy](IdleExcess::untidy) exceeds `target` with `used` bytes in use, and may be let go of.
+    ///
+    /// ```
+    /// let excess = deuteron_pool::IdleExcess { counted: 0, untidy: 100 };
+    /// assert_eq!(excess.beyond(900, 950, 1000), 50);
+    /// assert_eq!((excess.beyond(800, 950, 1000), excess.beyond(760, 780, 1000)), (0, 10));
+    /// ```
+    pub fn beyond(&self, used: u64, target: u64, budget: u64) -> u64 {
+        let excess = (used + self.untidy).saturating_sub(target).min(self.untidy);
+        excess.min(used.saturating_sub(budget / 4 * 3))
+    }
+}
+
+/// What lies [idle](idle_bytes) in `part` for one who has `own` bytes of slots of it in use and may have `budget`, beyond an eighth of what it has. What comes
+/// and goes leaves that much free, into which the next slots go. Of what exceeds it an eighth of the budget counts like what is in use; if room was made for all of it, all that makes
 /// room would leave more of it.
 ///
 /// ```
-/// use deuteron_pool::{Part, idle_beyond_reserve, idle_bytes};
-/// assert!(idle_beyond_reserve(Part::Pages, 1 << 40) <= idle_bytes(Part::Pages, 1 << 40));
+/// use deuteron_pool::{Part, idle_bytes, idle_excess};
+/// let excess = idle_excess(Part::Pages, 1 << 40, 1 << 41);
+/// assert!(excess.counted <= idle_bytes(Part::Pages, 1 << 40) && excess.untidy == 0);
 /// ```
-pub fn idle_beyond_reserve(part: Part, own: u64) -> u64 {
-    beyond_reserve(own, idle_bytes(part, own))
+pub fn idle_excess(part: Part, own: u64, budget: u64) -> IdleExcess {
+    let beyond = beyond_reserve(own, idle_bytes(part, own));
+    let counted = beyond.min(budget / 8);
+    IdleExcess { counted, untidy: (beyond - counted).min(budget / 2) }
 }
 
 fn beyond_reserve(own: u64, idle: u64) -> u64 {

@@ -11,7 +11,7 @@
 //! the total is right to within that much for each shard.
 
 use crate::sync::{AtomicU64, Ordering, Padded};
-use deuteron_pool::Part;
+use deuteron_pool::{IdleExcess, Part};
 
 #[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
@@ -90,16 +90,14 @@ impl Account {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// Sets the budget, but for what lies idle beyond its reserve: up to an eighth. Whatever is evicted where more does would leave as much
-    /// idle again; so that is for what is in the way alone ([`Account::is_untidy`]).
+    /// Sets the budget, but for what lies idle and [counts](IdleExcess::counted).
     pub(crate) fn set_budget(&self, bytes: u64) {
-        let idle = if bytes >= POOL_BUDGET_MIN {
-            deuteron_pool::idle_beyond_reserve(Part::Records, self.used()).min(bytes / 2)
+        let IdleExcess { counted, untidy } = if bytes >= POOL_BUDGET_MIN {
+            deuteron_pool::idle_excess(Part::Records, self.used(), bytes)
         } else {
-            0
+            IdleExcess::default()
         };
-        let counted = idle.min(bytes / 8);
-        let (new, untidy) = (bytes - counted, idle - counted);
+        let new = bytes - counted;
         // All look at their line, so it is not written for a little.
         let (before, untidy_before) = (self.budget(), self.untidy.load(Ordering::Relaxed));
         if new.abs_diff(before).max(untidy.abs_diff(untidy_before)) > before / 64 {
@@ -137,12 +135,10 @@ impl Account {
         self.used() > self.target()
     }
 
-    /// With all that lies idle it is above this: what is in the way of others is to leave, and nothing else. Down to three quarters of what was set: what waits to be posted may keep
-    /// each span from becoming free, and then it is of no use.
+    /// With all that lies idle it is above this: what is in the way of others is to leave, and nothing else.
     pub(crate) fn is_untidy(&self) -> bool {
-        let (untidy, used) = (self.untidy.load(Ordering::Relaxed), self.used());
-        let least = self.given.load(Ordering::Relaxed) / 4 * 3;
-        untidy > 0 && used > least && used + untidy > self.target()
+        let excess = IdleExcess { counted: 0, untidy: self.untidy.load(Ordering::Relaxed) };
+        excess.beyond(self.used(), self.target(), self.given.load(Ordering::Relaxed)) > 0
     }
 
     /// What writers have superseded goes as soon as everybody sees what is above it, instead of when the record is written again or the collector

@@ -6,6 +6,25 @@ use std::ops::Range;
 /// Records that lie one behind the other on a page, or one that a delta has brought: what a scan reads next.
 ///
 /// Whoever wants to keep the values copies [`Stretch::bytes`] in one go, and notes of each record where in there its value is.
+///
+/// ```
+/// # use deuteron_bwtree::{Cursor, Options, RecordRef, Tree, Upsert};
+/// # use std::ops::Bound;
+/// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
+/// # let epochs = deuteron_epoch::Epochs::new();
+/// # let (llama, _) = deuteron_llama::Llama::open(directory, deuteron_llama::Options::default(), epochs)?;
+/// # let tree = Tree::create(std::sync::Arc::new(llama), 1, Options::default());
+/// tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp: 1, lsn: 1 }])?;
+/// let mut cursor = Cursor::new(Bound::Unbounded, Bound::Unbounded, false, usize::MAX);
+/// let scanned = tree.try_scan_leaves(&mut cursor, &tree.llama().pin(), |stretch| {
+///     let bytes = stretch.bytes();
+///     stretch.visit(|record: &RecordRef<'_>, value_at: usize| {
+///         assert_eq!((record.value, &bytes[value_at..]), (Some(&b"1"[..]), &b"1"[..]));
+///     });
+/// });
+/// assert!(scanned.is_ok() && cursor.is_complete());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Stretch<'a> {
     bytes: &'a [u8],
