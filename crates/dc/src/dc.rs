@@ -8,7 +8,7 @@ use crate::reclaim::Merged;
 use crate::scan::AddToBlock;
 use crate::stored_value::{self, is_table};
 use crate::sweep::Sweeps;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
 use crate::table_directory::TableDirectory;
 use crate::tombstones::Tombstones;
 use crate::user_data;
@@ -40,6 +40,9 @@ const LEAF_RECORDS_MIN: usize = 16;
 
 /// Flushes that come before the clock hand goes on where nearly everything is unflushed.
 const FLUSHES_INSTEAD: u64 = 16;
+/// Who has looked for pages that are in the way, and has moved less than this, leaves it for so many steps: it is a look at thousands of pages.
+const PACKED_BYTES_MIN: u64 = 64 << 10;
+const PACK_RESTS: u32 = 16;
 /// Over the budget by such a part of it, whoever brings what must be flushed does one step of that and leaves the rest to whoever comes next: else one of
 /// them would flush what all of them bring. By more, all of it.
 const LITTLE_EXCESS: u64 = 64;
@@ -88,6 +91,8 @@ pub struct BwTreeDc {
     is_device_full: AtomicBool,
     /// The clock hand goes on when so many have been.
     evict_from_flush: AtomicU64,
+    /// How many steps come before the next look for pages that are in the way.
+    pack_rests: AtomicU32,
     /// From so many flushes on the next step of cleaning is due.
     pub(crate) clean_at: AtomicU64,
     /// Steps of background work.
@@ -162,6 +167,7 @@ impl BwTreeDc {
             flushes: AtomicU64::new(0),
             is_device_full: AtomicBool::new(false),
             evict_from_flush: AtomicU64::new(0),
+            pack_rests: AtomicU32::new(0),
             clean_at: AtomicU64::new(0),
             steps: AtomicU64::new(0),
             images_refused: AtomicU64::new(0),
@@ -403,13 +409,31 @@ impl BwTreeDc {
     /// Makes some room if memory is getting short: a little before the budget is reached, so that those who apply need not do it themselves. Whether there was something to do.
     fn room_step(&self) -> Result<bool, DcError> {
         let (memory, high_water) = (self.llama.memory_bytes(), self.llama.high_water());
+        if self.pack(self.llama.untidy_bytes()) {
+            return Ok(true);
+        }
         if memory <= high_water {
-            let untidy = self.llama.untidy_bytes();
-            return Ok(untidy > 0 && self.llama.evict_stranded_step(untidy).bytes > 0);
+            return Ok(false);
         }
         let evicted = self.evict(memory - high_water);
         // If another thread is flushing, what it will have to read. At least second chances were taken away.
         Ok(evicted.bytes > 0 || self.flush_step()? || self.prepare_step()? || evicted.spared > 0)
+    }
+
+    /// Moves pages that are in the way of others, unless that has found little lately; whether it moved any.
+    fn pack(&self, untidy_bytes: u64) -> bool {
+        // Relaxed: a matter of turns.
+        let rests = |left: u32| left.checked_sub(1);
+        if untidy_bytes == 0
+            || self.pack_rests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rests).is_ok()
+        {
+            return false;
+        }
+        let moved_bytes = self.llama.pack_stranded_step(untidy_bytes);
+        if moved_bytes < PACKED_BYTES_MIN.min(untidy_bytes) {
+            self.pack_rests.store(PACK_RESTS, Ordering::Relaxed);
+        }
+        moved_bytes > 0
     }
 
     /// How far the log is stable: as announced in this life or an earlier one (C5).

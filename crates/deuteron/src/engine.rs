@@ -39,6 +39,9 @@ use std::time::{Duration, Instant};
 /// How long a stalled operation sleeps before it looks again by itself.
 const STALL: Duration = Duration::from_millis(1);
 
+/// While records are in the way of others, what is stable is posted as often as this.
+const POST_UNTIDY: Duration = Duration::from_millis(500);
+
 /// The number of the next opening.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
@@ -47,6 +50,8 @@ pub struct Engine {
     parts: Parts,
     options: Options,
     shares: Shares,
+    /// When the proxy was last hurried for the sake of records that are in the way.
+    hurried: Mutex<Option<Instant>>,
     recorder: Option<Arc<Recorder>>,
     catalogue: Catalogue,
     aborts: AbortCounters,
@@ -138,6 +143,7 @@ impl Engine {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             _lock: lock,
             shares: Shares::of(&options),
+            hurried: Mutex::new(None),
             recorder,
             options,
         });
@@ -532,12 +538,20 @@ impl Engine {
             tc: self.parts.tc.memory_budget_taken(),
             dc: self.parts.dc.memory_budget_taken(),
             dc_wanted: self.parts.dc.memory_budget_wanted(),
-            loads: self.parts.dc.llama().loads(),
         };
-        self.shares.settle(taken, self.directory.now());
+        let now = self.directory.now();
+        self.shares.settle(taken, now);
         self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));
         self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(self.shares.tc_budget(dc, tables, 0)));
         self.parts.tc.set_memory_budget(self.shares.tc_budget(dc, tables, waiting));
+        if self.parts.tc.is_untidy() {
+            // What is not posted cannot leave, and lies in nearly every span.
+            let mut hurried = self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
+            if hurried.is_none_or(|last| now >= last + POST_UNTIDY) {
+                *hurried = Some(now);
+                self.signals.stable.raise();
+            }
+        }
     }
 
     fn checkpoint_is_due(&self) -> bool {

@@ -8,8 +8,9 @@
 //!
 //! What the components count is payload; what is half empty of the memory that it lies in, and what nobody counts, comes on top. That
 //! differs, up to two thirds of the payload. So five eighths are divided at first, and what is then seen to be left is granted besides,
-//! to pages first ([`Shares::settle`]). Where pages are missing though three quarters of them have room beside the transaction component's share, it gives them what it has more, step by
-//! step: a page that is missing costs fifty times as much as a record that is.
+//! to pages first ([`Shares::settle`]). Where three quarters of all pages have room beside the transaction component's share, it has no more than they leave, whether they are in memory yet or
+//! not: a page that is missing costs fifty times as much as a record that is. While pages grow, as while records are loaded, they are left room to become twice as many: records that have
+//! filled it would leave holes in all the spans that pages want.
 
 use crate::Options;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +29,6 @@ const UNCOUNTED: u64 = 4;
 const UNCOUNTED_BYTES_MAX: u64 = 384 << 20;
 /// How often it is looked at what is left.
 const SETTLE_EVERY: Duration = Duration::from_millis(100);
-/// Beside so many loads of pages from one time to the next none are missing.
-const LOADS_FEW: u64 = 64;
 /// The transaction component may have a part of what is left, of so many, each time: a page that is missing costs more than a record, and a record takes less
 /// room in its page.
 const TC_OF_LEFT: u64 = 4;
@@ -37,6 +36,10 @@ const TC_OF_LEFT: u64 = 4;
 /// what was evicted can leave the memory that it lay in.
 const TOO_MUCH: u64 = 64;
 const STEP: u64 = 256;
+/// Pages grow while they become more by a part of the memory, of so many, within such a time. They are then left room for so many times what they take.
+const GROWN: u64 = 512;
+const GROWN_WITHIN: Duration = Duration::from_secs(1);
+const ROOM_TO_GROW: u64 = 2;
 
 /// See the [module](self). All in bytes.
 pub struct Shares {
@@ -51,8 +54,16 @@ pub struct Shares {
     /// What each may have in view of what is left, if that is more than its share.
     tc_granted: AtomicU64,
     dc_granted: AtomicU64,
-    /// When that was looked at last, and the pages loaded until then.
-    settled: Mutex<Option<(Instant, u64)>>,
+    /// What pages leave to the transaction component at most.
+    tc_beside_pages: AtomicU64,
+    /// When that was looked at last, and how pages grew until then.
+    settled: Mutex<Option<(Instant, Growth)>>,
+}
+
+/// The most that the data component has wanted, but for what is little, and since when.
+struct Growth {
+    most_wanted: u64,
+    since: Instant,
 }
 
 /// What is taken of the memory.
@@ -66,8 +77,6 @@ pub struct Taken {
     pub dc: u64,
     /// What it would take of it with every page in memory.
     pub dc_wanted: u64,
-    /// Pages that it has loaded so far.
-    pub loads: u64,
 }
 
 impl Shares {
@@ -88,6 +97,7 @@ impl Shares {
             memory: options.memory_bytes as u64,
             tc_granted: AtomicU64::new(0),
             dc_granted: AtomicU64::new(0),
+            tc_beside_pages: AtomicU64::new(u64::MAX),
             settled: Mutex::new(None),
         }
     }
@@ -127,7 +137,8 @@ impl Shares {
         let share = share + self.dc.saturating_sub(dc_bytes + self.dc / 8);
         // What is granted has been reckoned with it.
         let share = share - waiting_bytes.min(share / 2);
-        share.max(self.tc_granted.load(Ordering::Relaxed)).min(self.tc_max)
+        let most = self.tc_beside_pages.load(Ordering::Relaxed).min(self.tc_max);
+        share.max(self.tc_granted.load(Ordering::Relaxed)).min(most)
     }
 
     /// How much of the transaction component's budget may be taken by committed operations that are too new to be posted: an
@@ -139,43 +150,64 @@ impl Shares {
     /// Grants each component what it has taken and some of what is left; if too much is taken, by and by less. It may be called as often as
     /// one likes.
     pub fn settle(&self, taken: Taken, now: Instant) {
-        let loaded_before = {
+        let grows = {
             let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
-            if settled.is_some_and(|(last, _)| now < last + SETTLE_EVERY) {
-                return;
+            match settled.as_mut() {
+                Some((last, _)) if now < *last + SETTLE_EVERY => return,
+                Some((last, growth)) => {
+                    *last = now;
+                    growth.note(taken.dc_wanted, self.memory / GROWN, now)
+                }
+                None => {
+                    *settled = Some((now, Growth { most_wanted: taken.dc_wanted, since: now }));
+                    false
+                }
             }
-            settled.replace((now, taken.loads)).map_or(taken.loads, |(_, loads)| loads)
         };
         let uncounted = (UNCOUNTED_BYTES + self.memory / UNCOUNTED).min(UNCOUNTED_BYTES_MAX);
         let there_is = self.memory.saturating_sub(uncounted + self.log as u64);
         let left = there_is.saturating_sub(taken.all);
         let step = self.memory / STEP;
-        let tc_most = if taken.loads - loaded_before > LOADS_FEW {
-            let a_step_less = self.tc_granted.load(Ordering::Relaxed).min(taken.tc).saturating_sub(step);
-            self.beside_all_pages(there_is, taken).max(a_step_less)
-        } else {
-            u64::MAX
-        };
-        for (granted, taken_of_it, left, most) in [
-            (&self.tc_granted, taken.tc, left / TC_OF_LEFT, tc_most),
-            (&self.dc_granted, taken.dc, left, u64::MAX),
-        ] {
+        let tc_had = self.tc_granted.load(Ordering::Relaxed).min(taken.tc);
+        for (granted, taken_of_it, left) in
+            [(&self.tc_granted, taken.tc, left / TC_OF_LEFT), (&self.dc_granted, taken.dc, left)]
+        {
             let budget = if taken.all <= there_is {
                 taken_of_it + left
             } else {
                 let back = if taken.all - there_is > self.memory / TOO_MUCH { step } else { 0 };
                 granted.load(Ordering::Relaxed).min(taken_of_it).saturating_sub(back)
             };
-            granted.store(budget.min(most), Ordering::Relaxed);
+            granted.store(budget, Ordering::Relaxed);
         }
+        let beside_pages = if grows {
+            self.beside_all_pages(there_is, taken.dc_wanted, ROOM_TO_GROW)
+        } else {
+            self.beside_all_pages(there_is, taken.dc_wanted, 1).max(tc_had.saturating_sub(step))
+        };
+        self.tc_beside_pages.store(beside_pages, Ordering::Relaxed);
     }
 
-    /// What is left for the transaction component beside all pages, its share at least; no limit, if with that share there is no room for three quarters of them.
-    fn beside_all_pages(&self, there_is: u64, taken: Taken) -> u64 {
+    /// What is left for the transaction component beside all pages so many `times`, its share at least; no limit, if with that share there is no room for three quarters of them.
+    fn beside_all_pages(&self, there_is: u64, dc_wanted: u64, times: u64) -> u64 {
         // What comes and goes leaves so much idle.
         let used = there_is - there_is / 9;
-        let most_pages = taken.dc_wanted - taken.dc_wanted / 4;
-        if most_pages + self.tc > used { u64::MAX } else { self.tc.max(used.saturating_sub(taken.dc_wanted)) }
+        let most_pages = dc_wanted - dc_wanted / 4;
+        if most_pages + self.tc > used {
+            u64::MAX
+        } else {
+            self.tc.max(used.saturating_sub(times * dc_wanted))
+        }
+    }
+}
+
+impl Growth {
+    /// Notes what is wanted `now`; whether that is more than a while ago, by `little` at least.
+    fn note(&mut self, wanted: u64, little: u64, now: Instant) -> bool {
+        if wanted > self.most_wanted + little {
+            *self = Growth { most_wanted: wanted, since: now };
+        }
+        now < self.since + GROWN_WITHIN
     }
 }
 
@@ -239,7 +271,7 @@ mod tests {
                 dc = shares.dc_budget(0).min(dc + MEMORY / 64);
                 tc = shares.tc_budget(dc, 0, 0).min(tc + MEMORY / 64);
                 most += 1;
-                let taken = Taken { all: tc + dc + idle_of(tc + dc), tc, dc, dc_wanted: MEMORY, loads: 0 };
+                let taken = Taken { all: tc + dc + idle_of(tc + dc), tc, dc, dc_wanted: MEMORY };
                 shares.settle(taken, start + most * SETTLE_EVERY);
                 assert!(taken.all <= there_is(&shares) + MEMORY / TOO_MUCH || idle_of(16) > 1, "{taken:?}");
             }
@@ -257,26 +289,72 @@ mod tests {
         let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
         let there_is = there_is(&shares);
         let used = there_is - there_is / 9;
-        let (mut times, mut loads, step) = (0, 0, MEMORY / STEP);
+        let (mut times, step) = (0, MEMORY / STEP);
         let most = shares.tc + 10 * step;
-        let mut settle = |dc_wanted: u64, missing: u64| {
-            (times, loads) = (times + 1, loads + missing);
-            let taken = Taken { all: there_is, tc: most, dc: there_is / 4, dc_wanted, loads };
+        let mut settle = |dc_wanted: u64| {
+            times += 20;
+            let taken = Taken { all: there_is, tc: most, dc: there_is / 4, dc_wanted };
             shares.settle(taken, start + times * SETTLE_EVERY);
+            // What it has been granted before is not taken back at once.
+            shares.tc_granted.store(most, Ordering::Relaxed);
             shares.tc_budget(shares.dc, 0, 0)
         };
         let fits = used - shares.tc - step;
         let (most_fit, does_not) = ((used - shares.tc) / 3 * 4, (used - shares.tc) / 3 * 4 + 8);
-        assert_eq!(settle(does_not, 1000), most, "there is more data than memory in any case");
-        assert_eq!(settle(fits, LOADS_FEW), most, "nothing is missing");
-        assert_eq!(settle(fits, 1000), most - step);
-        // However little has left by then.
-        assert_eq!(settle(fits, 1000), most - 2 * step);
-        let least = (0..20).map(|_| settle(fits, 1000)).last();
-        assert_eq!(least, Some(shares.tc + step), "what pages leave");
-        let least = (0..20).map(|_| settle(most_fit, 1000)).last();
-        assert_eq!(least, Some(shares.tc), "its share is left");
-        assert_eq!(settle(does_not, 1000), most);
+        assert_eq!(settle(does_not), most, "there is more data than memory in any case");
+        assert_eq!(settle(fits), most - step);
+        assert_eq!(settle(fits), most - step, "of what it has");
+        assert_eq!(settle(most_fit), most - step);
+        assert_eq!(settle(used), most);
+    }
+
+    #[test]
+    fn versions_shrink_to_what_pages_leave_and_to_their_share_at_least() {
+        let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
+        let there_is = there_is(&shares);
+        let used = there_is - there_is / 9;
+        let (mut times, step) = (0, MEMORY / STEP);
+        let mut least = |dc_wanted: u64| {
+            let mut tc = shares.tc + 10 * step;
+            for _ in 0..20 {
+                times += 20;
+                let taken = Taken { all: there_is, tc, dc: there_is / 4, dc_wanted };
+                shares.tc_granted.store(tc, Ordering::Relaxed);
+                shares.settle(taken, start + times * SETTLE_EVERY);
+                let now = shares.tc_budget(shares.dc, 0, 0);
+                assert!(tc - now <= step, "step by step");
+                tc = now;
+            }
+            tc
+        };
+        assert_eq!(least((used - shares.tc) / 3 * 4 + 8), shares.tc + 10 * step);
+        assert_eq!(least(used - shares.tc - step), shares.tc + step, "what pages leave");
+        assert_eq!(least((used - shares.tc) / 3 * 4), shares.tc, "its share");
+    }
+
+    #[test]
+    fn while_pages_grow_versions_leave_them_as_much_again() {
+        let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
+        let there_is = there_is(&shares);
+        let used = there_is - there_is / 9;
+        let budget = |dc_wanted: u64, at: Duration| {
+            let taken = Taken { all: used, tc: used, dc: 0, dc_wanted };
+            shares.settle(taken, start + at);
+            shares.tc_budget(0, 0, 0)
+        };
+        let a_quarter = used / 4;
+        assert!(budget(0, Duration::ZERO) >= used - MEMORY / 64, "there are none");
+        let (soon, later) = (Duration::from_millis(500), Duration::from_millis(1600));
+        assert_eq!(budget(a_quarter, soon), used - 2 * a_quarter);
+        // As much as they were seen to be before.
+        assert_eq!(
+            budget(a_quarter + MEMORY / GROWN, soon + SETTLE_EVERY),
+            used - 2 * (a_quarter + MEMORY / GROWN)
+        );
+        assert!(
+            budget(a_quarter, later) >= used - a_quarter - MEMORY / GROWN,
+            "they are not growing any more"
+        );
     }
 
     #[test]
@@ -286,8 +364,7 @@ mod tests {
         let there_is = there_is(&shares);
         let (tc, dc) = (shares.tc + 1000, shares.dc + 1000);
         let budgets = || (shares.tc_budget(shares.dc, 0, 0), shares.dc_budget(0));
-        let settle =
-            |all, tc, dc, now| shares.settle(Taken { all, tc, dc, dc_wanted: MEMORY, loads: 0 }, now);
+        let settle = |all, tc, dc, now| shares.settle(Taken { all, tc, dc, dc_wanted: MEMORY }, now);
         settle(there_is - 2000, tc, dc, at(0));
         assert_eq!(budgets(), (tc + 500, dc + 2000));
         settle(there_is, tc, dc, at(1) - Duration::from_millis(1));

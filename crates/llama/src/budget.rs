@@ -43,11 +43,10 @@ impl Llama {
         let lasting = self.tables_bytes() + index_bytes;
         // Relaxed: a figure.
         self.pages_bytes_max.store(budget - beside_pages(budget, lasting, passing), Ordering::Relaxed);
-        self.untidy_bytes.store(idle.untidy, Ordering::Relaxed);
+        self.idle_bytes.store(idle.counted + idle.untidy, Ordering::Relaxed);
     }
 
-    /// How much more there is of pages than may be, with all that lies idle, in bytes: what is in the way of others is to leave, and nothing else
-    /// ([`Llama::evict_stranded_step`]).
+    /// How much more there is of pages than may be, with all that lies idle beyond an eighth, in bytes: what is in the way of others is to be moved ([`Llama::pack_stranded_step`]).
     ///
     /// ```
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
@@ -58,8 +57,8 @@ impl Llama {
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
     pub fn untidy_bytes(&self) -> u64 {
-        let idle = IdleExcess { counted: 0, untidy: self.untidy_bytes.load(Ordering::Relaxed) };
-        idle.beyond(self.memory_bytes(), self.high_water(), self.budget.load(Ordering::Relaxed))
+        let idle = self.idle_bytes.load(Ordering::Relaxed);
+        (self.memory_bytes() + idle).saturating_sub(self.high_water()).min(idle)
     }
 
     /// Whether it matters what lies idle in the pool, and where. With a small budget that depends on the other stores of the process, by the chunk.
@@ -114,19 +113,6 @@ impl Llama {
     pub fn tables_bytes(&self) -> u64 {
         // Relaxed: a figure.
         self.table.bytes(self.pages.end().0) + self.places_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Loads of pages so far, as [`Statistics::loads`](crate::Statistics::loads): without a lock.
-    ///
-    /// ```
-    /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
-    /// # let options = deuteron_llama::Options::default();
-    /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
-    /// assert_eq!(llama.loads(), 0);
-    /// # Ok::<(), deuteron_llama::LlamaError>(())
-    /// ```
-    pub fn loads(&self) -> u64 {
-        self.counters.loads.get()
     }
 
     /// About what pages would take if all of them were in memory, in bytes: those that are on flash as they lie there, and a sixteenth for the slots; or what is in memory, if

@@ -1,7 +1,6 @@
 //! Eviction: what is durable leaves memory when the budget asks for it.
 //!
-//! A hand goes round the mapping table. A page that was touched since the hand last came by is spared once, unless its base is in the way
-//! of others ([`deuteron_pool::is_stranded`]). Of the others the part that is durable leaves: all of the page, and its mapping word becomes the address; or what lies
+//! A hand goes round the mapping table. A page that was touched since the hand last came by is spared once, and [packed](crate::pack) if it can do with less. Of the others the part that is durable leaves: all of the page, and its mapping word becomes the address; or what lies
 //! below the deltas that are not flushed yet, and its address takes its place (*partial swap-out*). Pages that are not
 //! durable at all stay, and the caller is told to flush.
 //!
@@ -28,14 +27,22 @@ pub struct Evicted {
     pub bytes: u64,
     /// Pages that have left, entirely or in part.
     pub pages: u64,
+    /// Pages that stay, and take less: nobody has used the room that they had for what comes.
+    pub packed: u64,
     /// Pages passed that cannot leave before a flush.
     pub dirty: u64,
     /// Pages that have had their second chance.
     pub spared: u64,
 }
 
-enum Outcome {
+/// What has become of a page that was passed.
+pub(crate) enum Outcome {
     Evicted(u64),
+    /// It takes so many bytes less, and all that it took lies elsewhere.
+    Packed {
+        freed: u64,
+        moved: u64,
+    },
     Dirty,
     Spared,
     /// Not resident, or somebody else is at it.
@@ -46,30 +53,61 @@ impl Llama {
     /// Evicts pages until about `target_bytes` bytes are freed or a few thousand pages have been looked at. Any number
     /// of threads may evict at once. No I/O: if pages are `dirty`, a [`Llama::flush_step`] makes them evictable.
     pub fn evict_step(&self, target_bytes: u64) -> Evicted {
-        self.evict_with(target_bytes, Self::evict)
+        let mut evicted = Evicted::default();
+        self.pass_pages(Self::evict, |outcome| {
+            match outcome {
+                Outcome::Evicted(bytes) => {
+                    evicted.bytes += bytes;
+                    evicted.pages += 1;
+                }
+                Outcome::Packed { freed, .. } => {
+                    evicted.bytes += freed;
+                    evicted.packed += 1;
+                }
+                Outcome::Dirty => evicted.dirty += 1,
+                Outcome::Spared => evicted.spared += 1,
+                Outcome::Passed => {}
+            }
+            evicted.bytes < target_bytes
+        });
+        evicted
     }
 
-    /// As [`Llama::evict_step`] of those pages alone whose base is in the way of others ([`deuteron_pool::is_stranded`]); no other loses its second chance.
+    /// Packs pages whose base is in the way of others ([`deuteron_pool::is_stranded`]) until about `target_bytes` bytes have been moved or a few thousand pages have been looked at: each is
+    /// copied to where it takes as little as may be and is in nobody's way. How many bytes were moved; no page loses its second chance.
     ///
     /// ```
     /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
     /// # let options = deuteron_llama::Options::default();
     /// # let (llama, _) = deuteron_llama::Llama::open(directory, options, deuteron_epoch::Epochs::new())?;
-    /// assert_eq!(llama.evict_stranded_step(1 << 20), deuteron_llama::Evicted::default());
+    /// assert_eq!(llama.pack_stranded_step(1 << 20), 0);
     /// # Ok::<(), deuteron_llama::LlamaError>(())
     /// ```
-    pub fn evict_stranded_step(&self, target_bytes: u64) -> Evicted {
-        self.evict_with(target_bytes, Self::evict_stranded)
+    pub fn pack_stranded_step(&self, target_bytes: u64) -> u64 {
+        // The slots of this thread came from anywhere; those that it takes next lie where they shall.
+        deuteron_pool::give_back();
+        let mut moved_bytes = 0;
+        self.pass_pages(Self::pack_stranded, |outcome| {
+            if let Outcome::Packed { moved, .. } = outcome {
+                moved_bytes += moved;
+            }
+            moved_bytes < target_bytes
+        });
+        moved_bytes
     }
 
-    fn evict_with(&self, target_bytes: u64, evict: fn(&Self, PageId, &Guard<'_>) -> Outcome) -> Evicted {
-        let mut evicted = Evicted::default();
+    /// Lets the hand pass pages, a step's at most, and has `act` look after those in memory until `goes_on`, which hears of each, says that it is enough.
+    fn pass_pages(
+        &self,
+        act: fn(&Self, PageId, &Guard<'_>) -> Outcome,
+        mut goes_on: impl FnMut(Outcome) -> bool,
+    ) {
         // Page 0 does not exist.
         let pages = self.pages.end().0.saturating_sub(1);
-        let mut looked = 0;
+        let (mut looked, mut is_on) = (0, goes_on(Outcome::Passed));
         let mut resident = Vec::with_capacity(BATCH as usize);
         // Twice round at most: once to take the second chances away.
-        while evicted.bytes < target_bytes && looked < STEP_PAGES.min(2 * pages) {
+        while is_on && looked < STEP_PAGES.min(2 * pages) {
             // Relaxed: where exactly the hand is does not matter.
             let hand = self.evict_hand.fetch_add(BATCH, Ordering::Relaxed);
             let guard = self.epochs.pin();
@@ -87,19 +125,10 @@ impl Llama {
                 }
             }
             for &page in &resident {
-                match evict(self, page, &guard) {
-                    Outcome::Evicted(bytes) => {
-                        evicted.bytes += bytes;
-                        evicted.pages += 1;
-                    }
-                    Outcome::Dirty => evicted.dirty += 1,
-                    Outcome::Spared => evicted.spared += 1,
-                    Outcome::Passed => {}
-                }
+                is_on = goes_on(act(self, page, &guard));
             }
             looked += BATCH.min(pages);
         }
-        evicted
     }
 
     /// Evicts those of `pages`, just flushed, that nobody has read lately, if memory is short. That they were written does not
@@ -124,20 +153,25 @@ impl Llama {
         }
     }
 
+    /// A page with a second chance is packed as it loses it: it stays, and takes less.
     fn evict(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
         let snapshot = self.snapshot(page, guard);
         match snapshot.head() {
-            Some(head) if head.take_referenced() && !(self.looks_at_pool() && head.is_stranded()) => {
-                Outcome::Spared
+            Some(head) if head.take_referenced() => {
+                let is_stranded = self.looks_at_pool() && head.is_near_and_stranded();
+                match self.pack(page, snapshot, is_stranded, guard) {
+                    Outcome::Passed => Outcome::Spared,
+                    packed => packed,
+                }
             }
             _ => self.swap_out(page, snapshot, guard),
         }
     }
 
-    fn evict_stranded(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
+    fn pack_stranded(&self, page: PageId, guard: &Guard<'_>) -> Outcome {
         let snapshot = self.snapshot(page, guard);
         match snapshot.head() {
-            Some(head) if head.is_stranded() => self.swap_out(page, snapshot, guard),
+            Some(head) if head.is_stranded() => self.pack(page, snapshot, true, guard),
             _ => Outcome::Passed,
         }
     }
@@ -208,7 +242,10 @@ mod tests {
         for count in [10, 100, 128] {
             let (llama, _, one) = durable(count);
             let evicted = llama.evict_step(u64::MAX);
-            assert_eq!(evicted, Evicted { bytes: count * one, pages: count, dirty: 0, spared: count });
+            assert_eq!(
+                evicted,
+                Evicted { bytes: count * one, pages: count, packed: 0, dirty: 0, spared: count }
+            );
             assert_eq!((llama.memory_bytes(), llama.statistics().pages_evicted), (0, count));
         }
         // Twice round is enough.
@@ -221,19 +258,22 @@ mod tests {
     fn a_step_ends_with_the_batch_that_has_freed_enough() {
         let (llama, pages, one) = durable(128);
         let first = llama.evict_step(64 * one);
-        assert_eq!(first, Evicted { bytes: 64 * one, pages: 64, dirty: 0, spared: 128 });
+        assert_eq!(first, Evicted { bytes: 64 * one, pages: 64, packed: 0, dirty: 0, spared: 128 });
         assert_eq!(llama.evict_step(0), Evicted::default());
         let guard = llama.pin();
         let is_stored = |page: &PageId| matches!(llama.snapshot(*page, &guard).state(), PageState::Stored(_));
         assert!(pages[..64].iter().all(is_stored) && !pages[64..].iter().any(is_stored));
         drop(guard);
-        assert_eq!(llama.evict_step(1), Evicted { bytes: 64 * one, pages: 64, dirty: 0, spared: 0 });
+        assert_eq!(
+            llama.evict_step(1),
+            Evicted { bytes: 64 * one, pages: 64, packed: 0, dirty: 0, spared: 0 }
+        );
     }
 
     #[test]
     fn a_step_looks_at_a_few_thousand_pages() {
         let (llama, _, one) = durable(3000);
-        let expected = Evicted { bytes: 1096 * one, pages: 1096, dirty: 0, spared: 3000 };
+        let expected = Evicted { bytes: 1096 * one, pages: 1096, packed: 0, dirty: 0, spared: 3000 };
         assert_eq!(llama.evict_step(u64::MAX), expected);
     }
 
@@ -243,7 +283,7 @@ mod tests {
         pages[..5].iter().for_each(|&page| put(&llama, page, &[8; 100]));
         let evicted = llama.evict_step(u64::MAX);
         // Five are met once more.
-        assert_eq!(evicted, Evicted { bytes: 15 * one, pages: 15, dirty: 5, spared: 20 });
+        assert_eq!(evicted, Evicted { bytes: 15 * one, pages: 15, packed: 0, dirty: 5, spared: 20 });
         assert_eq!((llama.memory_bytes(), llama.dirty_pages()), (5 * one, 5));
     }
 
@@ -259,7 +299,10 @@ mod tests {
         let head = llama.snapshot(pages[0], &guard).head().unwrap();
         assert!(head.take_referenced());
         let evicted = llama.evict_step(1);
-        assert_eq!(evicted, Evicted { bytes: before - llama.memory_bytes(), pages: 1, dirty: 0, spared: 0 });
+        assert_eq!(
+            evicted,
+            Evicted { bytes: before - llama.memory_bytes(), pages: 1, packed: 0, dirty: 0, spared: 0 }
+        );
         assert!(evicted.bytes > one / 2 && llama.is_missing(pages[0]));
         let head = llama.snapshot(pages[0], &guard).head().unwrap();
         let kinds: Vec<_> = chain(head).map(|node| (node.kind(), node.payload().to_vec())).collect();
@@ -291,26 +334,5 @@ mod tests {
         llama.evict_flushed(&pages[..64]);
         assert_eq!(llama.memory_bytes(), 37 * one);
         assert!(!llama.is_missing(pages[3]) && llama.is_missing(pages[4]));
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "nodes do not lie in the pool")]
-    fn what_is_in_the_way_leaves_by_itself_and_the_others_keep_their_second_chance() {
-        let llama = open(Options { memory_bytes: 64 << 20, ..Options::default() });
-        let pages: Vec<_> = (0..400).map(|_| llama.allocate()).collect();
-        // No other test has nodes of this size, of which five have a span.
-        pages.iter().for_each(|&page| put(&llama, page, &[7; 12_500]));
-        flush(&llama);
-        assert_eq!(llama.evict_stranded_step(u64::MAX), Evicted::default(), "no slot is free");
-        let (left, gone): (Vec<_>, Vec<_>) = pages.iter().partition(|page| page.0 % 4 == 0);
-        llama.evict_unread(&gone);
-        while llama.epochs.collect() > 0 {}
-        deuteron_pool::give_back();
-        let before = llama.memory_bytes();
-        let evicted = llama.evict_stranded_step(u64::MAX);
-        assert!((10..90).contains(&evicted.pages), "{evicted:?}");
-        assert_eq!((evicted.spared, llama.memory_bytes()), (0, before - evicted.bytes));
-        let spared = llama.evict_step(0).spared + llama.evict_step(u64::MAX).spared;
-        assert_eq!(spared, left.len() as u64 - evicted.pages);
     }
 }

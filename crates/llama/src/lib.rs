@@ -20,7 +20,7 @@
 //! | `rows` | what must be read before it can be flushed, read ahead and together |
 //! | `unreadable` | pages that cannot be read, and are flushed as what is known of them |
 //! | `unadopted` | what is durable and does not count yet |
-//! | `evict`, `memory` | out of memory, within the budget |
+//! | `evict`, `pack`, `memory` | out of memory, within the budget, and closer together |
 //! | `seal` | giving a page up |
 //! | `store`, `segments`, `spares`, `accounts`, `clean` | the files, what lives in each, and emptying them |
 //! | `checkpoint`, `image`, `images`, `recovery`, `stretch` | images of the mapping table, and the way back from them |
@@ -110,6 +110,7 @@ mod mapping_table;
 mod memory;
 mod node;
 mod options;
+mod pack;
 mod page_id;
 mod page_reader;
 mod read_buffer;

@@ -48,8 +48,8 @@ pub struct Llama {
     pub(crate) pages_bytes_max: AtomicU64,
     /// Bytes of the places that the images do not say yet, when somebody looked last.
     pub(crate) places_bytes: AtomicU64,
-    /// What lies idle and is not counted there.
-    pub(crate) untidy_bytes: AtomicU64,
+    /// What lies idle in the pool beyond an eighth, when somebody looked last.
+    pub(crate) idle_bytes: AtomicU64,
     /// Bytes of live fragments.
     pub(crate) live_bytes: Arc<AtomicU64>,
     pub(crate) counters: Counters,

@@ -55,17 +55,38 @@ impl OwnedChain {
     pub(crate) fn push_copies<'n>(&mut self, deltas: impl Iterator<Item = NodeRef<'n>>) {
         let deltas: Vec<_> = deltas.collect();
         for node in deltas.into_iter().rev() {
-            let copy = OwnedNode::delta(node.payload());
-            if let Some(address) = node.flash() {
-                copy.as_ref().set_flash(address);
-            }
+            let copy = self.copy_of_delta(node.payload());
+            copy.copy_flash(node);
             self.push(copy);
+        }
+    }
+
+    /// A delta to be pushed, in the slack if there is room.
+    fn copy_of_delta(&self, payload: &[u8]) -> OwnedNode {
+        // SAFETY: the chain is dropped from its newest node on, or published as a whole, so that it lives as long as the delta.
+        let near = self
+            .nodes
+            .last()
+            .and_then(|head| unsafe { OwnedNode::delta_in_slack(payload.len(), head.as_ref()) });
+        match near {
+            Some(mut near) => {
+                near.payload_mut().copy_from_slice(payload);
+                near
+            }
+            None => OwnedNode::delta(payload),
         }
     }
 
     /// Whether all of it is on flash.
     pub(crate) fn is_flushed(&self) -> bool {
         self.head().flash().is_some()
+    }
+}
+
+impl Drop for OwnedChain {
+    fn drop(&mut self) {
+        // Newest first: deltas in a slack are looked at before it goes with its base.
+        while self.nodes.pop().is_some() {}
     }
 }
 
@@ -321,7 +342,7 @@ impl Llama {
         let head = new.nodes.pop().expect("a chain has a node");
         match self.publish(page, expected.word(), head) {
             Ok(_) => {
-                for node in new.nodes {
+                for node in std::mem::take(&mut new.nodes) {
                     // Owned by the published chain from now on.
                     let _ = node.into_raw();
                 }
@@ -331,7 +352,11 @@ impl Llama {
                 }
                 true
             }
-            Err(_) => false,
+            Err(head) => {
+                // Before the rest, in whose slack it may lie.
+                drop(head);
+                false
+            }
         }
     }
 }

@@ -61,7 +61,7 @@ const LINE: usize = 64;
 /// A base's slack in pieces, 0 in a delta that does not lie in one.
 const SLACK_SHIFT: u32 = 4;
 /// Bytes by which the slack is counted.
-const SLACK_UNIT: usize = 128;
+pub(crate) const SLACK_UNIT: usize = 128;
 /// In `delta_bytes`: the slack before the node is given out (N5).
 const GIVEN_OUT: u32 = 1 << 31;
 /// The most slack that a base has, in bytes.
@@ -142,6 +142,11 @@ const NOTHING: *const Header = ptr::without_provenance(1);
 
 fn trailer_offset(payload_bytes: usize) -> usize {
     (PAYLOAD + payload_bytes).next_multiple_of(8)
+}
+
+/// What a delta takes in a slack.
+fn bytes_in_slack(payload_bytes: usize) -> usize {
+    (PAYLOAD + payload_bytes).next_multiple_of(NODE_ALIGN)
 }
 
 /// Of a node with its slack.
@@ -353,6 +358,18 @@ impl<'g> NodeRef<'g> {
         }
     }
 
+    /// What this node would take in a slack, if it is a delta.
+    pub(crate) fn bytes_in_slack(self) -> usize {
+        bytes_in_slack(self.payload_bytes())
+    }
+
+    /// What is left of the slack before a base or a delta in it, in bytes; 0 of other nodes.
+    pub(crate) fn unused_slack_bytes(self) -> usize {
+        let is_at_hand = self.kind() == NodeKind::Base || self.is_near();
+        let (taken, slack) = self.place_in_slack();
+        if is_at_hand { slack - taken } else { 0 }
+    }
+
     /// Of a base or a delta in the slack: how far it is from the base, and the bytes of the slack.
     #[inline]
     fn place_in_slack(self) -> (usize, usize) {
@@ -367,7 +384,6 @@ impl<'g> NodeRef<'g> {
             return None;
         }
         let (from, slack) = self.place_in_slack();
-        let bytes = bytes.next_multiple_of(NODE_ALIGN);
         if from + bytes > slack || !take(&self.header().delta_bytes) {
             return None;
         }
@@ -500,13 +516,23 @@ impl<'g> NodeRef<'g> {
         referenced
     }
 
-    /// Whether its base is in the way of others ([`deuteron_pool::is_stranded`]). Of a base and what lies in its slack: what lies further away is not
-    /// looked at, as it would have to be waited for.
+    /// Has the second chance that `other` has, of which this is a copy that nobody knows yet.
+    pub(crate) fn copy_referenced(self, other: NodeRef<'_>) {
+        let referenced = other.header().referenced.load(Ordering::Relaxed);
+        self.header().referenced.store(referenced, Ordering::Relaxed);
+    }
+
+    /// Whether the base of the chain from here down is in the way of others ([`deuteron_pool::is_stranded`]).
     pub(crate) fn is_stranded(self) -> bool {
-        let is_at_hand = self.kind() == NodeKind::Base || self.is_near();
-        let base = if is_at_hand { self.base() } else { None };
         // A base is charged by its slot. Where the slack begins does not matter: a span lies within or not.
-        base.is_some_and(|base| pool::is_stranded(Part::Pages, base.node.cast(), base.chain_memory()))
+        let is_stranded =
+            |base: NodeRef<'_>| pool::is_stranded(Part::Pages, base.node.cast(), base.chain_memory());
+        self.base().is_some_and(is_stranded)
+    }
+
+    /// The same where the base is at hand, as this is it or lies in its slack: what lies further away would have to be waited for.
+    pub(crate) fn is_near_and_stranded(self) -> bool {
+        (self.kind() == NodeKind::Base || self.is_near()) && self.is_stranded()
     }
 
     /// What a base node says of its page. `None` for other kinds.
@@ -642,7 +668,7 @@ impl OwnedNode {
     /// The chain lives as long as the node: until it is dropped, or published on top of the chain.
     #[inline]
     pub(crate) unsafe fn delta_in_slack(payload_bytes: usize, head: NodeRef<'_>) -> Option<OwnedNode> {
-        let (node, distance) = head.take_slack(PAYLOAD + payload_bytes)?;
+        let (node, distance) = head.take_slack(bytes_in_slack(payload_bytes))?;
         let slack = head.header().flags >> SLACK_SHIFT << SLACK_SHIFT;
         let header = Header {
             next: NOTHING,
@@ -760,6 +786,13 @@ impl OwnedNode {
             );
         }
         OwnedNode { node }
+    }
+
+    /// Takes over the address of `node`, of which this is a copy.
+    pub(crate) fn copy_flash(&self, node: NodeRef<'_>) {
+        if let Some(address) = node.flash() {
+            self.as_ref().set_flash(address);
+        }
     }
 
     /// A seal.

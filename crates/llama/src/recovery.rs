@@ -262,7 +262,7 @@ impl Llama {
             budget: AtomicU64::new(options.memory_bytes),
             pages_bytes_max: AtomicU64::new(options.memory_bytes),
             places_bytes: AtomicU64::new(0),
-            untidy_bytes: AtomicU64::new(0),
+            idle_bytes: AtomicU64::new(0),
             live_bytes,
             options,
             epochs,

@@ -130,6 +130,8 @@ counters! {
     pages_evicted,
     /// Pages whose flushed part left memory under deltas that stay.
     pages_evicted_in_part,
+    /// Pages that were copied to where they take no more than they need.
+    pages_packed,
     /// Checkpoints completed.
     checkpoints,
     /// Of these: with images of every page, not only of what had changed.

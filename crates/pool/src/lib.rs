@@ -14,7 +14,7 @@
 //!   the next are taken from the lowest, and the highest become empty;
 //! - other slots are taken from the lowest span that has one, and a span that has none in use becomes one for any size. A chunk with
 //!   none goes back to the system, but for one;
-//! - and whoever must let go of something, and may choose what, is told what lies in the highest of them ([`is_stranded`]);
+//! - and whoever must let go of something, and may choose what, or can move it, is told what lies in the highest of them ([`is_stranded`]);
 //! - of free spans in other chunks a sixteenth of all spans that have it keep their memory. It is the spans of higher addresses that lose theirs.
 //!
 //! What is larger than half a span, and under loom and shuttle everything, goes to the ordinary allocator. One pool serves all databases of a
@@ -153,7 +153,7 @@ pub fn give_back() {
 }
 
 /// Whether the allocation of `bytes` bytes at `memory`, of `part`, is in the way: many slots of its size are free, and it lies in one of the spans that would be free
-/// if those in use were close together. For who must let go of something, and may choose what.
+/// if those in use were close together. For who must let go of something, and may choose what, or can move it.
 ///
 /// ```
 /// use deuteron_pool::Part;
@@ -189,7 +189,7 @@ pub fn idle_bytes(part: Part, own: u64) -> u64 {
 pub struct IdleExcess {
     /// Counts as if it was in use.
     pub counted: u64,
-    /// Lets only leave what is in the way of others ([`is_stranded`]), and that down to three quarters of the budget: what cannot leave now may
+    /// Lets only leave what is in the way of others ([`is_stranded`]), and that down to half of the budget: what cannot leave now may
     /// keep each span from becoming free.
     pub untidy: u64,
 }
@@ -200,11 +200,11 @@ impl IdleExcess {
     /// ```
     /// let excess = deuteron_pool::IdleExcess { counted: 0, untidy: 100 };
     /// assert_eq!(excess.beyond(900, 950, 1000), 50);
-    /// assert_eq!((excess.beyond(800, 950, 1000), excess.beyond(760, 780, 1000)), (0, 10));
+    /// assert_eq!((excess.beyond(800, 950, 1000), excess.beyond(510, 580, 1000)), (0, 10));
     /// ```
     pub fn beyond(&self, used: u64, target: u64, budget: u64) -> u64 {
         let excess = (used + self.untidy).saturating_sub(target).min(self.untidy);
-        excess.min(used.saturating_sub(budget / 4 * 3))
+        excess.min(used.saturating_sub(budget / 2))
     }
 }
 

@@ -88,11 +88,10 @@ impl Core {
     }
 
     /// Moves the clock hand over `buckets` buckets; whether anything was dropped. Records that have been used since the hand
-    /// last came by are spared once, unless memory is short indeed or they are in the way of others. What everybody sees is what was [known](Core::known_horizon) of it: to look at
+    /// last came by are spared once, unless memory is short indeed, or much lies idle and they are in the way of others. What everybody sees is what was [known](Core::known_horizon) of it: to look at
     /// all transactions takes as long as some buckets.
     pub(crate) fn sweep(&self, buckets: usize) -> bool {
         let horizon = self.known_horizon();
-        let looks_at_pool = self.account.looks_at_pool();
         let mut dropped = false;
         for _ in (0..buckets).step_by(GUARD_BUCKETS) {
             // Relaxed: where exactly the hand is does not matter.
@@ -110,7 +109,7 @@ impl Core {
                     // The second chance is left to those that the hand passes while there is room.
                     let is_short = self.account.is_over_target();
                     let is_due = is_short && (!record.take_referenced() || self.account.is_over_hard());
-                    let is_tidied = looks_at_pool && (is_short || self.account.is_untidy());
+                    let is_tidied = self.account.is_untidy();
                     if is_due || is_tidied && record.is_stranded(&guard) {
                         dropped |= self.evict(record, &guard);
                     }

@@ -258,6 +258,20 @@ impl TransactionComponent {
         self.core.account.budget_taken()
     }
 
+    /// Whether records shall leave that are in the way of others, though there is room for as much. Those that wait to be posted cannot, and keep what lies around them from being
+    /// of use to anybody else.
+    ///
+    /// ```
+    /// # fn example(tc: &deuteron_tc::TransactionComponent) {
+    /// if tc.is_untidy() {
+    ///     // Have the proxy post what is stable, however little.
+    /// }
+    /// # }
+    /// ```
+    pub fn is_untidy(&self) -> bool {
+        self.core.account.is_untidy()
+    }
+
     /// The budget now, in bytes, but for what lies idle.
     pub fn memory_budget(&self) -> u64 {
         self.core.account.budget()

@@ -158,11 +158,6 @@ impl Account {
         bytes >= self.budget() as usize / 16
     }
 
-    /// Whether what is in the way of others in the pool is evicted first.
-    pub(crate) fn looks_at_pool(&self) -> bool {
-        self.given.load(Ordering::Relaxed) >= POOL_BUDGET_MIN
-    }
-
     /// What of the budget that was set lies idle.
     fn idle(&self) -> u64 {
         self.given.load(Ordering::Relaxed).saturating_sub(self.budget())
@@ -253,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_untidy_with_what_lies_idle_besides_down_to_three_quarters() {
+    fn it_is_untidy_with_what_lies_idle_besides_down_to_half() {
         let account = Account::new(1 << 29);
         let part = 1 << 23;
         account.add(60 * part);
@@ -264,8 +259,10 @@ mod tests {
         assert!(!account.is_untidy(), "there is room for as much");
         account.untidy.store(40 * part as u64, Ordering::Relaxed);
         assert!(account.is_untidy());
-        account.subtract(11 * part);
-        assert!(!account.is_untidy(), "three quarters are left");
+        account.subtract(26 * part);
+        assert!(account.is_untidy());
+        account.subtract(part);
+        assert!(!account.is_untidy(), "half is left");
     }
 
     #[test]
@@ -285,15 +282,13 @@ mod tests {
     #[test]
     fn what_lies_idle_is_taken_from_a_large_budget_and_a_little_changes_nothing() {
         let account = Account::new(POOL_BUDGET_MIN - 1);
-        assert!(!account.looks_at_pool());
         account.set_budget(32 << 20);
-        assert!(account.looks_at_pool());
         // Of the process, which has other tests: up to a half.
         let idle = (32 << 20) - account.budget();
         assert!(account.budget_taken() == idle && idle <= 16 << 20);
         // The budget is no smaller for it.
         account.set_budget(POOL_BUDGET_MIN);
-        assert!(account.looks_at_pool());
+        assert!(account.given.load(Ordering::Relaxed) >= POOL_BUDGET_MIN);
         let small = Account::new(6400);
         for (set, now) in [(6301, 6400), (6299, 6299), (6397, 6299), (6398, 6398)] {
             small.set_budget(set);

@@ -102,6 +102,38 @@ fn eviction_and_rewrite_agree_on_the_address() {
     });
 }
 
+/// M3: what is packed, or loaded again, has the address that the flusher has noted, if it has.
+#[test]
+fn a_copy_has_the_address_that_the_flusher_has_noted() {
+    loom::model(|| {
+        let address = FlashAddress::new(4096, 64).to_raw();
+        let table = table();
+        // Each stands for the `flash` of a head node: what there is, and its copy.
+        let heads = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        assert!(table.replace(PAGE, 0, pointer(1)));
+        let flusher = {
+            let (table, heads) = (table.clone(), heads.clone());
+            thread::spawn(move || {
+                let claim = table.try_claim(PAGE);
+                let head = usize::from(table.word(PAGE) == pointer(2));
+                claim.is_some_and(|_claim| {
+                    heads[head].store(address, Ordering::Relaxed);
+                    true
+                })
+            })
+        };
+        if let Some(_claim) = table.try_claim(PAGE)
+            && table.word(PAGE) == pointer(1)
+        {
+            heads[1].store(heads[0].load(Ordering::Relaxed), Ordering::Relaxed);
+            table.replace(PAGE, pointer(1), pointer(2));
+        }
+        let is_flushed = flusher.join().unwrap();
+        let head = usize::from(table.word(PAGE) == pointer(2));
+        assert_eq!(heads[head].load(Ordering::Relaxed) == address, is_flushed);
+    });
+}
+
 /// M5: the flusher never takes a base that was installed under a hold which is still there.
 #[test]
 fn a_held_base_is_not_flushed() {
