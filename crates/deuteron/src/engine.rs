@@ -499,6 +499,7 @@ impl Engine {
         self.history.step(&self.parts.tc, || self.now());
         let mut worked = self.parts.dc.maintain_step()?;
         self.balance_memory();
+        self.hurry_for_untidy();
         self.unpin_log();
         worked |= self.parts.tc.collect_step();
         worked |= self.parts.log.recycle_step();
@@ -539,13 +540,16 @@ impl Engine {
             dc: self.parts.dc.memory_budget_taken(),
             dc_wanted: self.parts.dc.memory_budget_wanted(),
         };
-        let now = self.directory.now();
-        self.shares.settle(taken, now);
+        self.shares.settle(taken, self.directory.now());
         self.parts.dc.set_memory_budget(self.shares.dc_budget(tables));
         self.parts.proxy.set_waiting_list_bytes_max(Shares::waiting(self.shares.tc_budget(dc, tables, 0)));
         self.parts.tc.set_memory_budget(self.shares.tc_budget(dc, tables, waiting));
+    }
+
+    /// Has what is stable posted sooner while records are in the way of others: what is not posted cannot leave, and lies in nearly every span.
+    fn hurry_for_untidy(&self) {
         if self.parts.tc.is_untidy() {
-            // What is not posted cannot leave, and lies in nearly every span.
+            let now = self.directory.now();
             let mut hurried = self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
             if hurried.is_none_or(|last| now >= last + POST_UNTIDY) {
                 *hurried = Some(now);

@@ -261,6 +261,11 @@ mod tests {
         MEMORY - MEMORY / UNCOUNTED - UNCOUNTED_BYTES - shares.log as u64
     }
 
+    /// What of it may be in use, beside what lies idle.
+    fn used(shares: &Shares) -> u64 {
+        there_is(shares) - there_is(shares) / 9
+    }
+
     #[test]
     fn both_grow_into_what_is_left_and_no_further() {
         let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
@@ -287,38 +292,14 @@ mod tests {
     #[test]
     fn where_all_pages_have_room_versions_leave_it_to_them_step_by_step() {
         let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
-        let there_is = there_is(&shares);
-        let used = there_is - there_is / 9;
-        let (mut times, step) = (0, MEMORY / STEP);
-        let most = shares.tc + 10 * step;
-        let mut settle = |dc_wanted: u64| {
-            times += 20;
-            let taken = Taken { all: there_is, tc: most, dc: there_is / 4, dc_wanted };
-            shares.settle(taken, start + times * SETTLE_EVERY);
-            // What it has been granted before is not taken back at once.
-            shares.tc_granted.store(most, Ordering::Relaxed);
-            shares.tc_budget(shares.dc, 0, 0)
-        };
-        let fits = used - shares.tc - step;
-        let (most_fit, does_not) = ((used - shares.tc) / 3 * 4, (used - shares.tc) / 3 * 4 + 8);
-        assert_eq!(settle(does_not), most, "there is more data than memory in any case");
-        assert_eq!(settle(fits), most - step);
-        assert_eq!(settle(fits), most - step, "of what it has");
-        assert_eq!(settle(most_fit), most - step);
-        assert_eq!(settle(used), most);
-    }
-
-    #[test]
-    fn versions_shrink_to_what_pages_leave_and_to_their_share_at_least() {
-        let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
-        let there_is = there_is(&shares);
-        let used = there_is - there_is / 9;
+        let (there_is, used) = (there_is(&shares), used(&shares));
         let (mut times, step) = (0, MEMORY / STEP);
         let mut least = |dc_wanted: u64| {
             let mut tc = shares.tc + 10 * step;
             for _ in 0..20 {
                 times += 20;
                 let taken = Taken { all: there_is, tc, dc: there_is / 4, dc_wanted };
+                // What it has been granted before is not taken back at once.
                 shares.tc_granted.store(tc, Ordering::Relaxed);
                 shares.settle(taken, start + times * SETTLE_EVERY);
                 let now = shares.tc_budget(shares.dc, 0, 0);
@@ -327,16 +308,17 @@ mod tests {
             }
             tc
         };
-        assert_eq!(least((used - shares.tc) / 3 * 4 + 8), shares.tc + 10 * step);
+        let does_not_fit = (used - shares.tc) / 3 * 4 + 8;
+        assert_eq!(least(does_not_fit), shares.tc + 10 * step, "there is more data than memory in any case");
+        assert_eq!(least(used), shares.tc + 10 * step);
         assert_eq!(least(used - shares.tc - step), shares.tc + step, "what pages leave");
-        assert_eq!(least((used - shares.tc) / 3 * 4), shares.tc, "its share");
+        assert_eq!(least((used - shares.tc) / 3 * 4), shares.tc, "its share is left");
     }
 
     #[test]
     fn while_pages_grow_versions_leave_them_as_much_again() {
         let (shares, start) = (Shares::of(&Options::new().memory(MEMORY as usize)), Instant::now());
-        let there_is = there_is(&shares);
-        let used = there_is - there_is / 9;
+        let used = used(&shares);
         let budget = |dc_wanted: u64, at: Duration| {
             let taken = Taken { all: used, tc: used, dc: 0, dc_wanted };
             shares.settle(taken, start + at);

@@ -189,23 +189,8 @@ pub fn idle_bytes(part: Part, own: u64) -> u64 {
 pub struct IdleExcess {
     /// Counts as if it was in use.
     pub counted: u64,
-    /// Lets only leave what is in the way of others ([`is_stranded`]), and that down to half of the budget: what cannot leave now may
-    /// keep each span from becoming free.
+    /// What lies idle besides, half of the budget at most: it lets only what is in the way of others ([`is_stranded`]) leave, or be moved.
     pub untidy: u64,
-}
-
-impl IdleExcess {
-    /// How much of what is [untidy](IdleExcess::untidy) exceeds `target` with `used` bytes in use, and may be let go of.
-    ///
-    /// ```
-    /// let excess = deuteron_pool::IdleExcess { counted: 0, untidy: 100 };
-    /// assert_eq!(excess.beyond(900, 950, 1000), 50);
-    /// assert_eq!((excess.beyond(800, 950, 1000), excess.beyond(510, 580, 1000)), (0, 10));
-    /// ```
-    pub fn beyond(&self, used: u64, target: u64, budget: u64) -> u64 {
-        let excess = (used + self.untidy).saturating_sub(target).min(self.untidy);
-        excess.min(used.saturating_sub(budget / 2))
-    }
 }
 
 /// What lies [idle](idle_bytes) in `part` for one who has `own` bytes of slots of it in use and may have `budget`, beyond an eighth of what it has. What comes

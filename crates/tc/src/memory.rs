@@ -135,10 +135,11 @@ impl Account {
         self.used() > self.target()
     }
 
-    /// With all that lies idle it is above this: what is in the way of others is to leave, and nothing else.
+    /// With all that lies idle it is above this: what is in the way of others is to leave, and nothing else. Down to half of what was set: what waits to be posted
+    /// may keep each span from becoming free, and then it is of no use.
     pub(crate) fn is_untidy(&self) -> bool {
-        let excess = IdleExcess { counted: 0, untidy: self.untidy.load(Ordering::Relaxed) };
-        excess.beyond(self.used(), self.target(), self.given.load(Ordering::Relaxed)) > 0
+        let (untidy, used) = (self.untidy.load(Ordering::Relaxed), self.used());
+        untidy > 0 && used > self.given.load(Ordering::Relaxed) / 2 && used + untidy > self.target()
     }
 
     /// What writers have superseded goes as soon as everybody sees what is above it, instead of when the record is written again or the collector
