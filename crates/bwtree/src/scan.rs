@@ -9,7 +9,7 @@
 //!
 //! A reverse scan has no left siblings to follow. It descends to the page that holds the keys *just below* the bound.
 
-use crate::chain::{FIRST_LINES, WholeChain, base_of};
+use crate::chain::{FIRST_LINES, WholeChain};
 use crate::error::Miss;
 use crate::interruption::{Moment, strike};
 use crate::merging::Heir;
@@ -143,19 +143,21 @@ impl Cursor {
         read: &mut impl FnMut(&Stretch<'a>),
     ) -> bool {
         while !range.is_empty() {
-            // So many at once that it is not too many, whatever they are.
-            let wanted = range.len().min(self.records_left.max(1));
             let first = |count: usize| match self.reverse {
                 true => range.end - count..range.end,
                 false => range.start..range.start + count,
             };
-            let (mut taken, mut bytes) = (first(wanted), base.entry_bytes_max(first(wanted)));
-            if bytes >= self.bytes_left {
-                taken = first(1);
-                bytes = base.entry_bytes_max(first(1));
+            let (mut count, mut values) =
+                base.first_values(range.clone(), self.records_left.max(1), self.reverse);
+            let mut bytes = base.entry_bytes_max(first(count));
+            while bytes >= self.bytes_left && count > 1 {
+                // Half of them: all may be too many.
+                count /= 2;
+                (bytes, values) = (base.entry_bytes_max(first(count)), base.values(first(count)));
             }
+            let taken = first(count);
             read(&Stretch::of_run(base, taken.clone(), self.reverse));
-            if !self.count(bytes, base.values(taken.clone())) {
+            if !self.count(bytes, values) {
                 return false;
             }
             match self.reverse {
@@ -229,7 +231,7 @@ impl Tree {
         while !cursor.is_done() {
             // A guard for a few leaves, so that a long scan does not hold up reclamation.
             let scanned = self.try_scan_leaves(cursor, &self.llama.pin(), |stretch| {
-                stretch.visit(|record: &RecordRef<'_>, _: usize| read(record));
+                stretch.visit(&mut read);
             });
             if let Err(Miss(page)) = scanned {
                 self.load(page)?;
@@ -277,15 +279,15 @@ impl Tree {
                 page = heir;
                 continue;
             }
-            let base = base_of(head).ok_or(Miss(page))?;
-            let beyond = base.high().filter(|high| match start {
+            let chain = WholeChain::new(head).ok_or(Miss(page))?;
+            let beyond = chain.base.high().filter(|high| match start {
                 Bound::Unbounded => cursor.reverse,
                 Bound::Excluded(key) if cursor.reverse => key > *high,
                 Bound::Included(key) | Bound::Excluded(key) => key >= *high,
             });
             match beyond {
-                Some(high) => page = self.go_right(page, high, base.right(), guard)?,
-                None => return WholeChain::new(head).ok_or(Miss(page)),
+                Some(high) => page = self.go_right(page, high, chain.base.right(), guard)?,
+                None => return Ok(chain),
             }
         }
     }

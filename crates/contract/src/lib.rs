@@ -34,4 +34,4 @@ pub use error::DcError;
 pub use identifiers::{Lsn, TableId, Timestamp, TransactionId};
 pub use key_range::{KeyBounds, KeyRange};
 pub use memory_dc::MemoryDc;
-pub use scan_batch::{Block, RecordView, ScanBatch};
+pub use scan_batch::{BlockEntry, KEYS_SLACK, KeyLengths, RecordView, ScanBatch};

@@ -4,13 +4,13 @@
 //! take. Values are taken over as they lie, many at once; of each record one slot says where its key and its value are.
 
 use crate::{Record, Timestamp};
-use std::ops::Range;
+use std::{iter, slice};
 
 /// In place of the length of a value: there is none.
 const TOMBSTONE: u32 = u32::MAX;
 
-/// The room behind a key that [`Block::push`] lends, in bytes.
-const KEY_SLACK: usize = 8;
+/// The room behind keys that [`ScanBatch::push_block`] lends, in bytes: whoever writes them one behind the other may write beyond the end of each.
+pub const KEYS_SLACK: usize = 8;
 
 /// The least room that a batch has.
 const ROOM_MIN: usize = 1 << 12;
@@ -23,6 +23,16 @@ struct Slot {
     key_bytes: u32,
     value_bytes: u32,
     timestamp: Timestamp,
+}
+
+impl Slot {
+    const NONE: Slot =
+        Slot { key_start: 0, value_start: 0, key_bytes: 0, value_bytes: TOMBSTONE, timestamp: Timestamp(0) };
+
+    #[inline]
+    fn version(&self) -> (Timestamp, bool) {
+        (self.timestamp, self.value_bytes != TOMBSTONE)
+    }
 }
 
 /// One batch of a range scan: records in the order asked for, tombstones included.
@@ -113,39 +123,72 @@ impl ScanBatch {
     /// If key or value are 4 GiB long, which none is.
     #[inline]
     pub fn push(&mut self, key: &[u8], value: Option<&[u8]>, timestamp: Timestamp) {
-        let mut block = self.begin_block(value.unwrap_or_default());
-        let write_key = |room: &mut [u8]| room[..key.len()].copy_from_slice(key);
-        block.push(key.len(), write_key, value.map(|value| 0..value.len()), timestamp);
+        let (key_bytes, value_bytes) = (key.len(), value.map(<[u8]>::len));
+        let entry = BlockEntry { key_bytes, value_at: 0, value_bytes, timestamp };
+        self.push_block(value.unwrap_or_default(), key_bytes, iter::once(entry), |_, room| {
+            room[..key_bytes].copy_from_slice(key);
+        });
     }
 
-    /// Copies `bytes`, in which the values of some records lie, which are to be added behind the others.
+    /// Adds records behind the others, whose values lie in `bytes`, all of which are copied at once, and whose keys have no more than `keys_bytes_max` bytes
+    /// together. `write_keys` is lent room for them and [`KEYS_SLACK`] bytes more, and writes them to its beginning, one behind the other; their lengths it is told.
     ///
     /// ```
-    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// # use deuteron_contract::{BlockEntry, ScanBatch, Timestamp};
     /// let mut batch = ScanBatch::new();
-    /// let mut block = batch.begin_block(b"apples:12,figs:none,pears:7");
-    /// for (key, value) in [("apples", Some(7..9)), ("figs", None), ("pears", Some(26..27))] {
-    ///     let write_key = |room: &mut [u8]| room[..key.len()].copy_from_slice(key.as_bytes());
-    ///     block.push(key.len(), write_key, value, Timestamp(3));
-    /// }
+    /// let timestamp = Timestamp(3);
+    /// let entries = [
+    ///     BlockEntry { key_bytes: 6, value_at: 7, value_bytes: Some(2), timestamp },
+    ///     BlockEntry { key_bytes: 4, value_at: 15, value_bytes: None, timestamp },
+    ///     BlockEntry { key_bytes: 5, value_at: 26, value_bytes: Some(1), timestamp },
+    /// ];
+    /// batch.push_block(b"apples:12,figs:none,pears:7", 15, entries.into_iter(), |lengths, room| {
+    ///     assert!(lengths.eq([6, 4, 5]));
+    ///     room[..15].copy_from_slice(b"applesfigspears");
+    /// });
     /// assert_eq!(batch.iter().map(|record| record.value).collect::<Vec<_>>(), [Some(&b"12"[..]), None, Some(b"7")]);
     /// assert_eq!(batch.last_key(), Some(&b"pears"[..]));
     /// ```
-    #[inline]
-    pub fn begin_block(&mut self, bytes: &[u8]) -> Block<'_> {
-        let (values_start, end) = (self.used, self.used + bytes.len());
+    ///
+    /// # Panics
+    /// If the keys are longer than that, or any key or value is 4 GiB long, which none is. Of a value that is not in `bytes`, whoever reads it gets other
+    /// bytes, or panics.
+    // Part of the loops of scans, of which there are several: a call takes as much as what is done here.
+    #[inline(always)]
+    pub fn push_block(
+        &mut self,
+        bytes: &[u8],
+        keys_bytes_max: usize,
+        entries: impl ExactSizeIterator<Item = BlockEntry>,
+        write_keys: impl FnOnce(KeyLengths<'_>, &mut [u8]),
+    ) {
+        let (values_start, keys_start) = (self.used, self.used + bytes.len());
+        let end = keys_start + keys_bytes_max + KEYS_SLACK;
         if self.bytes.len() < end {
-            self.grow(bytes.len());
+            self.grow_to(end);
         }
-        self.bytes[values_start..end].copy_from_slice(bytes);
-        self.used = end;
-        Block { batch: self, values_start }
+        if !bytes.is_empty() {
+            self.bytes[values_start..keys_start].copy_from_slice(bytes);
+        }
+        let first = self.slots.len();
+        self.slots.resize(first + entries.len(), Slot::NONE);
+        let added = &mut self.slots[first..];
+        let (mut slots, mut key_start) = (added.iter_mut(), keys_start);
+        for BlockEntry { key_bytes, value_at, value_bytes, timestamp } in entries {
+            let Some(slot) = slots.next() else { break };
+            let (value_start, value_bytes) = (values_start + value_at, value_bytes.map_or(TOMBSTONE, length));
+            *slot = Slot { key_start, value_start, key_bytes: length(key_bytes), value_bytes, timestamp };
+            key_start += key_bytes;
+        }
+        assert!(key_start - keys_start <= keys_bytes_max, "the keys are no longer than was said");
+        write_keys(KeyLengths(added.iter()), &mut self.bytes[keys_start..end]);
+        self.used = key_start;
     }
 
-    /// Makes room for so many bytes more.
+    /// Makes room for so many bytes in all.
     #[cold]
-    fn grow(&mut self, bytes: usize) {
-        let room = (self.used + bytes).max(2 * self.bytes.len()).max(ROOM_MIN);
+    fn grow_to(&mut self, bytes: usize) {
+        let room = bytes.max(2 * self.bytes.len()).max(ROOM_MIN);
         self.bytes.resize(room, 0);
     }
 
@@ -225,8 +268,20 @@ impl ScanBatch {
     /// If there are not so many.
     #[inline]
     pub fn version(&self, index: usize) -> (Timestamp, bool) {
-        let slot = &self.slots[index];
-        (slot.timestamp, slot.value_bytes != TOMBSTONE)
+        self.slots[index].version()
+    }
+
+    /// The same of all records.
+    ///
+    /// ```
+    /// # use deuteron_contract::{ScanBatch, Timestamp};
+    /// let mut batch = ScanBatch::new();
+    /// batch.push(b"k", None, Timestamp(3));
+    /// assert!(batch.versions().eq([(Timestamp(3), false)]));
+    /// ```
+    #[inline]
+    pub fn versions(&self) -> impl ExactSizeIterator<Item = (Timestamp, bool)> {
+        self.slots.iter().map(Slot::version)
     }
 
     /// The records in the order of the batch.
@@ -266,51 +321,29 @@ impl ScanBatch {
     }
 }
 
-/// Records of a [`ScanBatch`] whose values have been copied together.
-#[derive(Debug)]
-pub struct Block<'b> {
-    batch: &'b mut ScanBatch,
-    values_start: usize,
+/// A record that [`ScanBatch::push_block`] adds, but for its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockEntry {
+    /// The length of the key.
+    pub key_bytes: usize,
+    /// Where in the block the value begins, if there is one.
+    pub value_at: usize,
+    /// The length of the value, if there is one.
+    pub value_bytes: Option<usize>,
+    /// The commit timestamp.
+    pub timestamp: Timestamp,
 }
 
-impl Block<'_> {
-    /// Adds a record behind the others of the batch. `write_key` is lent room for the `key_bytes` of its key and eight bytes more, which it may write to as it
-    /// likes; `value` says where in the block its value is, if it has one.
-    ///
-    /// ```
-    /// # use deuteron_contract::{ScanBatch, Timestamp};
-    /// let mut batch = ScanBatch::new();
-    /// let write_key = |room: &mut [u8]| {
-    ///     room[..2].copy_from_slice(b"ap");
-    ///     room[2..6].copy_from_slice(b"ples");
-    /// };
-    /// batch.begin_block(b"12").push(6, write_key, Some(0..2), Timestamp(3));
-    /// assert_eq!(batch.get(0).key, b"apples");
-    /// ```
-    ///
-    /// # Panics
-    /// If key or value are 4 GiB long, which none is. Of a value that is not in the block, whoever reads it gets other bytes, or panics.
-    // Part of the loops of scans: a call takes as much as what is done here.
-    #[inline(always)]
-    pub fn push(
-        &mut self,
-        key_bytes: usize,
-        write_key: impl FnOnce(&mut [u8]),
-        value: Option<Range<usize>>,
-        timestamp: Timestamp,
-    ) {
-        let (key_start, room_bytes) = (self.batch.used, key_bytes + KEY_SLACK);
-        if self.batch.bytes.len() - key_start < room_bytes {
-            self.batch.grow(room_bytes);
-        }
-        write_key(&mut self.batch.bytes[key_start..key_start + room_bytes]);
-        self.batch.used = key_start + key_bytes;
-        let (value_start, value_bytes) = match value {
-            None => (0, TOMBSTONE),
-            Some(value) => (self.values_start + value.start, length(value.len())),
-        };
-        let key_bytes = length(key_bytes);
-        self.batch.slots.push(Slot { key_start, value_start, key_bytes, value_bytes, timestamp });
+/// The lengths of the keys of a block, in the order of its records.
+#[derive(Clone, Debug)]
+pub struct KeyLengths<'b>(slice::Iter<'b, Slot>);
+
+impl Iterator for KeyLengths<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        self.0.next().map(|slot| slot.key_bytes as usize)
     }
 }
 

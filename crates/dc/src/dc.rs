@@ -5,7 +5,7 @@ use crate::error;
 use crate::large_values::Claims;
 use crate::options::DcOptions;
 use crate::reclaim::Merged;
-use crate::scan::AddToBlock;
+use crate::scan::AddToBatch;
 use crate::stored_value::{self, is_table};
 use crate::sweep::Sweeps;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, yield_now};
@@ -799,8 +799,7 @@ impl DataComponent for BwTreeDc {
         while !cursor.is_done() {
             // A guard for a few leaves, so that a long scan does not hold up reclamation.
             let scanned = tree.try_scan_leaves(&mut cursor, &self.llama.pin(), |stretch| {
-                let block = batch.begin_block(stretch.bytes());
-                stretch.visit(AddToBlock { block, special: &mut special });
+                stretch.collect(AddToBatch { stretch, batch, special: &mut special });
             });
             if let Err(miss) = scanned {
                 self.load_leaves(tree, &cursor, miss, leaves_ahead)?;

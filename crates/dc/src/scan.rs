@@ -1,23 +1,33 @@
 //! From the leaves of a tree into the batch of a scan.
 
 use crate::stored_value;
-use deuteron_bwtree::{RecordRef, Visitor};
-use deuteron_contract::{Block, Timestamp};
+use deuteron_bwtree::{Collector, Entry, Stretch};
+use deuteron_contract::{BlockEntry, ScanBatch, Timestamp};
 
-/// Adds what it meets to a batch, whose block holds the values already.
-pub(crate) struct AddToBlock<'b, 's> {
-    pub(crate) block: Block<'b>,
+/// Adds the records of a stretch to a batch.
+pub(crate) struct AddToBatch<'b> {
+    pub(crate) stretch: &'b Stretch<'b>,
+    pub(crate) batch: &'b mut ScanBatch,
     /// Whether a value is not the user's as it lies there, so far.
-    pub(crate) special: &'s mut bool,
+    pub(crate) special: &'b mut bool,
 }
 
-impl Visitor for AddToBlock<'_, '_> {
+impl Collector for AddToBatch<'_> {
     // Part of the loop of a scan: a call takes as much as what is done here.
     #[inline(always)]
-    fn meet(&mut self, record: &RecordRef<'_>, value_at: usize) {
-        *self.special |= record.value.is_some_and(stored_value::is_marked);
-        let write_key = |room: &mut [u8]| record.write_key_to(room);
-        let value = record.value.map(|value| value_at..value_at + value.len());
-        self.block.push(record.key_bytes(), write_key, value, Timestamp(record.stamp));
+    fn collect<'a>(self, entries: impl ExactSizeIterator<Item = Entry<'a>>) {
+        let AddToBatch { stretch, batch, special } = self;
+        let entries = entries.map(|entry| {
+            *special |= entry.value.is_some_and(stored_value::is_marked);
+            BlockEntry {
+                key_bytes: entry.key_bytes,
+                value_at: entry.value_at,
+                value_bytes: entry.value.map(<[u8]>::len),
+                timestamp: Timestamp(entry.stamp),
+            }
+        });
+        batch.push_block(stretch.bytes(), stretch.keys_bytes_max(), entries, |lengths, room| {
+            stretch.write_keys(lengths, room);
+        });
     }
 }

@@ -276,7 +276,7 @@ impl BwTreeDc {
                     last = Some(key);
                 };
                 let scanned = tree.try_scan_leaves(&mut cursor, &self.llama.pin(), |stretch| {
-                    stretch.visit(|record: &RecordRef<'_>, _: usize| note(record));
+                    stretch.visit(&mut note);
                 });
                 if let Err(miss) = scanned {
                     self.load(tree, miss, "sweep")?;

@@ -25,8 +25,8 @@ pub struct Scan<'t> {
     range: KeyBounds,
     forward: End,
     backward: End,
-    /// How many entries have been returned, and how many may be; `usize::MAX`: all.
-    returned: usize,
+    /// How many entries of earlier batches have been returned, and how many may be in all; `usize::MAX`: all.
+    passed: usize,
     limit: usize,
     failed: bool,
     recorded: Option<RangeRecord>,
@@ -60,7 +60,7 @@ impl<'t> Scan<'t> {
             range,
             forward,
             backward,
-            returned: 0,
+            passed: 0,
             limit: usize::MAX,
             failed: false,
             recorded,
@@ -114,7 +114,6 @@ impl<'t> Scan<'t> {
     pub fn next_ref(&mut self) -> Result<Option<LentEntry<'_>>, Error> {
         if self.forward.returned < self.forward.plain {
             self.forward.returned += 1;
-            self.returned += 1;
             return Ok(Some(
                 self.transaction.inner.scanned(Direction::Forward).get(self.forward.returned - 1),
             ));
@@ -139,7 +138,6 @@ impl<'t> Scan<'t> {
     pub fn next_back_ref(&mut self) -> Result<Option<LentEntry<'_>>, Error> {
         if self.backward.returned < self.backward.plain {
             self.backward.returned += 1;
-            self.returned += 1;
             return Ok(Some(
                 self.transaction.inner.scanned(Direction::Reverse).get(self.backward.returned - 1),
             ));
@@ -147,9 +145,14 @@ impl<'t> Scan<'t> {
         self.advance(Direction::Reverse)
     }
 
+    /// How many entries have been returned.
+    fn returned(&self) -> usize {
+        self.passed + self.forward.returned + self.backward.returned
+    }
+
     /// The next entry from the end `direction` starts at, unless the other end has already returned it.
     fn advance(&mut self, direction: Direction) -> Result<Option<LentEntry<'_>>, Error> {
-        if self.failed || self.returned >= self.limit {
+        if self.failed || self.returned() >= self.limit {
             return Ok(None);
         }
         let end = match direction {
@@ -182,7 +185,6 @@ impl<'t> Scan<'t> {
             }
         }
         end.returned += 1;
-        self.returned += 1;
         if let (Some(recording), Some(range)) = (&mut self.transaction.recording, &self.recorded) {
             recording.found(range, direction == Direction::Reverse, (key, value));
         }
@@ -191,6 +193,10 @@ impl<'t> Scan<'t> {
 
     /// Reads a batch at one end; whether there is another entry.
     fn read(&mut self, direction: Direction) -> Result<bool, Error> {
+        let wanted = match self.limit {
+            usize::MAX => usize::MAX,
+            limit => limit - self.returned(),
+        };
         let (end, other) = match direction {
             Direction::Forward => (&mut self.forward, &mut self.backward),
             Direction::Reverse => (&mut self.backward, &mut self.forward),
@@ -204,15 +210,12 @@ impl<'t> Scan<'t> {
             last.clear();
             last.extend_from_slice(key);
         }
+        self.passed += end.returned;
         (end.returned, end.count, end.plain) = (0, 0, 0);
         let cursor = end.cursor.get_or_insert_with(|| {
             let (lower, upper) = self.range.clone();
             ScanCursor::new(self.table, lower, upper, direction)
         });
-        let wanted = match self.limit {
-            usize::MAX => usize::MAX,
-            limit => limit - self.returned,
-        };
         match self.transaction.scan_next(cursor, wanted) {
             Ok(true) => {
                 end.count = self.transaction.inner.scanned(direction).len();

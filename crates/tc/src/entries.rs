@@ -1,7 +1,8 @@
 //! [`Entries`]: one batch of a scan, as the transaction sees it.
 //!
 //! What is known here lies in one piece of memory, what the data component has sent in another; which of the two an entry is of, and
-//! the how manieth there, is all that is kept of an entry. So a record is copied once, and nothing is allocated once both have grown.
+//! the how manieth there, is all that is kept of an entry; nothing, where the first entries are what was sent, as it was sent. So a record is copied once,
+//! and nothing is allocated once both have grown.
 
 use crate::range_timestamps::KeyRange;
 use deuteron_contract::{Direction, Lsn, ScanBatch, Timestamp};
@@ -44,19 +45,42 @@ pub(crate) fn compare(a: &[u8], b: &[u8], direction: Direction) -> cmp::Ordering
 pub struct Entries {
     pub(crate) stored: ScanBatch,
     pub(crate) known: Known,
+    /// So many entries are the first records that the data component has sent.
+    plain: usize,
+    /// Where those behind them are.
     places: Vec<u32>,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy)]
+enum Place {
+    Stored(usize),
+    Known(usize),
 }
 
 impl Entries {
     /// The number of entries.
     #[inline]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.plain + self.places.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.len() == 0
+    }
+
+    #[inline]
+    fn place(&self, index: usize) -> Place {
+        if index < self.plain {
+            return Place::Stored(index);
+        }
+        let place = self.places[index - self.plain];
+        if place & KNOWN == 0 {
+            Place::Stored(place as usize)
+        } else {
+            Place::Known((place & !KNOWN) as usize)
+        }
     }
 
     /// Key and value of the entry at `index`.
@@ -65,14 +89,15 @@ impl Entries {
     /// If there are not so many.
     #[inline]
     pub fn get(&self, index: usize) -> (&[u8], &[u8]) {
-        let place = self.places[index];
-        if place & KNOWN != 0 {
-            let known = &self.known;
-            let slot = &known.slots[(place & !KNOWN) as usize];
-            (known.key(slot), known.value(slot))
-        } else {
-            let record = self.stored.get(place as usize);
-            (record.key, record.value.unwrap_or_default())
+        match self.place(index) {
+            Place::Stored(index) => {
+                let record = self.stored.get(index);
+                (record.key, record.value.unwrap_or_default())
+            }
+            Place::Known(index) => {
+                let slot = &self.known.slots[index];
+                (self.known.key(slot), self.known.value(slot))
+            }
         }
     }
 
@@ -83,21 +108,28 @@ impl Entries {
 
     /// Of the records that were read, how many known here and how many stored ones lie before the first entry of a scan in that direction.
     pub(crate) fn passed(&self, direction: Direction) -> (usize, usize) {
-        let Some(place) = self.places.first() else { return (self.known.len(), self.stored.len()) };
+        if self.is_empty() {
+            return (self.known.len(), self.stored.len());
+        }
         let (key, _) = self.get(0);
         let is_before = |other: &[u8]| compare(other, key, direction).is_lt();
-        if place & KNOWN != 0 {
-            let stored = (0..self.stored.len()).take_while(|&index| is_before(self.stored.get(index).key));
-            ((place & !KNOWN) as usize, stored.count())
-        } else {
-            let known = self.known.slots.iter().take_while(|slot| is_before(self.known.key(slot)));
-            (known.count(), *place as usize)
+        match self.place(0) {
+            Place::Known(known) => {
+                let stored =
+                    (0..self.stored.len()).take_while(|&index| is_before(self.stored.get(index).key));
+                (known, stored.count())
+            }
+            Place::Stored(stored) => {
+                let known = self.known.slots.iter().take_while(|slot| is_before(self.known.key(slot)));
+                (known.count(), stored)
+            }
         }
     }
 
     pub(crate) fn clear(&mut self) {
         self.stored.clear();
         self.known.clear();
+        self.plain = 0;
         self.places.clear();
     }
 
@@ -111,6 +143,13 @@ impl Entries {
         if self.places.capacity() * size_of::<u32>() > KEPT_BYTES_MAX {
             self.places = Vec::new();
         }
+    }
+
+    /// The first records that the data component has sent, so many, are the first entries.
+    #[inline]
+    pub(crate) fn set_plain(&mut self, count: usize) {
+        debug_assert!(self.is_empty() && count <= self.stored.len());
+        self.plain = count;
     }
 
     /// The record that the data component has sent at `index` is an entry.
@@ -266,6 +305,16 @@ mod tests {
         entries.clear();
         entries.limit_memory();
         assert_eq!((entries.len(), entries.known.bytes.capacity()), (0, 0));
+        // The first as they were sent, the others here and there.
+        for key in [&b"a"[..], b"b", b"c"] {
+            entries.stored.push(key, Some(b"stored"), Timestamp(1));
+        }
+        entries.set_plain(2);
+        entries.known.push(b"bb", false, (Timestamp(2), Lsn(3)), present(b"known"));
+        entries.add_known(0);
+        entries.add_stored(2);
+        assert!(entries.iter().map(|(key, _)| key).eq([&b"a"[..], b"b", b"bb", b"c"]));
+        assert_eq!(entries.passed(Direction::Forward), (0, 0));
     }
 
     #[test]

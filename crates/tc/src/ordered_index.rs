@@ -190,10 +190,10 @@ impl OrderedIndex {
     pub(crate) fn complete(&self, guard: &Guard<'_>) {
         publication_fence();
         // The queues first: what has left them since is counted by `unordered`, which is set before they are emptied.
-        let is_empty = |queue: &AtomicPtr<Record>| queue.load(Ordering::SeqCst).is_null();
-        if self.queues.iter().all(|lanes| lanes.0.iter().all(is_empty))
-            && self.unordered.0.load(Ordering::SeqCst) == 0
-        {
+        // All of them without a branch for each, as there is nothing in most.
+        let tops =
+            self.queues.iter().flat_map(|lanes| &lanes.0).map(|queue| queue.load(Ordering::SeqCst).addr());
+        if tops.fold(0, |any, top| any | top) == 0 && self.unordered.0.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut holdings = lock(&self.holdings);

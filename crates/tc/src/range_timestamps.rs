@@ -10,20 +10,30 @@
 //!
 //! - **G1** From the moment [`RangeTimestamps::publish`] returns until no transaction older than the range's timestamp is
 //!   active, [`RangeTimestamps::latest`] returns at least that timestamp for each key of the range.
-//! - **G2** An entry's place is taken by another only when the entry's timestamp is below the oldest active transaction:
+//! - **G2** A range's place is taken by another only when the range's timestamp is below the oldest active transaction:
 //!   later ones begin above it, so it can push nobody any more. (Those that read what is committed may have begun before. They commit at a
 //!   timestamp that they draw at the end, R16, which is later than that of every range there was when they looked.)
-//! - **G3** Entries are immutable, read under a guard, and retired when they are replaced.
+//! - **G3** A range is written by whoever has claimed its place, between two changes of its [sequence](Place::sequence), and only what was read between two loads of
+//!   the same even number is one range. A range with long keys lies elsewhere, is immutable, read under a guard, and retired when it is replaced.
 
-use crate::sync::{AtomicPtr, AtomicU64, Lost, Ordering, Padded, publication_fence};
+use crate::sync::{AtomicPtr, AtomicU64, Lost, Ordering, Padded, fence, publication_fence};
 use deuteron_contract::{Direction, TableId, Timestamp};
 use deuteron_epoch::Guard;
 use smallvec::SmallVec;
 use std::ops::Bound;
 use std::ptr;
 
-/// [`Place::timestamp`] while the entry is being changed: look at the entry itself.
+/// The timestamp of a place that has been claimed, until it has its own.
 const CHANGING: u64 = u64::MAX;
+
+/// Words of a place for the keys that bound its range.
+const KEY_WORDS: usize = 5;
+
+/// So many bytes both bounds of a range have together that lies in its place.
+const KEY_BYTES: usize = 8 * KEY_WORDS;
+
+/// [`Place::head`] of a range that does not.
+const LONG: u64 = 1 << 63;
 
 /// Of so many ranges one looks for a place although there was none when the oldest active transaction was the same.
 const LOOKS_SPARED: u64 = 16;
@@ -119,15 +129,101 @@ impl From<KeyRange<'_>> for OwnedRange {
     }
 }
 
-struct Entry {
-    range: OwnedRange,
-    timestamp: Timestamp,
+/// A range where all look for it: a scan that publishes one allocates nothing.
+#[repr(align(64))]
+struct Place {
+    /// Odd while the range is being written (G3).
+    sequence: AtomicU64,
+    /// The table, and from bit 32 and 48 on of which [kind](kind_of) the lower and the upper bound are, and how many bytes they have; or [`LONG`].
+    head: AtomicU64,
+    /// The bytes of the bounds, one behind the other.
+    keys: [AtomicU64; KEY_WORDS],
+    /// A range whose bounds are longer than that.
+    long: AtomicPtr<OwnedRange>,
 }
 
-struct Place {
-    /// The entry's timestamp, so that most entries need not be looked at; 0: free.
-    timestamp: AtomicU64,
-    entry: AtomicPtr<Entry>,
+/// In the high bits of sixteen what bound it is, in the low ones the length of its key.
+fn kind_of(bound: Bound<&[u8]>) -> u64 {
+    match bound {
+        Bound::Unbounded => 0,
+        Bound::Included(key) => 1 << 14 | key.len() as u64,
+        Bound::Excluded(key) => 2 << 14 | key.len() as u64,
+    }
+}
+
+/// The bound of such a kind, whose key begins `keys`, and what lies behind it.
+fn bound_of(kind: u64, keys: &[u8]) -> (Bound<&[u8]>, &[u8]) {
+    let (key, behind) = keys.split_at((kind & 0x3fff) as usize);
+    match kind >> 14 & 3 {
+        0 => (Bound::Unbounded, behind),
+        1 => (Bound::Included(key), behind),
+        _ => (Bound::Excluded(key), behind),
+    }
+}
+
+fn key_of<'k>(bound: Bound<&'k [u8]>) -> &'k [u8] {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => key,
+        Bound::Unbounded => &[],
+    }
+}
+
+impl Place {
+    fn new() -> Place {
+        let word = || AtomicU64::new(0);
+        let keys = std::array::from_fn(|_| word());
+        Place { sequence: word(), head: word(), keys, long: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Writes the range. The caller has claimed the place.
+    fn write(&self, range: KeyRange<'_>, guard: &Guard<'_>) {
+        // Relaxed: nobody else writes it until the place is claimed again, which comes after this.
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        // Whoever reads what is written below reads that, too (G3).
+        fence(Ordering::Release);
+        let (lower, upper) = (key_of(range.lower), key_of(range.upper));
+        let head = if lower.len() + upper.len() <= KEY_BYTES {
+            let mut keys = [0; KEY_BYTES];
+            keys[..lower.len()].copy_from_slice(lower);
+            keys[lower.len()..][..upper.len()].copy_from_slice(upper);
+            for (word, bytes) in self.keys.iter().zip(keys.as_chunks().0) {
+                word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+            }
+            u64::from(range.table.0) | kind_of(range.lower) << 32 | kind_of(range.upper) << 48
+        } else {
+            let long = Box::into_raw(Box::new(OwnedRange::from(range)));
+            let old = self.long.swap(long, Ordering::AcqRel);
+            if !old.is_null() {
+                // SAFETY: unlinked by the swap, from `Box::into_raw`, retired once (G3).
+                unsafe { guard.retire_box(old) };
+            }
+            LONG
+        };
+        self.head.store(head, Ordering::Relaxed);
+        self.sequence.store(sequence + 2, Ordering::Release);
+    }
+
+    /// Whether the key is in the range; `None` while that is being written.
+    fn contains(&self, table: TableId, key: &[u8], _guard: &Guard<'_>) -> Option<bool> {
+        let sequence = self.sequence.load(Ordering::Acquire);
+        if sequence % 2 != 0 {
+            return None;
+        }
+        let head = self.head.load(Ordering::Relaxed);
+        let contains = if head == LONG {
+            // SAFETY: whatever was there when it was loaded lives as long as the guard (G3).
+            let range = unsafe { self.long.load(Ordering::Acquire).as_ref() };
+            range.is_some_and(|range| range.lend().contains(table, key))
+        } else {
+            let words = self.keys.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+            let (lower, keys) = bound_of(head >> 32 & 0xffff, words.as_flattened());
+            let (upper, _) = bound_of(head >> 48, keys);
+            KeyRange { table: TableId(head as u32), lower, upper }.contains(table, key)
+        };
+        fence(Ordering::Acquire);
+        (self.sequence.load(Ordering::Relaxed) == sequence).then_some(contains)
+    }
 }
 
 /// Where a transaction published a range, so that it may widen it while it is active (G2).
@@ -143,6 +239,8 @@ impl Ticket {
 
 /// See the [module](self).
 pub(crate) struct RangeTimestamps {
+    /// Of each place the timestamp of its range, so that most need not be looked at; 0: free.
+    timestamps: Box<[AtomicU64]>,
     places: Box<[Place]>,
     /// At or above every timestamp published: most writers need to read nothing else.
     newest: Padded<AtomicU64>,
@@ -157,9 +255,9 @@ pub(crate) struct RangeTimestamps {
 
 impl RangeTimestamps {
     pub(crate) fn new(places: usize) -> RangeTimestamps {
-        let place = || Place { timestamp: AtomicU64::new(0), entry: AtomicPtr::new(ptr::null_mut()) };
         RangeTimestamps {
-            places: (0..places).map(|_| place()).collect(),
+            timestamps: (0..places).map(|_| AtomicU64::new(0)).collect(),
+            places: (0..places).map(|_| Place::new()).collect(),
             newest: Padded(AtomicU64::new(0)),
             floor: AtomicU64::new(0),
             full: Padded((AtomicU64::new(u64::MAX), AtomicU64::new(0))),
@@ -189,23 +287,17 @@ impl RangeTimestamps {
             publication_fence();
             return None;
         };
-        let place = &self.places[ticket.0];
-        let entry = Box::into_raw(Box::new(Entry { range: range.into(), timestamp: at }));
-        let old = place.entry.swap(entry, Ordering::SeqCst);
-        place.timestamp.store(at.0, Ordering::SeqCst);
+        self.places[ticket.0].write(range, guard);
+        self.timestamps[ticket.0].store(at.0, Ordering::SeqCst);
         self.newest.0.fetch_max(at.0, Ordering::SeqCst);
         publication_fence();
-        if !old.is_null() {
-            // SAFETY: unlinked by the swap, from `Box::into_raw`, retired once (G3).
-            unsafe { guard.retire_box(old) };
-        }
         Some(ticket)
     }
 
-    /// A place whose entry can push nobody any more (G2).
+    /// A place whose range can push nobody any more (G2).
     fn claim(&self, start: usize, mut oldest_active: impl FnMut(bool) -> Timestamp) -> Option<Ticket> {
         let (full_at, spared) = &self.full.0;
-        let (before, from) = self.places.split_at(start % self.places.len().max(1));
+        let (before, from) = self.timestamps.split_at(start % self.timestamps.len().max(1));
         for exactly in [false, true] {
             let oldest = oldest_active(exactly);
             if !exactly
@@ -215,10 +307,10 @@ impl RangeTimestamps {
                 return None;
             }
             let in_turn = (before.len()..).zip(from).chain((0..).zip(before));
-            for (index, place) in in_turn {
-                let seen = place.timestamp.load(Ordering::SeqCst);
+            for (index, timestamp) in in_turn {
+                let seen = timestamp.load(Ordering::SeqCst);
                 let claim =
-                    || place.timestamp.compare_exchange(seen, CHANGING, Ordering::SeqCst, Ordering::Relaxed);
+                    || timestamp.compare_exchange(seen, CHANGING, Ordering::SeqCst, Ordering::Relaxed);
                 if seen < oldest.0 && self.lost.is_won(claim()) {
                     return Some(Ticket(index));
                 }
@@ -248,17 +340,19 @@ impl RangeTimestamps {
     }
 
     #[cold]
-    fn search(&self, table: TableId, key: &[u8], begin: Timestamp, _guard: &Guard<'_>) -> Option<Timestamp> {
+    fn search(&self, table: TableId, key: &[u8], begin: Timestamp, guard: &Guard<'_>) -> Option<Timestamp> {
         let mut latest = self.floor.load(Ordering::SeqCst);
-        for place in &self.places {
-            if place.timestamp.load(Ordering::SeqCst) <= begin.0 {
+        for (place, timestamp) in self.places.iter().zip(&self.timestamps) {
+            let at = timestamp.load(Ordering::SeqCst);
+            if at <= begin.0 {
                 continue;
             }
-            // SAFETY: read under the guard (G3).
-            let Some(entry) = (unsafe { place.entry.load(Ordering::SeqCst).as_ref() }) else { continue };
-            if entry.range.lend().contains(table, key) {
-                latest = latest.max(entry.timestamp.0);
-            }
+            // What is being written errs upward, and so does what has been claimed: no range has a later timestamp than the newest.
+            latest = match place.contains(table, key, guard) {
+                Some(false) => latest,
+                Some(true) if at != CHANGING => latest.max(at),
+                Some(true) | None => latest.max(self.newest.0.load(Ordering::SeqCst)),
+            };
         }
         (latest > begin.0).then_some(Timestamp(latest))
     }
@@ -267,10 +361,10 @@ impl RangeTimestamps {
 impl Drop for RangeTimestamps {
     fn drop(&mut self) {
         for place in &self.places {
-            let entry = place.entry.load(Ordering::Relaxed);
-            if !entry.is_null() {
+            let long = place.long.load(Ordering::Relaxed);
+            if !long.is_null() {
                 // SAFETY: `&mut self`; from `Box::into_raw`.
-                drop(unsafe { Box::from_raw(entry) });
+                drop(unsafe { Box::from_raw(long) });
             }
         }
     }
@@ -314,6 +408,35 @@ mod tests {
         }
         let all = KeyRange { table: TABLE, lower: Bound::Unbounded, upper: Bound::Unbounded };
         assert_eq!(OwnedRange::from(all).key_bytes(), 0);
+    }
+
+    #[test]
+    fn a_range_is_read_as_it_was_published_whatever_bounds_it() {
+        let (epochs, ranges) = (Epochs::new(), RangeTimestamps::new(1));
+        let keys: Vec<Vec<u8>> =
+            [0, 1, 19, 20, 21, 39, 40, 41, 1000].iter().map(|&bytes| vec![b'k'; bytes]).collect();
+        let probes: Vec<&[u8]> = keys.iter().map(|key| &key[..]).chain([&b"a"[..], b"kl", b"z"]).collect();
+        let bounds = |key| [Bound::Unbounded, Bound::Included(key), Bound::Excluded(key)];
+        let mut at = 10;
+        for (lower, upper) in keys.iter().flat_map(|lower| keys.iter().map(move |upper| (lower, upper))) {
+            for (lower, upper) in bounds(&lower[..])
+                .into_iter()
+                .flat_map(|lower| bounds(&upper[..]).map(|upper| (lower, upper)))
+            {
+                let (range, guard) = (KeyRange { table: TABLE, lower, upper }, epochs.pin());
+                assert!(ranges.publish(range, Timestamp(at), None, 0, |_| Timestamp(at), &guard).is_some());
+                for key in &probes {
+                    let expected = range.contains(TABLE, key).then_some(Timestamp(at));
+                    assert_eq!(
+                        ranges.latest(TABLE, key, Timestamp(at - 1), &guard),
+                        expected,
+                        "{key:?} in {range:?}"
+                    );
+                    assert_eq!(ranges.latest(TableId(2), key, Timestamp(at - 1), &guard), None);
+                }
+                at += 1;
+            }
+        }
     }
 
     #[test]
@@ -442,6 +565,70 @@ mod loom_tests {
     use deuteron_epoch::Epochs;
     use loom::thread;
     use std::sync::Arc;
+
+    /// G3: a range that is widened while somebody looks holds what it held all the while.
+    #[test]
+    fn loom_a_range_holds_its_keys_while_it_is_widened() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let shared = Arc::new((Epochs::new(), RangeTimestamps::new(1)));
+            let publish = |shared: &(Arc<Epochs>, RangeTimestamps), upper, ticket| {
+                let range = KeyRange { table: TableId(1), lower: Bound::Included(b"b"), upper };
+                shared.1.publish(range, Timestamp(10), ticket, 0, |_| Timestamp(5), &shared.0.pin())
+            };
+            let ticket = publish(&shared, Bound::Included(b"d"), None);
+            assert!(ticket.is_some());
+            let other = Arc::clone(&shared);
+            let scan = thread::spawn(move || publish(&other, Bound::Excluded(b"xyz"), ticket));
+            let latest = |key| shared.1.latest(TableId(1), key, Timestamp(6), &shared.0.pin());
+            assert_eq!(latest(b"c"), Some(Timestamp(10)));
+            scan.join().unwrap();
+            assert_eq!([latest(b"a"), latest(b"x")], [None, Some(Timestamp(10))]);
+        });
+    }
+
+    /// Publishes a range, then others in its place, while somebody asks whether some keys are in it that are in none of them.
+    fn check_replaced(
+        first: [&'static [u8]; 2],
+        others: &'static [[&'static [u8]; 2]],
+        in_none: &'static [&'static [u8]],
+    ) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let shared = Arc::new((Epochs::new(), RangeTimestamps::new(1)));
+            let publish = |shared: &(Arc<Epochs>, RangeTimestamps), bounds: [&'static [u8]; 2], at| {
+                let [lower, upper] = bounds.map(Bound::Included);
+                let (range, oldest) = (KeyRange { table: TableId(1), lower, upper }, |_| Timestamp(at - 1));
+                shared.1.publish(range, Timestamp(at), None, 0, oldest, &shared.0.pin());
+            };
+            publish(&shared, first, 10);
+            let other = Arc::clone(&shared);
+            let scans = thread::spawn(move || {
+                (12..).step_by(2).zip(others).for_each(|(at, bounds)| publish(&other, *bounds, at));
+            });
+            let place = &shared.1.places[0];
+            let contains = |key| place.contains(TableId(1), key, &shared.0.pin());
+            in_none.iter().for_each(|key| assert_ne!(contains(key), Some(true)));
+            scans.join().unwrap();
+            let [lower, _] = others.last().expect("there is one");
+            assert_eq!([contains(lower), contains(first[0])], [Some(true), Some(false)]);
+        });
+    }
+
+    /// G3: what is read of a range is never put together of two. (Each bound has a word of its own.)
+    #[test]
+    fn loom_a_range_is_read_whole_while_its_place_is_taken_by_another() {
+        check_replaced([b"bbbbbbbb", b"cccccccc"], &[[b"xxxxxxxx", b"yyyyyyyy"]], &[b"d"]);
+    }
+
+    /// G3: of ranges with long keys nothing is read that has been freed.
+    #[test]
+    fn loom_a_range_with_long_keys_lives_as_long_as_somebody_reads_it() {
+        const LONG_KEY: [u8; KEY_BYTES] = [b'm'; KEY_BYTES];
+        check_replaced([b"b", b"c"], &[[&LONG_KEY, b"n"], [&LONG_KEY, b"mn"], [b"x", b"y"]], &[b"d"]);
+    }
 
     /// R4 against R5: the scan finds the version, or the writer finds the range.
     #[test]

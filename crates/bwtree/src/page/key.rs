@@ -163,8 +163,7 @@ impl<'a> KeyParts<'a> {
     }
 
     /// Writes the key to the beginning of `room`, of at least eight bytes more than it has, which are written to, too.
-    // Part of the loop of a scan.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn write_to(&self, room: &mut [u8]) {
         let (prefix, rest) = room.split_at_mut(self.prefix.len());
         copy_short(prefix, self.prefix);

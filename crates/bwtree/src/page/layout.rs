@@ -142,6 +142,14 @@ pub(crate) struct Head {
     pub(crate) lsn: u64,
 }
 
+impl Head {
+    /// Where behind the beginning of the record its value begins.
+    #[inline(always)]
+    pub(crate) fn value_at(&self) -> usize {
+        self.bytes + self.suffix_bytes.saturating_sub(HEAD_BYTES)
+    }
+}
+
 #[inline]
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))

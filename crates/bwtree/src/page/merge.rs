@@ -143,6 +143,10 @@ impl<'a> Merge<'a> {
     ) -> Merge<'a> {
         let deltas = deltas.into_iter();
         let expected = deltas.size_hint().0;
+        if deltas.size_hint().1 == Some(0) && forget_below == 0 {
+            let within = 0..base.count();
+            return Merge { base, within, records: Vec::new(), changes: Vec::new(), strays: false };
+        }
         let (mut scratch, mut strays) = (Vec::new(), false);
         let (mut heads, mut records) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
         for delta in deltas {
@@ -355,8 +359,10 @@ impl<'a> Merge<'a> {
                 Some(change) => from..change.at(),
             };
             let brought = change.and_then(|change| change.record(&self.records));
-            let base = (!stretch.is_empty()).then_some(Piece::Base(stretch));
-            if !base.into_iter().chain(brought.map(Piece::Record)).all(&mut visit) {
+            if !stretch.is_empty() && !visit(Piece::Base(stretch)) {
+                return false;
+            }
+            if brought.is_some_and(|record| !visit(Piece::Record(record))) {
                 return false;
             }
             let Some(change) = change else { return true };

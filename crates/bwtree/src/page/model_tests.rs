@@ -1,13 +1,13 @@
 //! Pages against `BTreeMap`.
 
 use super::batch::{Batch, Upsert};
-use super::key::KeyParts;
+use super::key::{HEAD_BYTES, KeyParts};
 use super::layout::{Layout, Span};
 use super::merge::{Merge, Piece};
 use super::ranges::Ranges;
-use super::run::{RecordRef, Run};
+use super::run::{Entry, RecordRef, Run};
 use super::split::Split;
-use super::stretch::Stretch;
+use super::stretch::{Collector, Stretch};
 use super::writer::{Bounds, Plan, RunWriter, delta_bytes};
 use super::{Merged, empty_base};
 use deuteron_llama::PageId;
@@ -69,6 +69,11 @@ fn apply(model: &mut Versions, operations: &[Owned]) {
 }
 
 fn content(run: &Run<'_>) -> Versions {
+    for reverse in [false, true] {
+        let count = run.count();
+        assert_eq!(taken_over(&Stretch::of_run(run, 0..count, reverse)), count);
+        assert_eq!(taken_over(&Stretch::of_run(run, count / 3..count / 2, reverse)), count / 2 - count / 3);
+    }
     (0..run.count())
         .map(|index| run.record(index))
         .map(|r| (r.key.to_vec(), (r.stamp, r.lsn, r.value.map(<[u8]>::to_vec))))
@@ -390,17 +395,41 @@ fn work_with_base(base: Run<'_>) {
                     Piece::Base(range) => of_base(range),
                     Piece::Record(record) => Stretch::of_one(record),
                 };
-                stretch.visit(|record: &RecordRef<'_>, value_at: usize| {
-                    records += by;
-                    let bytes = &stretch.bytes()[value_at..];
-                    assert!(record.value.is_none_or(|value| bytes.starts_with(value)));
-                });
+                records += by * taken_over(&stretch) as isize;
                 true
             })
         };
         assert!(count(false, 1) && count(true, -1));
         assert_eq!(records, 0);
     }
+}
+
+/// Has a stretch taken over as a scan does, and compares that with what its records are one by one. How many there are.
+fn taken_over(stretch: &Stretch<'_>) -> usize {
+    type Known = (usize, u64, Option<Vec<u8>>);
+    struct Check<'s>(&'s [u8], &'s mut Vec<Known>);
+    impl Collector for Check<'_> {
+        fn collect<'a>(self, entries: impl ExactSizeIterator<Item = Entry<'a>>) {
+            self.1.extend(entries.map(|entry| {
+                let there = |value: &[u8]| self.0[entry.value_at..].starts_with(value);
+                assert!(entry.value.is_none_or(there), "{entry:?}");
+                (entry.key_bytes, entry.stamp, entry.value.map(<[u8]>::to_vec))
+            }));
+        }
+    }
+    let (mut expected, mut keys) = (Vec::new(), Vec::new());
+    stretch.visit(|record| {
+        expected.push((record.key_bytes(), record.stamp, record.value.map(<[u8]>::to_vec)));
+        record.append_key_to(&mut keys);
+    });
+    let mut known = Vec::new();
+    stretch.collect(Check(stretch.bytes(), &mut known));
+    assert_eq!(known, expected);
+    assert!(stretch.keys_bytes_max() >= keys.len());
+    let mut room = vec![0xAA; keys.len() + HEAD_BYTES];
+    stretch.write_keys(known.iter().map(|(key_bytes, ..)| *key_bytes), &mut room);
+    assert!(room.starts_with(&keys));
+    known.len()
 }
 
 /// The same with a delta, which may lie on any page that ends where it says.

@@ -40,7 +40,7 @@
 //! - **R3** Reading a run never reads outside its bytes, and never panics: all that comes from a disk has been [verified](Run::verify) when it was loaded, once, whatever its checksum says, and
 //!   what is written here is right. A checksum says that the bytes are those that somebody wrote; whether that was a tree is another question.
 
-use super::key::{HEAD_BYTES, KeyParts, compare_behind_head, compare_with_prefix, head_number};
+use super::key::{HEAD_BYTES, KeyParts, compare_behind_head, compare_with_prefix, head_bytes, head_number};
 use super::layout::{Head, Layout, Shape, u32_at, u64_at};
 use crate::search::lower_bound;
 use deuteron_canary::{Canary, is_planted};
@@ -48,6 +48,7 @@ use deuteron_epoch::prefetch;
 use deuteron_llama::{Filter, PageId};
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::slice;
 
 /// Format of a base whose prefix is longer than its low key.
 pub(crate) const PREFIX_OF_HIGH: u8 = 3;
@@ -82,20 +83,24 @@ pub struct RecordRef<'a> {
     pub value: Option<&'a [u8]>,
 }
 
+/// A record but for its key, where it lies among others.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The key's length in bytes.
+    pub key_bytes: usize,
+    /// The stamp of this version.
+    pub stamp: u64,
+    /// The value, or `None` for a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// Where in the bytes of all of them the value begins, if there is one.
+    pub value_at: usize,
+}
+
 impl RecordRef<'_> {
     /// Appends the key to `key`.
     #[inline]
     pub fn append_key_to(&self, key: &mut Vec<u8>) {
         self.key.append_to(key);
-    }
-
-    /// Writes the key to the beginning of `room`, which has at least eight bytes more than [`RecordRef::key_bytes`]; these may be written to, too.
-    ///
-    /// # Panics
-    /// If it has not.
-    #[inline]
-    pub fn write_key_to(&self, room: &mut [u8]) {
-        self.key.write_to(room);
     }
 
     /// The key's length in bytes.
@@ -131,6 +136,61 @@ pub fn filter_of_delta(payload: &[u8]) -> Filter {
     let first = usize::from(is_planted(Canary::ForgetKey));
     (first..run.count()).fold(0, |filter, index| filter | run.record(index).key.filter())
 }
+
+/// Some records of a run that is known to have this shape, and offsets of so many bytes: in the order of their keys, and from the other end.
+#[derive(Clone)]
+pub(super) struct Entries<'a, const SHAPE: u8, const OFFSET_BYTES: usize> {
+    bytes: &'a [u8],
+    prefix_bytes: usize,
+    layout: Layout,
+    offsets: slice::Iter<'a, [u8; OFFSET_BYTES]>,
+    /// Where the first of them begins.
+    from: usize,
+}
+
+impl<'a, const SHAPE: u8, const OFFSET_BYTES: usize> Entries<'a, SHAPE, OFFSET_BYTES> {
+    #[inline(always)]
+    fn entry(&self, offset: &[u8; OFFSET_BYTES]) -> Entry<'a> {
+        let mut start = [0; 4];
+        start[..OFFSET_BYTES].copy_from_slice(offset);
+        let start = u32::from_le_bytes(start) as usize;
+        let record = &self.bytes[start..];
+        let head = self.layout.of_shape::<SHAPE>().read_record(record);
+        let value_at = head.value_at();
+        Entry {
+            key_bytes: self.prefix_bytes + head.suffix_bytes,
+            stamp: head.stamp,
+            value: head.value_bytes.map(|bytes| &record[value_at..value_at + bytes]),
+            value_at: start + value_at - self.from,
+        }
+    }
+}
+
+// In the loops of scans a call would cost as much as what it does.
+impl<'a, const SHAPE: u8, const OFFSET_BYTES: usize> Iterator for Entries<'a, SHAPE, OFFSET_BYTES> {
+    type Item = Entry<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Entry<'a>> {
+        let offset = self.offsets.next()?;
+        Some(self.entry(offset))
+    }
+
+    #[inline(always)]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.offsets.size_hint()
+    }
+}
+
+impl<const SHAPE: u8, const OFFSET_BYTES: usize> DoubleEndedIterator for Entries<'_, SHAPE, OFFSET_BYTES> {
+    #[inline(always)]
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let offset = self.offsets.next_back()?;
+        Some(self.entry(offset))
+    }
+}
+
+impl<const SHAPE: u8, const OFFSET_BYTES: usize> ExactSizeIterator for Entries<'_, SHAPE, OFFSET_BYTES> {}
 
 /// A run, its header decoded.
 #[derive(Clone, Copy)]
@@ -277,12 +337,7 @@ impl<'a> Run<'a> {
 
     #[inline]
     fn offset(&self, index: usize) -> usize {
-        self.offset_as(self.layout, index)
-    }
-
-    #[inline(always)]
-    fn offset_as(&self, layout: Layout, index: usize) -> usize {
-        if layout.shape.is_wide() {
+        if self.layout.shape.is_wide() {
             u32_at(self.offsets, 4 * index) as usize
         } else {
             u16_at(self.offsets, 2 * index)
@@ -306,6 +361,14 @@ impl<'a> Run<'a> {
         &self.bytes[self.record_start(range.start)..self.record_start(range.end)]
     }
 
+    /// The bytes of the keys in `range`, or somewhat more.
+    #[inline]
+    pub(crate) fn keys_bytes_max(&self, range: Range<usize>) -> usize {
+        // Longer keys lie in part among the records.
+        let rest_bytes = self.record_bytes(range.clone()).len();
+        range.len() * (self.prefix.len() + HEAD_BYTES) + rest_bytes
+    }
+
     /// The bytes of the keys and values in `range`, or somewhat more.
     #[inline]
     pub(crate) fn entry_bytes_max(&self, range: Range<usize>) -> usize {
@@ -319,6 +382,30 @@ impl<'a> Run<'a> {
             0 => range.len(),
             _ => range.filter(|&index| !self.is_tombstone(index)).count(),
         }
+    }
+
+    /// How many records of `range`, from its beginning or in reverse from its end, have `values_max` among them that are no tombstones, and how many of them are none: all of
+    /// the range, if it has not so many. Of a base.
+    #[inline]
+    pub(crate) fn first_values(
+        &self,
+        mut range: Range<usize>,
+        values_max: usize,
+        reverse: bool,
+    ) -> (usize, usize) {
+        if self.tombstones() == 0 {
+            let count = range.len().min(values_max);
+            return (count, count);
+        }
+        let mut next = || if reverse { range.next_back() } else { range.next() };
+        let (mut count, mut values) = (0, 0);
+        while values < values_max
+            && let Some(index) = next()
+        {
+            count += 1;
+            values += usize::from(!self.is_tombstone(index));
+        }
+        (count, values)
     }
 
     /// The heads of the records in `range`.
@@ -336,20 +423,72 @@ impl<'a> Run<'a> {
     // A call would cost as much as the rest.
     #[inline(always)]
     pub(crate) fn record(&self, index: usize) -> RecordRef<'a> {
-        self.record_as(self.layout, index).0
-    }
-
-    /// Record `index` of this run, whose layout this is, and where its value is from the start of the run.
-    #[inline(always)]
-    pub(super) fn record_as(&self, layout: Layout, index: usize) -> (RecordRef<'a>, usize) {
-        let start = self.offset_as(layout, index);
-        let record = &self.bytes[start..];
-        let Head { bytes, suffix_bytes, value_bytes, stamp, lsn } = layout.read_record(record);
-        let value_at = bytes + suffix_bytes.saturating_sub(HEAD_BYTES);
+        let record = &self.bytes[self.offset(index)..];
+        let head = self.layout.read_record(record);
+        let Head { bytes, suffix_bytes, value_bytes, stamp, lsn } = head;
+        let value_at = head.value_at();
         let rest = &record[bytes..value_at];
         let key = KeyParts { prefix: self.prefix, head: self.heads[index], suffix_bytes, rest };
         let value = value_bytes.map(|value_bytes| &record[value_at..value_at + value_bytes]);
-        (RecordRef { key, stamp, lsn, value }, start + value_at)
+        RecordRef { key, stamp, lsn, value }
+    }
+
+    /// The records in `range` of this run, which has this shape.
+    #[inline(always)]
+    pub(super) fn entries<const SHAPE: u8, const OFFSET_BYTES: usize>(
+        &self,
+        range: Range<usize>,
+    ) -> Entries<'a, SHAPE, OFFSET_BYTES> {
+        debug_assert!(
+            SHAPE == self.layout.shape.number() && OFFSET_BYTES == self.layout.shape.offset_bytes()
+        );
+        let from = self.record_start(range.start);
+        let offsets = self.offsets.as_chunks().0[range].iter();
+        Entries { bytes: self.bytes, prefix_bytes: self.prefix.len(), layout: self.layout, offsets, from }
+    }
+
+    /// Writes the keys of the records in `range`, of these lengths, one behind the other to the beginning of `room`, which has at least eight bytes more.
+    #[inline]
+    pub(super) fn write_keys(
+        &self,
+        range: Range<usize>,
+        reverse: bool,
+        lengths: impl Iterator<Item = usize>,
+        room: &mut [u8],
+    ) {
+        let slots = self.heads[range.clone()].iter().zip(range);
+        match (self.prefix.len() <= HEAD_BYTES, reverse) {
+            (true, false) => self.write_keys_with::<true>(slots, lengths, room),
+            (true, true) => self.write_keys_with::<true>(slots.rev(), lengths, room),
+            (false, false) => self.write_keys_with::<false>(slots, lengths, room),
+            (false, true) => self.write_keys_with::<false>(slots.rev(), lengths, room),
+        }
+    }
+
+    #[inline]
+    fn write_keys_with<'h, const SHORT_PREFIX: bool>(
+        &self,
+        slots: impl Iterator<Item = (&'h [u8; HEAD_BYTES], usize)>,
+        lengths: impl Iterator<Item = usize>,
+        mut room: &mut [u8],
+    ) {
+        let prefix_bytes = self.prefix.len();
+        let head_end = prefix_bytes + HEAD_BYTES;
+        let prefix = head_bytes(self.prefix);
+        for ((head, index), key_bytes) in slots.zip(lengths) {
+            if SHORT_PREFIX {
+                // So many bytes as are known here.
+                *room.first_chunk_mut().expect("there are eight bytes more") = prefix;
+            } else {
+                room[..prefix_bytes].copy_from_slice(self.prefix);
+            }
+            // All of the head, with its padding.
+            room[prefix_bytes..head_end].copy_from_slice(head);
+            if key_bytes > head_end {
+                room[head_end..key_bytes].copy_from_slice(self.record(index).key.rest);
+            }
+            room = &mut room[key_bytes..];
+        }
     }
 
     /// Asks for the first lines of the records: those of a page of common size.

@@ -1,14 +1,15 @@
 //! [`Stretch`]: records of a page that a scan takes over at once.
 
-use super::run::{RecordRef, Run};
+use super::run::{Entry, RecordRef, Run};
+use std::iter;
 use std::ops::Range;
 
 /// Records that lie one behind the other on a page, or one that a delta has brought: what a scan reads next.
 ///
-/// Whoever wants to keep the values copies [`Stretch::bytes`] in one go, and notes of each record where in there its value is.
+/// Whoever wants to keep the values copies [`Stretch::bytes`] in one go, and notes of each record where in there its value is, as [`Stretch::collect`] tells.
 ///
 /// ```
-/// # use deuteron_bwtree::{Cursor, Options, RecordRef, Tree, Upsert};
+/// # use deuteron_bwtree::{Cursor, Options, Tree, Upsert};
 /// # use std::ops::Bound;
 /// # let directory = std::sync::Arc::new(deuteron_device::MemoryDirectory::new());
 /// # let epochs = deuteron_epoch::Epochs::new();
@@ -17,10 +18,8 @@ use std::ops::Range;
 /// tree.upsert(&[Upsert { key: b"one", value: Some(b"1"), stamp: 1, lsn: 1 }])?;
 /// let mut cursor = Cursor::new(Bound::Unbounded, Bound::Unbounded, false, usize::MAX);
 /// let scanned = tree.try_scan_leaves(&mut cursor, &tree.llama().pin(), |stretch| {
-///     let bytes = stretch.bytes();
-///     stretch.visit(|record: &RecordRef<'_>, value_at: usize| {
-///         assert_eq!((record.value, &bytes[value_at..]), (Some(&b"1"[..]), &b"1"[..]));
-///     });
+///     stretch.visit(|record| assert_eq!(record.value, Some(&b"1"[..])));
+///     assert_eq!(stretch.bytes(), b"1");
 /// });
 /// assert!(scanned.is_ok() && cursor.is_complete());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -31,17 +30,10 @@ pub struct Stretch<'a> {
     records: Records<'a>,
 }
 
-/// What is done with each record of a [`Stretch`]. A closure will do; a type of its own can ask to be compiled into the loops, of which there are several.
-pub trait Visitor {
-    /// Meets a record, whose value begins at `value_at` of [`Stretch::bytes`], if it has one.
-    fn meet(&mut self, record: &RecordRef<'_>, value_at: usize);
-}
-
-impl<F: FnMut(&RecordRef<'_>, usize)> Visitor for F {
-    #[inline]
-    fn meet(&mut self, record: &RecordRef<'_>, value_at: usize) {
-        self(record, value_at);
-    }
+/// Who takes over the records of a [`Stretch`] but for their keys: compiled into several loops, one for each way in which they may be written.
+pub trait Collector {
+    /// Takes them over, in the order of the scan.
+    fn collect<'a>(self, entries: impl ExactSizeIterator<Item = Entry<'a>>);
 }
 
 #[derive(Clone, Copy)]
@@ -67,38 +59,72 @@ impl<'a> Stretch<'a> {
         self.bytes
     }
 
-    /// Gives the records to `visitor` in the order of the scan.
+    /// Gives the records to `visit` in the order of the scan.
     #[inline]
-    pub fn visit(&self, mut visitor: impl Visitor) {
+    pub fn visit(&self, mut visit: impl FnMut(&RecordRef<'a>)) {
+        match &self.records {
+            Records::One(record) => visit(record),
+            Records::Many { run, start, end, reverse: false } => {
+                (*start..*end).for_each(|index| visit(&run.record(index)));
+            }
+            Records::Many { run, start, end, reverse: true } => {
+                (*start..*end).rev().for_each(|index| visit(&run.record(index)));
+            }
+        }
+    }
+
+    /// Gives the records but for their keys to `collector`.
+    #[inline]
+    pub fn collect(&self, collector: impl Collector) {
         let (run, range, reverse) = match &self.records {
-            Records::One(record) => return visitor.meet(record, 0),
+            Records::One(record) => {
+                let (key_bytes, stamp, value) = (record.key_bytes(), record.stamp, record.value);
+                return collector.collect(iter::once(Entry { key_bytes, stamp, value, value_at: 0 }));
+            }
             Records::Many { run, start, end, reverse } => (run, *start..*end, *reverse),
         };
-        // One loop for each shape, whose lengths and places the compiler knows.
+        // Loops for each shape, whose lengths and places the compiler knows.
         match run.layout().shape.number() {
-            8 => visit_each::<8>(run, range, reverse, visitor),
-            10 => visit_each::<10>(run, range, reverse, visitor),
-            11 => visit_each::<11>(run, range, reverse, visitor),
-            12 => visit_each::<12>(run, range, reverse, visitor),
-            14 => visit_each::<14>(run, range, reverse, visitor),
-            15 => visit_each::<15>(run, range, reverse, visitor),
-            _ => visit_each::<0>(run, range, reverse, visitor),
+            8 => collect_from(run.entries::<8, 2>(range), reverse, collector),
+            10 => collect_from(run.entries::<10, 2>(range), reverse, collector),
+            11 => collect_from(run.entries::<11, 2>(range), reverse, collector),
+            12 => collect_from(run.entries::<12, 2>(range), reverse, collector),
+            14 => collect_from(run.entries::<14, 2>(range), reverse, collector),
+            15 => collect_from(run.entries::<15, 2>(range), reverse, collector),
+            _ => collect_from(run.entries::<0, 4>(range), reverse, collector),
+        }
+    }
+
+    /// As many bytes as the keys have together, or somewhat more.
+    #[inline]
+    pub fn keys_bytes_max(&self) -> usize {
+        match &self.records {
+            Records::One(record) => record.key_bytes(),
+            Records::Many { run, start, end, .. } => run.keys_bytes_max(*start..*end),
+        }
+    }
+
+    /// Writes the keys, whose lengths are known from [`Stretch::collect`], one behind the other to the beginning of `room`, which has at least eight bytes more;
+    /// these may be written to, too.
+    ///
+    /// # Panics
+    /// If it has not, or the lengths are others.
+    #[inline]
+    pub fn write_keys(&self, lengths: impl Iterator<Item = usize>, room: &mut [u8]) {
+        match &self.records {
+            Records::One(record) => record.key.write_to(room),
+            Records::Many { run, start, end, reverse } => {
+                run.write_keys(*start..*end, *reverse, lengths, room)
+            }
         }
     }
 }
 
 #[inline(always)]
-fn visit_each<'a, const SHAPE: u8>(
-    run: &Run<'a>,
-    range: Range<usize>,
+fn collect_from<'a>(
+    entries: impl DoubleEndedIterator<Item = Entry<'a>> + ExactSizeIterator,
     reverse: bool,
-    mut visitor: impl Visitor,
+    collector: impl Collector,
 ) {
-    let layout = run.layout().of_shape::<SHAPE>();
-    let from = run.record_start(range.start);
-    for step in 0..range.len() {
-        let index = if reverse { range.end - 1 - step } else { range.start + step };
-        let (record, value_at) = run.record_as(layout, index);
-        visitor.meet(&record, value_at - from);
-    }
+    if reverse { collector.collect(entries.rev()) } else { collector.collect(entries) }
 }
