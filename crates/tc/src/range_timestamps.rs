@@ -161,7 +161,7 @@ fn bound_of(kind: u64, keys: &[u8]) -> (Bound<&[u8]>, &[u8]) {
     }
 }
 
-fn key_of<'k>(bound: Bound<&'k [u8]>) -> &'k [u8] {
+fn key_of(bound: Bound<&[u8]>) -> &[u8] {
     match bound {
         Bound::Included(key) | Bound::Excluded(key) => key,
         Bound::Unbounded => &[],
@@ -207,7 +207,7 @@ impl Place {
     /// Whether the key is in the range; `None` while that is being written.
     fn contains(&self, table: TableId, key: &[u8], _guard: &Guard<'_>) -> Option<bool> {
         let sequence = self.sequence.load(Ordering::Acquire);
-        if sequence % 2 != 0 {
+        if !sequence.is_multiple_of(2) {
             return None;
         }
         let head = self.head.load(Ordering::Relaxed);
