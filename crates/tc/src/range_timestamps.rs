@@ -32,8 +32,8 @@ const KEY_WORDS: usize = 5;
 /// So many bytes both bounds of a range have together that lies in its place.
 const KEY_BYTES: usize = 8 * KEY_WORDS;
 
-/// [`Place::head`] of a range that does not.
-const LONG: u64 = 1 << 63;
+/// [`Place::head`] of a range that does not: no bound is of such a kind.
+const LONG: u64 = u64::MAX;
 
 /// Of so many ranges one looks for a place although there was none when the oldest active transaction was the same.
 const LOOKS_SPARED: u64 = 16;
