@@ -143,6 +143,7 @@ impl<'a> Merge<'a> {
     ) -> Merge<'a> {
         let deltas = deltas.into_iter();
         let expected = deltas.size_hint().0;
+        // Most pages that a scan meets have none.
         if deltas.size_hint().1 == Some(0) && forget_below == 0 {
             let within = 0..base.count();
             return Merge { base, within, records: Vec::new(), changes: Vec::new(), strays: false };

@@ -361,14 +361,6 @@ impl<'a> Run<'a> {
         &self.bytes[self.record_start(range.start)..self.record_start(range.end)]
     }
 
-    /// The bytes of the keys in `range`, or somewhat more.
-    #[inline]
-    pub(crate) fn keys_bytes_max(&self, range: Range<usize>) -> usize {
-        // Longer keys lie in part among the records.
-        let rest_bytes = self.record_bytes(range.clone()).len();
-        range.len() * (self.prefix.len() + HEAD_BYTES) + rest_bytes
-    }
-
     /// The bytes of the keys and values in `range`, or somewhat more.
     #[inline]
     pub(crate) fn entry_bytes_max(&self, range: Range<usize>) -> usize {

@@ -95,12 +95,12 @@ impl<'a> Stretch<'a> {
         }
     }
 
-    /// As many bytes as the keys have together, or somewhat more.
+    /// As many bytes as the keys have together, or more: a part of a long key lies among the values.
     #[inline]
     pub fn keys_bytes_max(&self) -> usize {
         match &self.records {
             Records::One(record) => record.key_bytes(),
-            Records::Many { run, start, end, .. } => run.keys_bytes_max(*start..*end),
+            Records::Many { run, start, end, .. } => run.entry_bytes_max(*start..*end),
         }
     }
 
